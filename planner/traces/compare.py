@@ -17,7 +17,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.traces.events import UNKNOWN, Category, Message, Trace
 from costmodel.traces.iterations import Iteration
-from costmodel.traces.operators import Recorded, RecordedOperators, recorded_operators
+from costmodel.traces.operators import TracedPass, TracedOperators, traced_operators
 from costmodel.traces.operators.shares import Shares, shares
 from costmodel.traces.structure import Phase, parts
 from planner.jobs.problem import Problem
@@ -122,7 +122,7 @@ class ComparedStep:
     operator_times
         Who timed the planner's operators.
     doubts
-        Sentences on what cannot be told apart.
+        Sentences on what could not be laid side by side.
     """
 
     job: str
@@ -265,7 +265,7 @@ class _Rank:
         self.exposed: dict[str, float] = defaultdict(float)
         self.hidden: dict[str, float] = defaultdict(float)
         self._trace, self._names, self._strategy = trace, names, strategy
-        self._recorded, of = recorded_operators(trace), parts(trace)
+        self._operators, of = traced_operators(trace), parts(trace)
         self._phase = of.phase
         steps = of.summary.iterations
         if not steps:
@@ -274,23 +274,23 @@ class _Rank:
         self._kinds = self._kind_of_operators()
         self._add(shares(trace, steps[number]))
         unknown = sum(1 for kind in self._kinds if kind == OTHER)
-        self.doubts = tuple(self._doubts(self._recorded, unknown))
+        self.doubts = tuple(self._doubts(self._operators, unknown))
 
-    def _doubts(self, recorded: RecordedOperators, unknown: int) -> Iterator[str]:
+    def _doubts(self, operators: TracedOperators, unknown: int) -> Iterator[str]:
         if unknown:
             yield (
-                f"{unknown} of {len(recorded.operators)} recorded operators have sizes that no operator of the job "
+                f"{unknown} of {len(operators.operators)} recorded operators have sizes that no operator of the job "
                 "has: they are in 'other'. Is it the same job and strategy?"
             )
-        if not recorded.operators:
+        if not operators.operators:
             yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."
 
     def _kind_of_operators(self) -> list[str]:
         """The part that each recorded operator belongs to; several of the same size take turns."""
         turn: dict[tuple[Size, str], int] = defaultdict(int)
-        return [self._kind(one, turn) for one in self._recorded.operators]
+        return [self._kind(one, turn) for one in self._operators.operators]
 
-    def _kind(self, one: Recorded, turn: dict[tuple[Size, str], int]) -> str:
+    def _kind(self, one: TracedPass, turn: dict[tuple[Size, str], int]) -> str:
         if one.operator == "adam":
             return OPTIMIZER
         size = _size(one.operator, one.sizes)
@@ -313,7 +313,7 @@ class _Rank:
         self.exposed[IDLE] += found.idle
 
     def _part_of(self, row: int) -> str:
-        events, owner = self._trace.events, int(self._recorded.owner[row])
+        events, owner = self._trace.events, int(self._operators.owner[row])
         place = int(events.message[row])
         if place != UNKNOWN:
             group = group_of(self._trace.messages[place], self._strategy)

@@ -13,7 +13,7 @@ HEADER = ("part", "planner, ms", "trace, ms", "difference", "of step", "hidden, 
 
 
 def compared_text(found: ComparedStep) -> str:
-    """A table, the largest difference, and what cannot be told apart."""
+    """A table, the largest difference, and what could not be laid side by side."""
     return "\n".join(_lines(found))
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from costmodel.errors import SpecError
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES
 from costmodel.traces.events import Category, Trace
-from costmodel.traces.operators import Other, RecordedOperators, recorded_operators
+from costmodel.traces.operators import Other, TracedOperators, traced_operators
 from costmodel.traces.operators.device import late_launches
-from costmodel.traces.operators.messages import RecordedMessage, recorded_messages
+from costmodel.traces.operators.messages import TracedMessage, traced_messages
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
@@ -50,7 +50,7 @@ class Extracted:
     ----------
     samples
         Rows of the table of samples.
-    recorded
+    by_trace
         The operators of each trace, in their order.
     others
         What could not be converted, of all traces together, the longest first.
@@ -61,7 +61,7 @@ class Extracted:
     """
 
     samples: tuple[Sample, ...]
-    recorded: tuple[RecordedOperators, ...]
+    by_trace: tuple[TracedOperators, ...]
     others: tuple[Other, ...]
     unknown_messages: Mapping[str, int]
     doubts: tuple[str, ...]
@@ -69,8 +69,8 @@ class Extracted:
     @property
     def known_fraction(self) -> float:
         """Share of the recorded computation that became samples."""
-        total = sum(one.nanoseconds for one in self.recorded)
-        return sum(part.nanoseconds for one in self.recorded for part in one.operators) / total if total else 0.0
+        total = sum(one.nanoseconds for one in self.by_trace)
+        return sum(part.nanoseconds for one in self.by_trace for part in one.operators) / total if total else 0.0
 
 
 def extracted(traces: Sequence[Trace]) -> Extracted:
@@ -90,28 +90,28 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    recorded = tuple(recorded_operators(trace) for trace in traces)
+    by_trace = tuple(traced_operators(trace) for trace in traces)
     messages, unknown = messages_of(traces)
-    points = [*_operators(recorded), *_copies(traces), *_launches(traces)]
+    points = [*_operators(by_trace), *_copies(traces), *_launches(traces)]
     devices_per_node = max((len(trace.devices) for trace in traces), default=0)
     collectives, bounds = _collectives(messages, devices_per_node)
     several: dict[Point, list[float]] = defaultdict(list)
     for point, seconds in (*points, *collectives):
         several[point].append(seconds)
     samples = tuple(Sample(point=point, timing=_timing(seconds), machine=machine) for point, seconds in several.items())
-    doubts = dict.fromkeys(sentence for several in _doubts(recorded, traces) for sentence in several)
+    doubts = dict.fromkeys(sentence for several in _doubts(by_trace, traces) for sentence in several)
     bound = (LOWER_BOUND.format(number=bounds),) if bounds else ()
     return Extracted(
         samples=samples,
-        recorded=recorded,
-        others=_together(recorded),
+        by_trace=by_trace,
+        others=_together(by_trace),
         unknown_messages=unknown,
         doubts=(*doubts, *bound),
     )
 
 
-def _doubts(recorded: Iterable[RecordedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
-    yield from (one.doubts for one in recorded)
+def _doubts(by_trace: Iterable[TracedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
+    yield from (one.doubts for one in by_trace)
     yield from (one.doubts for one in traces)
 
 
@@ -143,7 +143,7 @@ def machine_of(traces: Sequence[Trace]) -> Machine:
     )
 
 
-def messages_of(traces: Sequence[Trace]) -> tuple[tuple[RecordedMessage, ...], Mapping[str, int]]:
+def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
     """Messages of traces; those with ranks of their own are one job, others a job each."""
     jobs: dict[int, list[Trace]] = defaultdict(list)
     seen: Counter[int | None] = Counter()
@@ -151,9 +151,9 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[RecordedMessage, ...], M
         jobs[seen[trace.rank]].append(trace)
         seen[trace.rank] += 1
     unknown: Counter[str] = Counter()
-    found: list[RecordedMessage] = []
+    found: list[TracedMessage] = []
     for job in jobs.values():
-        messages, missing = recorded_messages(job)
+        messages, missing = traced_messages(job)
         found += messages
         unknown.update(missing)
     return tuple(found), unknown
@@ -162,8 +162,8 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[RecordedMessage, ...], M
 Measured = tuple[Point, float]
 
 
-def _operators(recorded: Iterable[RecordedOperators]) -> Iterator[Measured]:
-    for one in (part for of_trace in recorded for part in of_trace.operators):
+def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
+    for one in (part for of_trace in by_trace for part in of_trace.operators):
         if one.nanoseconds > 0:
             sizes = dict(one.sizes)
             causal = bool(sizes.pop("causal")) if "causal" in sizes else None
@@ -194,7 +194,7 @@ def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
             yield point, float(np.median(between)) / NANOSECONDS
 
 
-def _collectives(messages: Iterable[RecordedMessage], devices_per_node: int) -> tuple[list[Measured], int]:
+def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tuple[list[Measured], int]:
     """Collectives with their nodes; and how many points have only a lower bound, the least of all repeats."""
     complete: list[Measured] = []
     bounds: dict[Point, float] = {}
@@ -214,7 +214,7 @@ def _collectives(messages: Iterable[RecordedMessage], devices_per_node: int) -> 
     return [*complete, *least], len(least)
 
 
-def _nodes(one: RecordedMessage, devices_per_node: int) -> int:
+def _nodes(one: TracedMessage, devices_per_node: int) -> int:
     """Hosts that a group is on: by its ranks, or the fewest that have as many devices; threads are on one."""
     if not devices_per_node:
         return 1
@@ -230,9 +230,9 @@ def _timing(seconds: Sequence[float]) -> Timing:
     return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
 
 
-def _together(recorded: Iterable[RecordedOperators]) -> tuple[Other, ...]:
+def _together(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
     found: dict[str, Other] = {}
-    for one in (other for of_trace in recorded for other in of_trace.others):
+    for one in (other for of_trace in by_trace for other in of_trace.others):
         before = found.get(one.name)
         count, ns = (before.count, before.nanoseconds) if before else (0, 0)
         found[one.name] = Other(

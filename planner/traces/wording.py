@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planner.profiles.device import FittedDevice
 from planner.profiles.wording import fitted_text
 from planner.traces.extraction import Extracted
-from planner.traces.profile import Constant, HostTime
+from planner.traces.device_file import Constant, HostTime
 
 MOST_OTHERS = 12
 """Names of what was not converted that are said, the longest first."""
@@ -33,9 +33,9 @@ def extracted_text(
 
 def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequence[str] | None) -> Iterator[str]:
     machine = found.samples[0].machine.device if found.samples else "nothing"
-    yield f"{len(found.samples)} samples of {machine} from {len(found.recorded)} traces; table written to {path}"
+    yield f"{len(found.samples)} samples of {machine} from {len(found.by_trace)} traces; table written to {path}"
     yield f"{found.known_fraction:.1%} of the recorded computation became samples."
-    total = sum(one.nanoseconds for one in found.recorded)
+    total = sum(one.nanoseconds for one in found.by_trace)
     if found.others and total:
         yield ""
         yield f"{'not converted':<50} {'times':>7} {'share':>7}  why"

@@ -6,9 +6,9 @@ import pytest
 
 from costmodel.traces.events import Category, Operands
 from costmodel.traces.iterations import iterations
-from costmodel.traces.operators import RecordedOperators, recorded_operators
+from costmodel.traces.operators import TracedOperators, traced_operators
 from costmodel.traces.operators.device import late_launches, slowdown_beside_communication
-from costmodel.traces.operators.messages import recorded_messages
+from costmodel.traces.operators.messages import traced_messages
 from costmodel.traces.operators.names import known_names
 from costmodel.traces.operators.shares import shares
 from planner.sampling.samples import OPERATORS, SIZE_COLUMNS
@@ -17,7 +17,7 @@ from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_
 LINEAR = {"m": 8, "n": 16, "k": 4}
 
 
-def times(found: RecordedOperators) -> dict[tuple[str, str], list[int]]:
+def times(found: TracedOperators) -> dict[tuple[str, str], list[int]]:
     """Nanoseconds of each time that a pass ran."""
     result: dict[tuple[str, str], list[int]] = {}
     for one in found.operators:
@@ -61,7 +61,7 @@ class TestThreads:
 
     def test_passes_of_a_linear_with_their_times(self) -> None:
         """Forward by its own duration, the gradients by the sizes of the products in its node."""
-        found = recorded_operators(a_linear_step().trace())
+        found = traced_operators(a_linear_step().trace())
         assert times(found) == {
             ("matmul", "forward"): [20],
             ("matmul", "wgrad"): [25],
@@ -73,7 +73,7 @@ class TestThreads:
 
     def test_all_of_the_computation_is_operators_or_others(self) -> None:
         """The node's own 3 ns are neither gradient."""
-        found = recorded_operators(a_linear_step().trace())
+        found = traced_operators(a_linear_step().trace())
         known = sum(one.nanoseconds for one in found.operators)
         assert found.nanoseconds == 20 + 43 + 10
         assert known + sum(one.nanoseconds for one in found.others) == found.nanoseconds
@@ -89,7 +89,7 @@ class TestThreads:
         made.operator("aten::mul", 11, 4, (8, 16), (8, 16), sequence=4)
         for start, number, name in ((20, 4, "Mul"), (30, 2, "Silu"), (40, 1, "Split")):
             made.operator(f"{NODE}{name}Backward0", start, 7, sequence=number, forward_thread=1)
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert times(found) == {("swiglu", "forward"): [12], ("swiglu", "backward"): [21]}
         assert found.operators[0].sizes == {"rows": 8, "width": 16}
 
@@ -100,7 +100,7 @@ class TestThreads:
         made.operator("aten::gelu", 0, 5, (8, 16), sequence=1)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=1, forward_thread=1)
         made.operator("aten::gelu", 12, 6, (8, 16), sequence=2)
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert times(found) == {("gelu", "forward"): [5, 6], ("gelu", "backward"): [14]}
 
     def test_gradients_that_autograd_adds_up_are_residuals(self) -> None:
@@ -111,7 +111,7 @@ class TestThreads:
         made.operator("aten::gelu", 5, 5, (8, 16), sequence=2)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=2, forward_thread=1)
         made.operator("aten::add_", 24, 4, (8, 16), (8, 16))
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert times(found) == {
             ("residual", "forward"): [3, 4],
             ("gelu", "forward"): [5],
@@ -128,7 +128,7 @@ class TestThreads:
         for start, number in ((20, 8), (30, 7)):
             made.operator(f"{NODE}GeluBackward0", start, 6, sequence=number, forward_thread=1, on=AUTOGRAD)
         backward = [
-            one.sizes["width"] for one in recorded_operators(made.trace()).operators if one.of_pass == "backward"
+            one.sizes["width"] for one in traced_operators(made.trace()).operators if one.of_pass == "backward"
         ]
         assert sorted(backward) == [16, 32]
 
@@ -137,7 +137,7 @@ class TestThreads:
         made = Recording()
         made.step(0, 100)
         made.operator("aten::mm", 0, 5)
-        (other,) = recorded_operators(made.trace()).others
+        (other,) = traced_operators(made.trace()).others
         assert "record_shapes=True" in other.reason
         assert (other.name, other.count, other.nanoseconds) == ("aten::mm", 1, 5)
 
@@ -145,7 +145,7 @@ class TestThreads:
         """What the profiler recorded before its first step."""
         made = a_linear_step(at=1000)
         made.operator("aten::linear", 0, 500, (8, 4), (16, 4))
-        assert times(recorded_operators(made.trace()))["matmul", "forward"] == [20]
+        assert times(traced_operators(made.trace()))["matmul", "forward"] == [20]
 
 
 class TestDevices:
@@ -159,7 +159,7 @@ class TestDevices:
         made.kernel("gemm", 20, 30, call=2, number=1)
         made.kernel("splitKreduce", 50, 5, call=4, number=2)
         made.kernel("something", 60, 7, call=15, number=3)
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert times(found) == {("matmul", "forward"): [35]}
         assert [(one.name, one.nanoseconds) for one in found.others] == [("something", 7)]
         assert found.nanoseconds == 42
@@ -174,7 +174,7 @@ class TestDevices:
         made.operator(f"{NODE}_LinearBackward", 60, 30, sequence=1, forward_thread=1)
         made.kernel("nvjet_tst_a", 70, 31, call=62, number=3)
         made.kernel("nvjet_tst_b", 101, 32, call=65, number=4)
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert times(found) == {("matmul", "forward"): [30], ("matmul", "dgrad"): [31], ("matmul", "wgrad"): [32]}
         assert all(one.sizes == LINEAR for one in found.operators)
         assert sum(one.nanoseconds for one in found.others) == 3
@@ -185,7 +185,7 @@ class TestDevices:
         made.step(0, 200)
         made.operator("_Linear", 0, 10, (16, 4), (8, 4), sequence=1)
         made.kernel("sm90_xmma_gemm_e4m3bf16_e4m3f32", 20, 30, call=2, number=2)
-        found = recorded_operators(made.trace())
+        found = traced_operators(made.trace())
         assert not [one for one in found.operators if one.nanoseconds]
         assert [one.nanoseconds for one in found.others] == [30]
         assert "8 bits" in found.others[0].reason
@@ -195,7 +195,7 @@ class TestDevices:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("ncclDevKernel_AllReduce", 10, 20, message=a_message("all_reduce", elements=8, ranks=(0, 1)))
-        assert recorded_operators(made.trace()).nanoseconds == 0
+        assert traced_operators(made.trace()).nanoseconds == 0
 
     def test_slowdown_of_kernels_of_the_same_work(self) -> None:
         """Alone 10 ns, beside communication 12; the other kind is not steady, and does not count."""
@@ -237,7 +237,7 @@ class TestMessages:
             message = a_message("all_reduce", elements=1000, ranks=(0, 1))
             made.kernel("ncclDevKernel_AllReduce", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), unknown = recorded_messages(traces)
+        (found,), unknown = traced_messages(traces)
         assert (found.kind, found.nbytes, found.num_ranks, found.nanoseconds) == ("all_reduce", 4000, 2, 12)
         assert found.is_complete
         assert not unknown
@@ -247,7 +247,7 @@ class TestMessages:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("nccl", 10, 30, message=a_message("all_reduce", elements=1000, ranks=(0, 1)))
-        (found,), _ = recorded_messages([made.trace()])
+        (found,), _ = traced_messages([made.trace()])
         assert not found.is_complete
 
     def test_a_send_and_its_receive_are_one_message(self) -> None:
@@ -259,7 +259,7 @@ class TestMessages:
             message = a_message(operation, elements=10, ranks=(0, 1), peer=1 - rank)
             made.kernel("nccl", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), _ = recorded_messages(traces)
+        (found,), _ = traced_messages(traces)
         assert (found.kind, found.nbytes, found.nanoseconds, found.is_complete) == ("send", 40, 8, True)
 
     def test_messages_without_size_are_counted(self) -> None:
@@ -267,7 +267,7 @@ class TestMessages:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("dispatch", 10, 30, message=a_message("dispatch", elements=0, ranks=()))
-        assert recorded_messages([made.trace()]) == ((), {"dispatch": 1})
+        assert traced_messages([made.trace()]) == ((), {"dispatch": 1})
 
 
 class TestShares:

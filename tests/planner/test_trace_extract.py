@@ -15,7 +15,7 @@ from planner.cli import main
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
-from planner.traces.profile import host_times, traced_constants, traced_device
+from planner.traces.device_file import host_times, traced_constants, traced_device
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
@@ -115,7 +115,7 @@ class TestDeviceFile:
         assert fitted.entry["calibration"]["samples"]["origin"] == "trace"
         assert fitted.entry["calibration"]["times"] == "sampled"
         assert [one.name for one in constants] == ["step_seconds"]
-        (host,) = host_times([trace], found.recorded)
+        (host,) = host_times([trace], found.by_trace)
         assert host.per_operator == pytest.approx(7000e-9 / 12)
         (one,) = (each for each in fitted.operators if (each.operator, each.of_pass) == ("matmul", "forward"))
         for line in one.rows.splitlines():

@@ -36,7 +36,7 @@ ELEMENTS: Mapping[str, tuple[str, int]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedMessage:
+class TracedMessage:
     """
     One collective, or one message from a rank to another.
 
@@ -63,7 +63,7 @@ class RecordedMessage:
     is_complete: bool
 
 
-def recorded_messages(traces: Sequence[Trace]) -> tuple[tuple[RecordedMessage, ...], Mapping[str, int]]:
+def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
     """
     What ranks sent each other in their iterations; and how many messages have no size or kind, by their names.
 
@@ -90,7 +90,7 @@ def recorded_messages(traces: Sequence[Trace]) -> tuple[tuple[RecordedMessage, .
             key = _key(message, trace.rank if trace.rank is not None else place)
             joined[key, count[key]].append((message, ns))
             count[key] += 1
-    return tuple(_recorded(several) for several in joined.values() if several), unknown
+    return tuple(_joined(several) for several in joined.values() if several), unknown
 
 
 def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
@@ -113,13 +113,13 @@ def _key(message: Message, rank: int) -> tuple[Hashable, ...]:
     return (message.operation, message.group, message.ranks, _size(message))
 
 
-def _recorded(several: Iterable[tuple[Message, int]]) -> RecordedMessage:
+def _joined(several: Iterable[tuple[Message, int]]) -> TracedMessage:
     messages = [message for message, _ in several]
     first = messages[0]
     kind = "send" if first.operation in ("send", "recv") else first.operation
     dtype, element = ELEMENTS[first.dtype.lower()]
     number = 2 if kind == "send" else first.num_ranks or len(first.ranks)
-    return RecordedMessage(
+    return TracedMessage(
         kind=kind,
         dtype=dtype,
         nbytes=element * _size(first),

@@ -12,7 +12,7 @@ from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.operators.autograd import forward_of_nodes
 from costmodel.traces.operators.matching import Backward, Match
 from costmodel.traces.operators.names import known_names
-from costmodel.traces.operators.records import Recorded
+from costmodel.traces.operators.records import TracedPass
 from costmodel.traces.structure.nesting import Nesting
 
 MULTIPLICATIONS = frozenset(
@@ -48,7 +48,7 @@ class Passes:
         self.nesting = nesting
         self.backward = backward
         self.matches = matches
-        self.found: list[Recorded] = []
+        self.found: list[TracedPass] = []
         self.owner = np.full(len(trace.events), UNKNOWN, dtype=np.int64)
         self.taken: set[tuple[int, str]] = set()
         self._number = number
@@ -62,7 +62,7 @@ class Passes:
     def add(self, match: Match, of_pass: str, row: int) -> int:
         """One more pass without events of its own; its number."""
         self.found.append(
-            Recorded(
+            TracedPass(
                 operator=match.pattern.operator,
                 of_pass=of_pass,
                 dtype=match.dtype,

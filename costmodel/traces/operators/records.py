@@ -9,7 +9,7 @@ from costmodel.traces.events import Integers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class TracedPass:
     """
     One pass of one operator, as one iteration ran it once.
 
@@ -58,7 +58,7 @@ class Other:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedOperators:
+class TracedOperators:
     """
     Computation of a trace's iterations, all of it: that of operators, and the rest.
 
@@ -77,7 +77,7 @@ class RecordedOperators:
         Sentences on what was assumed.
     """
 
-    operators: tuple[Recorded, ...]
+    operators: tuple[TracedPass, ...]
     others: tuple[Other, ...]
     owner: Integers = field(repr=False)
     nanoseconds: int

@@ -16,7 +16,7 @@ from costmodel.traces.iterations import iterations
 from costmodel.traces.operators.matching import backward_nodes, matches
 from costmodel.traces.operators.names import Names, known_names
 from costmodel.traces.operators.passes import Passes
-from costmodel.traces.operators.records import Other, RecordedOperators
+from costmodel.traces.operators.records import Other, TracedOperators
 from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
 
 NOT_KNOWN = "no operator that the planner samples"
@@ -27,7 +27,7 @@ CAUSAL = (
 )
 
 
-def recorded_operators(trace: Trace) -> RecordedOperators:
+def traced_operators(trace: Trace) -> TracedOperators:
     """
     The operators that the iterations of a trace ran, each of their passes with its time.
 
@@ -57,7 +57,7 @@ def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
     return within, number
 
 
-def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> RecordedOperators:
+def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
     """The passes with their times, and what is left."""
     trace, events = passes.trace, passes.trace.events
     owner = passes.nesting.handed_down(passes.owner, unknown=UNKNOWN)
@@ -75,7 +75,7 @@ def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dic
     sums = np.zeros(len(passes.found), dtype=np.int64)
     np.add.at(sums, owner[rows[known]], spent[known])
     attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
-    return RecordedOperators(
+    return TracedOperators(
         operators=tuple(replace(one, nanoseconds=int(ns)) for one, ns in zip(passes.found, sums, strict=True)),
         others=_others(passes, rows[~known], spent[~known], around, reasons),
         owner=owner,

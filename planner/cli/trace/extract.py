@@ -47,12 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from costmodel.traces.reading import read_traces
         from planner.traces.extraction import extracted, write_samples
-        from planner.traces.profile import host_times
+        from planner.traces.device_file import host_times
         from planner.traces.wording import extracted_text
 
         traces = read_traces(arguments.traces)
         found = extracted(traces)
-        hosts = host_times(traces, found.recorded)
+        hosts = host_times(traces, found.by_trace)
     missing = _missing(arguments.job, found) if arguments.job else None
     text = [extracted_text(found, str(arguments.output), hosts=hosts, missing=missing)]
     if arguments.device_file:
@@ -74,7 +74,7 @@ def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
     with progress("learning from the samples"):
         from planner.cli.fit import read_facts
         from planner.jobs.cluster import device_text
-        from planner.traces.profile import traced_device
+        from planner.traces.device_file import traced_device
         from planner.traces.wording import device_report
 
         facts = read_facts(arguments.facts) if arguments.facts else None

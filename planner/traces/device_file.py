@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.traces.events import UNKNOWN, Category, Trace
-from costmodel.traces.operators import RecordedOperators
+from costmodel.traces.operators import TracedOperators
 from costmodel.traces.operators.device import (
     covered_nanoseconds,
     late_launches,
@@ -86,7 +86,7 @@ def traced_device(
     SpecError
         As there.
     """
-    hosts = host_times(traces, found.recorded)
+    hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
     fitted = fitted_device([_with_host(one, beside) for one in found.samples], name=name, facts=facts)
     constants = tuple(traced_constants(traces, hosts))
@@ -104,9 +104,9 @@ def _with_host(sample: Sample, seconds: float) -> Sample:
     return replace(sample, timing=replace(sample.timing, seconds=sample.timing.seconds + seconds))
 
 
-def host_times(traces: Sequence[Trace], recorded: Sequence[RecordedOperators]) -> tuple[HostTime, ...]:
+def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
     """What the threads of traces without a device take beside operators."""
-    pairs = zip(traces, recorded, strict=True)
+    pairs = zip(traces, by_trace, strict=True)
     return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
 
 
@@ -137,7 +137,7 @@ def traced_constants(traces: Sequence[Trace], hosts: Sequence[HostTime]) -> Iter
         )
 
 
-def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
+def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
     """
     What a thread that computes itself takes beside the operators that the planner knows.
 
@@ -148,15 +148,15 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
     ----------
     trace
         Of one rank, without a device.
-    recorded, of
+    operators, of
         Its operators, and what each of its events is part of.
     """
     events, summary = trace.events, of.summary
-    known = np.flatnonzero((recorded.owner != UNKNOWN) & (events.category == Category.OPERATOR))
+    known = np.flatnonzero((operators.owner != UNKNOWN) & (events.category == Category.OPERATOR))
     others = np.flatnonzero(events.message != UNKNOWN)
     covering = np.concatenate([known, others])
-    passes, steps, operators = [], [], 0
-    number_of = Counter(one.iteration for one in recorded.operators)
+    passes, steps, number_of_passes = [], [], 0
+    number_of = Counter(one.iteration for one in operators.operators)
     for number, one in enumerate(summary.iterations):
         mine = covering[events.track[covering] == one.thread]
         inside = (of.iteration == number) & np.isin(of.phase, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE))
@@ -168,7 +168,7 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
         free = ends - begins - covered_nanoseconds(begins, ends, events.start[mine], events.end[mine])
         passes.append(int(free[1]))
         steps.append(int(free[0] + free[2]))
-        operators = max(operators, number_of[number])
+        number_of_passes = max(number_of_passes, number_of[number])
     if not passes:
         return HostTime(per_microbatch=0.0, per_layer=None, per_operator=0.0, per_step=0.0)
     per_step = median(passes) / NANOSECONDS
@@ -176,6 +176,6 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
     return HostTime(
         per_microbatch=per_microbatch,
         per_layer=per_microbatch / summary.num_layers if summary.num_layers else None,
-        per_operator=per_step / max(operators, 1),
+        per_operator=per_step / max(number_of_passes, 1),
         per_step=median(steps) / NANOSECONDS,
     )

@@ -12,7 +12,7 @@ from benchmarks.traces.synthetic.calls import AUTOGRAD, MAIN
 from benchmarks.traces.synthetic.machine import Event, Lane, Machine
 from benchmarks.traces.synthetic.recipe import Recipe
 from benchmarks.traces.synthetic.steps import programs
-from benchmarks.traces.synthetic.truth import Place, Truth, span, truth_of
+from benchmarks.traces.synthetic.truth import Truth, span, truth_of
 from costmodel.traces.events import UNKNOWN, Device, Events, Integers, Message, Trace, Track
 
 DEVICES_PER_NODE = 8
@@ -67,12 +67,10 @@ def make(recipe: Recipe) -> Made:
         by_rank[event.lane.rank].append(event)
     for own in by_rank.values():
         own.sort(key=lambda one: (span(one)[0], -span(one)[1]))
-    places = {id(one): Place(rank, row) for rank, own in by_rank.items() for row, one in enumerate(own)}
-    begins = {rank: span(own[0])[0] for rank, own in by_rank.items()}
     return Made(
         recipe=recipe,
         traces=tuple(_trace(recipe, rank, own) for rank, own in by_rank.items()),
-        truth=truth_of(events, places, begins),
+        truth=truth_of(by_rank),
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.traces.synthetic.machine import Event, Reason
-from costmodel.traces.events import ON_STREAMS, Category
+from costmodel.traces.events import ON_STREAMS, Category, Integers
 
 NOT_TASKS = (Category.ANNOTATION, Category.OPERATOR, Category.SYNCHRONIZATION)
 """Events that stand for others, or for a stretch of them."""
@@ -82,27 +84,29 @@ class Truth:
         step being longer, but for ties.
     begins
         Nanoseconds at which each rank's trace begins, by one clock for all of them.
+    durations
+        Nanoseconds of each event of a rank by itself, without waiting; shape (events,).
     """
 
     iterations: Mapping[tuple[int, int], Iteration]
     dependences: tuple[Dependence, ...]
     critical: tuple[tuple[Place, ...], ...]
     begins: Mapping[int, int]
+    durations: Mapping[int, Integers]
 
 
-def truth_of(events: Sequence[Event], places: Mapping[int, Place], begins: Mapping[int, int]) -> Truth:
+def truth_of(by_rank: Mapping[int, Sequence[Event]]) -> Truth:
     """
     What is true of events that a machine made.
 
     Parameters
     ----------
-    events
-        All of them.
-    places
-        Where each is in the traces, by its ``id``.
-    begins
-        As in :class:`Truth`.
+    by_rank
+        All of each rank, in the order of its trace.
     """
+    events = [event for own in by_rank.values() for event in own]
+    places = {id(one): Place(rank, row) for rank, own in by_rank.items() for row, one in enumerate(own)}
+    begins = {rank: span(own[0])[0] for rank, own in by_rank.items()}
     steps = sorted({event.step for event in events})
     return Truth(
         iterations={key: _iteration(own, begins[key[0]]) for key, own in _by_rank_and_step(events).items()},
@@ -113,6 +117,7 @@ def truth_of(events: Sequence[Event], places: Mapping[int, Place], begins: Mappi
         ),
         critical=tuple(tuple(places[id(one)] for one in critical_path(events, step)) for step in steps),
         begins=begins,
+        durations={rank: np.array([one.duration for one in own], dtype=np.int64) for rank, own in by_rank.items()},
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from costmodel.errors import SpecError
 from costmodel.traces.change.layout import Direction, Layout, Network, Pass
+from costmodel.traces.change.likeness import with_layers
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
 from costmodel.traces.events import UNKNOWN, Message, Track
@@ -91,7 +92,7 @@ class _Rebuilding:
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
-    def _recorded_layers(self) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
+    def _recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
         """Segments of each layer of the model, by direction, and by micro-batch."""
         counts: dict[int, int] = {}
         for template in self.templates:
@@ -99,6 +100,8 @@ class _Rebuilding:
                 number = len({segment.layer for segment in segments if segment.role == Role.LAYER})
                 counts[one.stage] = max(number, counts.get(one.stage, 0))
         total = sum(counts.values())
+        if total != self.before.num_layers and may_guess and with_layers(self.tasks, self.templates, self.before):
+            return self._recorded_layers(may_guess=False)
         if total != self.before.num_layers:
             raise SpecError("layers", f"is {self.before.num_layers}, but the traces show {total}.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}

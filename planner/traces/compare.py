@@ -17,7 +17,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.traces.events import UNKNOWN, Category, Message, Trace
 from costmodel.traces.iterations import Iteration
-from costmodel.traces.operators import TracedPass, TracedOperators, traced_operators
+from costmodel.traces.operators import TracedOperators, TracedPass, traced_operators
 from costmodel.traces.operators.shares import Shares, shares
 from costmodel.traces.structure import Phase, parts
 from planner.jobs.problem import Problem

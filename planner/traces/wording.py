@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from planner.profiles.device import FittedDevice
 from planner.profiles.wording import fitted_text
-from planner.traces.extraction import Extracted
 from planner.traces.device_file import Constant, HostTime
+from planner.traces.extraction import Extracted
 
 MOST_OTHERS = 12
 """Names of what was not converted that are said, the longest first."""

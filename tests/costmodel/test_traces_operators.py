@@ -127,9 +127,7 @@ class TestThreads:
         made.operator("aten::softmax", 11, 2, (8, 8), sequence=7, on=AUTOGRAD)
         for start, number in ((20, 8), (30, 7)):
             made.operator(f"{NODE}GeluBackward0", start, 6, sequence=number, forward_thread=1, on=AUTOGRAD)
-        backward = [
-            one.sizes["width"] for one in traced_operators(made.trace()).operators if one.of_pass == "backward"
-        ]
+        backward = [one.sizes["width"] for one in traced_operators(made.trace()).operators if one.of_pass == "backward"]
         assert sorted(backward) == [16, 32]
 
     def test_without_shapes_the_reason_says_how_to_record_them(self) -> None:

@@ -14,8 +14,8 @@ from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
-from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
 from planner.traces.device_file import host_times, traced_constants, traced_device
+from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))

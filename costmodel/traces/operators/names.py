@@ -1,4 +1,4 @@
-"""Names of recorded operators, and where their sizes stand: ``operators.yaml`` as records."""
+"""Names of recorded operators, and where their sizes stand, as records."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from math import prod
 from typing import Any
 
-import yaml
-
+from costmodel.catalog.files import read
 from costmodel.traces.events import Operands
 
 FILE = "operators.yaml"
+"""In the catalog."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +118,7 @@ class Names:
 @cache
 def known_names() -> Names:
     """The file, read once."""
-    text = files("costmodel.traces.operators").joinpath(FILE).read_text(encoding="utf-8")
-    found = yaml.safe_load(text)
+    found = read(FILE)
     return Names(
         patterns=tuple(_pattern(one) for one in found["operators"]),
         views=frozenset(found["views"]),

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise SpecError("--facts", "is of a device file; without --device-file none is written.")
     with progress(f"reading {len(arguments.traces)} traces"):
         from costmodel.traces.reading import read_traces
-        from planner.traces.extraction import extracted, write_samples
         from planner.traces.device_file import host_times
+        from planner.traces.extraction import extracted, write_samples
         from planner.traces.wording import extracted_text
 
         traces = read_traces(arguments.traces)

@@ -1,0 +1,90 @@
+"""Which names communicate: the rules, which are data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+RULES = Path(__file__).with_name("communication.yaml")
+
+
+class Known(NamedTuple):
+    """
+    What a name says.
+
+    Parameters
+    ----------
+    library, operation
+        As in :class:`~costmodel.traces.events.Message`.
+    """
+
+    library: str
+    operation: str
+
+
+@cache
+def _rules() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    return loaded
+
+
+@cache
+def _patterns(of: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((rule["library"], re.compile(rule["pattern"])) for rule in _rules()[of])
+
+
+@cache
+def _operations() -> dict[str, str]:
+    """Operations by the letters of their names."""
+    return {letters: name for name, others in _rules()["operations"].items() for letters in others}
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
+def operation_of(name: str) -> str:
+    """
+    What an operation is called here; a name that nobody knows stays as it is.
+
+    >>> operation_of("_allgather_base"), operation_of("AllReduce"), operation_of("fly")
+    ('all_gather', 'all_reduce', 'fly')
+    """
+    return _operations().get(_letters(name), name)
+
+
+def sends_nothing(name: str) -> bool:
+    """
+    Whether what PyTorch calls an operation of a process group is none that sends.
+
+    >>> sends_nothing("wait"), sends_nothing("allreduce")
+    (True, False)
+    """
+    return _letters(name) in _rules()["none"]
+
+
+@cache
+def known(name: str, *, of: str) -> Known | None:
+    """
+    What the rules say of a name; None where it does not communicate.
+
+    Parameters
+    ----------
+    name
+        Of a kernel, or of an annotation.
+    of
+        ``kernels`` or ``annotations``.
+
+    >>> known("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", of="kernels")
+    Known(library='nccl', operation='all_reduce')
+    """
+    for library, pattern in _patterns(of):
+        if found := pattern.search(name):
+            operation = found.groupdict().get("operation")
+            return Known(library, operation_of(operation) if operation else "")
+    return None

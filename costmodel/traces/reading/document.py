@@ -1,0 +1,231 @@
+"""JSON of a trace, walked: its events in batches, and what else stands at its top."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from json import JSONDecodeError, JSONDecoder
+from typing import Any
+
+from costmodel.errors import SpecError
+
+BATCH_CHARACTERS = 1 << 20
+"""Decoded at once: small enough for the processor's cache, large enough that calls cost nothing."""
+
+MOST_CHARACTERS = 1 << 27
+"""Text in which an event must end."""
+
+DECODER = JSONDecoder(parse_float=str, strict=False)
+"""
+Fractions stay text: 1740461679479712.345 microseconds have more digits than a float.
+
+Kineto does not escape all characters that it should.
+"""
+
+DROPPED = ('"ph": "f"', '"ph":"f"', '"ph": "s"', '"ph":"s"', '"ph": "t"', '"ph":"t"', '"ph": "C"', '"ph":"C"')
+"""Flows and counters: a third of all events; the numbers in the other events say what flows say."""
+
+FUNCTION, MODULE = re.compile(r'"cat":\s*"python_function"'), "nn.Module: "
+"""Python functions are most events of a trace with stacks; of these only modules are of use."""
+
+SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
+NO_NUMBER = re.compile(r"(:\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
+"""Kineto writes the rate of a copy that took no time as ``inf``, which is no JSON."""
+
+LONGEST_WORD = 16
+"""Characters of a number or a word that the end of the text may cut."""
+
+
+class _BrokenError(Exception):
+    """What stands here is no JSON, or is cut off."""
+
+
+class Document:
+    """
+    A trace's text.
+
+    Parameters
+    ----------
+    pieces
+        Of the text.
+    where
+        For messages.
+
+    Attributes
+    ----------
+    top
+        Entries beside the events, complete when the events are.
+    num_broken
+        Events that are no JSON, left out.
+    truncated
+        Whether the text ended before the document did.
+    """
+
+    def __init__(self, pieces: Iterable[str], where: str) -> None:
+        self.top: dict[str, Any] = {}
+        self.num_broken = 0
+        self.truncated = False
+        self._pieces, self._where = iter(pieces), where
+        self._text, self._at = "", 0
+        self._ended, self._num_idle = False, 0
+        self._between = ""
+
+    def batches(self) -> Iterator[list[Any]]:
+        """
+        Events in the order of the file, many at once.
+
+        Raises
+        ------
+        SpecError
+            If the text is no JSON, nested too deeply, or goes on without end.
+        """
+        try:
+            yield from self._list() if self._peek() == "[" else self._object()
+        except _BrokenError:
+            self.truncated = True
+        except RecursionError:
+            raise SpecError(self._where, "is nested too deeply to be a trace.") from None
+
+    # --- what stands at the top ------------------------------------------------------------------------------
+
+    def _object(self) -> Iterator[list[Any]]:
+        self._expect("{")
+        while (mark := self._peek()) != "}":
+            if mark == ",":
+                self._expect(",")
+                continue
+            name = self._value()
+            self._expect(":")
+            if name == "traceEvents" and self._peek() == "[":
+                yield from self._list()
+            else:
+                self.top[str(name)] = self._value()
+
+    def _list(self) -> Iterator[list[Any]]:
+        self._expect("[")
+        while (mark := self._peek()) != "]":
+            if mark == ",":
+                self._expect(",")
+            else:
+                batch = self._batch()
+                yield self._element() if batch is None else batch
+        self._expect("]")
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    def _batch(self) -> list[Any] | None:
+        """What lies whole in the text at hand; None until it is known what stands between two events."""
+        if not self._between:
+            return None
+        while len(self._text) - self._at < BATCH_CHARACTERS and self._more():
+            pass
+        end = self._text.rfind(self._between, self._at)
+        if end < 0:
+            return None
+        text = self._text[self._at : end + 1]
+        self._at, self._num_idle = end + 1, 0
+        return self._decoded(text)
+
+    def _decoded(self, text: str) -> list[Any]:
+        """Events that stand one after the other, those of use."""
+        pieces = [piece for piece in text[1:-1].split(self._between) if _is_of_use(piece)]
+        try:
+            events: list[Any] = DECODER.decode(f"[{{{'},{'.join(pieces)}}}]") if pieces else []
+        except JSONDecodeError:
+            return list(self._one_by_one(NO_NUMBER.sub(r"\1null", text)))
+        return events
+
+    def _one_by_one(self, text: str) -> Iterator[Any]:
+        """The same where one of them is broken, or holds what stands between others."""
+        at = 0
+        while at < len(text):
+            try:
+                event, end = DECODER.raw_decode(text, at)
+                yield event
+                comma = COMMA.match(text, end)
+                at = comma.end() if comma else len(text)
+            except JSONDecodeError:
+                self.num_broken += 1
+                found = BETWEEN.search(text, at)
+                at = found.end() - 1 if found else len(text)
+
+    def _element(self) -> list[Any]:
+        """One event, none if it is broken; says what stands between it and the next."""
+        try:
+            event = self._value()
+        except _BrokenError:
+            found = BETWEEN.search(self._text, self._at)
+            if not found:
+                raise
+            self.num_broken += 1
+            self._at = found.end() - 1
+            return []
+        if isinstance(event, dict) and self._peek() == ",":
+            while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._more():
+                pass
+            if comma and self._text[comma.end() :].startswith("{"):
+                self._between = "}" + self._space + comma.group() + "{"
+        return [event]
+
+    # --- text ------------------------------------------------------------------------------------------------
+
+    def _value(self) -> Any:
+        """Whatever stands here."""
+        self._peek()
+        while True:
+            try:
+                value, end = DECODER.raw_decode(self._text, self._at)
+            except JSONDecodeError as error:
+                is_cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - LONGEST_WORD
+                if (is_cut and self._more()) or self._mend():
+                    continue
+                raise _BrokenError from None
+            if end < len(self._text) or not self._more():
+                self._at, self._num_idle = end, 0
+                return value
+
+    def _mend(self) -> bool:
+        """Put null for what is no number of JSON; whether there was any."""
+        rest = self._text[self._at :]
+        self._text, self._at = NO_NUMBER.sub(r"\1null", rest), 0
+        return self._text != rest
+
+    def _expect(self, mark: str) -> None:
+        if self._peek() != mark:
+            seen = self._text[self._at : self._at + 40]
+            raise SpecError(self._where, f"is no JSON: expected '{mark}' before '{seen}'.")
+        self._at += 1
+
+    def _peek(self) -> str:
+        """The next character that is no space."""
+        while True:
+            space = SPACE.match(self._text, self._at)
+            end = space.end() if space else self._at
+            if end < len(self._text):
+                self._space = self._text[self._at : end]
+                self._at = end
+                return self._text[end]
+            if not self._more():
+                raise _BrokenError
+
+    def _more(self) -> bool:
+        """Read on, about twice as much as there is; False at the end."""
+        rest = self._text[self._at :]
+        pieces, wanted = [rest], max(len(rest), 1)
+        while wanted > 0 and not self._ended:
+            piece = next(self._pieces, None)
+            self._ended = piece is None
+            pieces.append(piece or "")
+            wanted -= len(pieces[-1])
+            self._num_idle += len(pieces[-1])
+            if self._num_idle > MOST_CHARACTERS:
+                raise SpecError(self._where, f"goes on for more than {MOST_CHARACTERS:,} characters without an event.")
+        self._text, self._at = "".join(pieces), 0
+        return len(self._text) > len(rest)
+
+
+def _is_of_use(piece: str) -> bool:
+    """Whether an event's text is worth decoding."""
+    if '"python_function"' in piece and MODULE not in piece and FUNCTION.search(piece):
+        return False
+    return not any(mark in piece for mark in DROPPED)

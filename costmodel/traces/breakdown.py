@@ -117,11 +117,11 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
 
 
 def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
-    """Which tasks occupy the device of a rank: those on streams; where it has none, those on threads."""
+    """Which tasks occupy the device of a rank: those on its streams; all, where nothing computes on a stream."""
     of_rank = np.array([one.rank == rank for one in graph.tracks])[graph.tasks.track]
     on_stream = np.array([one.track.kind == "stream" for one in graph.tracks])[graph.tasks.track]
     chosen: NDArray[np.bool_] = of_rank & on_stream
-    return chosen if chosen.any() else of_rank
+    return chosen if (graph.tasks.kind[chosen] != Kind.COMMUNICATION).any() else of_rank
 
 
 def union(start: Integers, end: Integers, chosen: NDArray[np.bool_], begin: int, stop: int) -> Integers:

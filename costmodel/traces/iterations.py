@@ -38,6 +38,10 @@ LEAST_SAME = 0.95
 """Share of a sequence that must be the same one period later, for it to repeat itself."""
 
 
+LEAST_PERIOD = 16
+"""Operators or kernels of an iteration that is found by repetition: less is no pass through a model."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iteration:
     """
@@ -174,7 +178,7 @@ def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     kernels = events.category == Category.KERNEL
     rows = np.flatnonzero(operators if operators.any() else kernels)
     period = whole_period(events.name[rows])
-    if period == 0 or named(trace, re.compile(re.escape(BACKWARD))).any():
+    if period < LEAST_PERIOD or named(trace, re.compile(re.escape(BACKWARD))).any():
         return ()
     begins = events.start[rows[::period]]
     ends = np.append(begins[1:], events.end[rows].max())

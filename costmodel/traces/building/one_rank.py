@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.traces.building.background import ASKS, background, background_edges, queue_track
 from costmodel.traces.building.streams import Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import pauses, thread_edges
 from costmodel.traces.building.waits import host_waits
-from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace, Track
 from costmodel.traces.graph import Dependency, Edges, Kind, Tasks, Waiting
 from costmodel.traces.iterations import Iteration
 
@@ -26,10 +27,12 @@ BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankGraph:
     """
-    One rank's part of a graph; tracks and names are those of its trace, one name behind them ends the iteration.
+    One rank's part of a graph; names are those of its trace, one name behind them ends the iteration.
 
     Parameters
     ----------
+    tracks
+        Those of its trace, and behind them queues of communication in the background.
     tasks, edges
         Times from the begin of the iteration.
     device_free, last
@@ -38,6 +41,7 @@ class RankGraph:
         Sentences on what was inferred.
     """
 
+    tracks: tuple[Track, ...]
     tasks: Tasks
     edges: Edges
     device_free: int
@@ -75,6 +79,7 @@ class _Builder:
         self.start = np.insert(self.events.start[rows], stop, iteration.end)
         self.end = np.insert(self.events.end[rows], stop, iteration.end)
         self.num_host = len(self.rows)
+        self.background = background(trace, iteration)
         self.task_of_place = np.full(len(streams.rows), UNKNOWN)
         self.task_of_place[self.places] = self.num_host + np.arange(len(self.places))
         self.task_of_row = {row: task for task, row in enumerate(self.rows.tolist()) if row != UNKNOWN}
@@ -85,28 +90,34 @@ class _Builder:
         earlier = self.streams.end[self.streams.when < self.iteration.begin]
         free = int(earlier.max()) - self.iteration.begin if len(earlier) else 0
         return RankGraph(
-            tasks=tasks, edges=edges, device_free=max(0, free), last=self.last, doubts=tuple(self._doubts())
+            tracks=(*self.trace.tracks, *(queue_track(self.trace, one) for one in range(self._num_queues()))),
+            tasks=tasks,
+            edges=edges,
+            device_free=max(0, free),
+            last=self.last,
+            doubts=tuple(self._doubts()),
         )
 
     # --- tasks -------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Tasks:
-        streams, begin = self.streams, self.iteration.begin
-        rows = np.concatenate([self.rows, streams.rows[self.places]])
-        start = np.concatenate([self.start, streams.start[self.places]])
-        end = np.concatenate([self.end, streams.end[self.places]])
+        streams, begin, talk = self.streams, self.iteration.begin, self.background
+        rows = np.concatenate([self.rows, streams.rows[self.places], talk.rows])
+        start = np.concatenate([self.start, streams.start[self.places], self.events.start[talk.rows]])
+        end = np.concatenate([self.end, streams.end[self.places], self.events.end[talk.rows]])
         named = rows != UNKNOWN
         name = np.where(named, self.events.name[rows], len(self.trace.names))
         host = np.arange(len(rows)) < self.num_host
         message = np.where(named, self.events.message[rows], UNKNOWN)
         kind = np.where(host, Kind.HOST, self._kinds(rows, message))
         waiting, waits_for, duration = self._waits(len(rows), end - start)
-        gap = np.concatenate([pauses(self.track, self.start, self.end, begin), self._stream_gaps()])
+        queues = len(self.trace.tracks) + talk.queue
+        none = np.zeros(len(talk.rows), dtype=np.int64)
         return Tasks(
-            track=np.concatenate([self.track, streams.track[self.places]]).astype(np.int32),
+            track=np.concatenate([self.track, streams.track[self.places], queues]).astype(np.int32),
             kind=kind.astype(np.int8),
             duration=duration,
-            gap=gap,
+            gap=np.concatenate([pauses(self.track, self.start, self.end, begin), self._stream_gaps(), none]),
             start=start - begin,
             event=np.where(named, rows, UNKNOWN),
             trace=np.zeros(len(rows), dtype=np.int32),
@@ -163,6 +174,7 @@ class _Builder:
         threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
         gap = tasks.gap.copy()
         gap[threads.explained] = 0
+        found += self._background(gap)
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
         edges = Edges(
             before=np.concatenate([columns[0], threads.before]),
@@ -171,6 +183,26 @@ class _Builder:
             dependency=np.concatenate([columns[3], np.full(len(threads.lag), Dependency.THREAD)]).astype(np.int8),
         )
         return replace(tasks, gap=gap), edges
+
+    def _background(self, gap: Integers) -> list[tuple[int, int, int, Dependency]]:
+        """Edges of communication in the background; pauses of the main thread that are waits for it become none."""
+        of_main = np.flatnonzero(self.track == self.iteration.thread)
+        rows, first = self.background.rows, self.num_host + len(self.places)
+        if not len(rows) or not len(of_main):
+            return []
+        names = np.array([ASKS.match(name) is not None for name in (*self.trace.names, "")], dtype=bool)
+        asks = names[np.where(self.rows[of_main] == UNKNOWN, -1, self.events.name[self.rows[of_main]])]
+        begun, done = self.events.start[rows], self.events.end[rows]
+        launches, waits, explained = background_edges(self.start[of_main], self.end[of_main], asks, begun, done)
+        task = of_main.tolist()
+        gap[[task[place] for place in sorted(explained)]] = 0
+        return [
+            *((task[place], first + one, lag, Dependency.LAUNCH) for place, one, lag in launches),
+            *((first + one, task[place], lag, Dependency.THREAD) for one, place, lag in waits),
+        ]
+
+    def _num_queues(self) -> int:
+        return int(self.background.queue.max(initial=-1)) + 1
 
     def _doubts(self) -> list[str]:
         orphans = int((self.streams.call[self.places] == UNKNOWN).sum())

@@ -102,9 +102,9 @@ WAITS: Mapping[str, Literal["device", "stream", "event", "stream_event"]] = {
 """What waits, as the profiler names it."""
 
 
-def wait(name: object, arguments: Mapping[str, Any]) -> Wait | None:
+def wait(arguments: Mapping[str, Any]) -> Wait | None:
     """What an event of ``cuda_sync`` waits for; None where its kind is not known."""
-    of = WAITS.get(str(arguments.get("cuda_sync_kind", name)))
+    of = WAITS.get(str(arguments.get("cuda_sync_kind")))
     if of is None:
         return None
     stream = whole(arguments.get("stream" if of == "stream" else "wait_on_stream"))

@@ -152,11 +152,11 @@ class Columns:
         self.duration.append(duration)
         arguments = event.get("args") or {}
         process, number = event["pid"], event["tid"]
-        if on_stream := category in OF_STREAMS:
+        if category in ON_STREAMS:
             process, number = arguments.get("device", process), arguments.get("stream", number)
         self.external.append(arguments.get("External id", UNKNOWN))
         self.name.append(self.names.setdefault(name, len(self.names)))
-        self.track.append(self.tracks.setdefault((on_stream, process, number), len(self.tracks)))
+        self.track.append(self.tracks.setdefault((category in OF_STREAMS, process, number), len(self.tracks)))
         self.category.append(category)
         self._add_arguments[category](row, name, arguments)
 
@@ -227,7 +227,7 @@ class Columns:
 
     def _add_wait(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
         self._add_call(row, name, arguments)
-        wait = said.wait(name, arguments)
+        wait = said.wait(arguments)
         if wait:
             self._list("wait", row, self.waits.setdefault(wait, len(self.waits)))
 

@@ -157,8 +157,11 @@ def _recorded(one: Arguments, tables: Tables) -> Message | None:
 
 
 def _ranks(one: Arguments, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Ranks of a group; where their list is cut, by its name, or by the first and the distance."""
-    found = ranks(one.ranks) or groups.get(one.group, ())
+    """Ranks of a group; where PyTorch cut their list, by its name, or by the first and the distance."""
+    found = ranks(one.ranks)
+    if one.library is not None:
+        return found
+    found = found or groups.get(one.group, ())
     if found or not one.ranks.strip("[] ") or min(one.first, one.stride - 1) < 0 or one.num_ranks < 1:
         return found
     return tuple(range(one.first, one.first + one.stride * one.num_ranks, one.stride))

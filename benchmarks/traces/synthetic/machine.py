@@ -1,0 +1,353 @@
+"""
+A machine of threads and streams, run one call after the other: the oracle of whoever learns from traces.
+
+It asks every thread and every stream again and again whether its next thing can begin, until all is done. It knows no
+graph and no formula, only these rules:
+
+- A thread runs its calls one after the other.
+- A stream runs its kernels in the order in which they were put on it, ``gap`` after the one before, no earlier than
+  ``launch_lag`` after the start of the call that put it there.
+- A kernel behind a stream's wait for an event begins no earlier than the end of all that was on the recording stream.
+- A collective ends on all of its ranks together, its duration after the last of them has begun.
+- A synchronising call ends its own duration after all that its rank had put on the stream, or on any stream.
+- A thread that awaits another one goes on ``handoff_lag`` after its signal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from costmodel.traces.events import UNKNOWN, Category, Message, Operands, Wait
+
+Reason: TypeAlias = Literal["launch", "stream", "event", "collective", "synchronize", "thread", "handoff"]
+"""Why one event waits for another."""
+
+
+class Lane(NamedTuple):
+    """A thread (``main``, ``autograd``) or a stream (its number) of a rank."""
+
+    rank: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lags:
+    """
+    Nanoseconds that pass between two things and belong to neither.
+
+    Parameters
+    ----------
+    launch
+        From the start of a call to the earliest start of what it puts on a stream.
+    gap
+        Between two kernels of a stream that runs without a break.
+    handoff
+        From one thread's signal until the other one goes on.
+    """
+
+    launch: int = 4_000
+    gap: int = 0
+    handoff: int = 10_000
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Event:
+    """
+    What the profiler would record: a call, a kernel, an operator, an annotation, a wait.
+
+    Parameters
+    ----------
+    lane, category, name
+        Where it runs, and what it is.
+    duration
+        Nanoseconds by itself: without waiting for a device or for other ranks.
+    step
+        Iteration that it belongs to.
+    correlation, external, sequence, forward_thread, operands, message, wait, nbytes
+        As in :class:`costmodel.traces.events.Events`.
+    collective
+        The same for all members of a collective; None where nobody else is needed.
+    members
+        Number of events of the collective.
+    after
+        What it waits for, and why.
+    begin
+        Event and reason that it began no earlier; None where nothing was before.
+    start, end
+        Nanoseconds; None until they are known.
+    """
+
+    lane: Lane
+    category: Category
+    name: str
+    duration: int
+    step: int = 0
+    correlation: int = UNKNOWN
+    external: int = UNKNOWN
+    sequence: int = UNKNOWN
+    forward_thread: int = UNKNOWN
+    operands: Operands | None = None
+    message: Message | None = None
+    wait: Wait | None = None
+    nbytes: int = UNKNOWN
+    collective: tuple[str, int] | None = None
+    members: int = 1
+    after: list[tuple[Event, Reason]] = field(default_factory=list)
+    earliest: int = 0
+    start: int | None = None
+    end: int | None = None
+
+
+# --- what a thread does ------------------------------------------------------------------------------------
+
+
+class Pause(NamedTuple):
+    """Nanoseconds of work that nobody records."""
+
+    duration: int
+
+
+class Begin(NamedTuple):
+    """Beginning of a stretch of the thread: an annotation or an operator."""
+
+    event: Event
+
+
+class End(NamedTuple):
+    """End of the stretch that was begun last."""
+
+
+class Signal(NamedTuple):
+    """Lets threads go on that await it."""
+
+    token: int
+
+
+class Await(NamedTuple):
+    """Waits for a signal of another thread."""
+
+    token: int
+
+
+class Call(NamedTuple):
+    """A call that concerns no stream; :class:`Launch` and those after it do."""
+
+    event: Event
+
+
+class Launch(NamedTuple):
+    """Puts a kernel, a copy or a fill on its stream."""
+
+    event: Event
+    kernel: Event
+
+
+class Record(NamedTuple):
+    """Records an event on a stream: all that is on it by now; the correlation of the call stands for it."""
+
+    event: Event
+    stream: str
+
+
+class WaitFor(NamedTuple):
+    """Lets what comes next on a stream wait for a recorded event; ``shown`` is what the profiler says of it."""
+
+    event: Event
+    stream: str
+    record: int
+    shown: Event
+
+
+class Synchronize(NamedTuple):
+    """Waits for a stream of its rank, or for all of them (None)."""
+
+    event: Event
+    stream: str | None
+    shown: Event
+
+
+Instruction: TypeAlias = Pause | Begin | End | Signal | Await | Call | Launch | Record | WaitFor | Synchronize
+
+
+# --- running it --------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class _Thread:
+    """A program, how far it has come, and when."""
+
+    lane: Lane
+    program: Sequence[Instruction]
+    place: int = 0
+    clock: int = 0
+    before: tuple[Event, Reason] | None = None
+    """The event that this thread ended last, or that another one ended before it handed over."""
+    open: list[Event] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """What was put on a stream, how much of it has ended, and for what the next kernel will have to wait."""
+
+    kernels: list[Event] = field(default_factory=list)
+    num_ended: int = 0
+    pending: list[Event] = field(default_factory=list)
+
+    def contents(self) -> list[Event]:
+        """What has to end until all that is on it by now has ended."""
+        return self.kernels[-1:] + self.pending
+
+
+class Machine:
+    """
+    Threads and streams of all ranks.
+
+    Parameters
+    ----------
+    programs
+        What each thread does, in order.
+    lags
+        Nanoseconds between things.
+    """
+
+    def __init__(self, programs: Mapping[Lane, Sequence[Instruction]], lags: Lags) -> None:
+        self.lags = lags
+        self.threads = [_Thread(lane, program) for lane, program in programs.items()]
+        self.streams: dict[Lane, _Stream] = defaultdict(_Stream)
+        self.records: dict[tuple[int, int], list[Event]] = {}
+        self.signals: dict[tuple[int, int], tuple[int, tuple[Event, Reason] | None]] = {}
+        self.collectives: dict[tuple[str, int], list[Event]] = defaultdict(list)
+        self.events: list[Event] = []
+
+    def run(self) -> list[Event]:
+        """
+        Run every program to its end.
+
+        Returns
+        -------
+        list
+            All events, with start and end.
+
+        Raises
+        ------
+        RuntimeError
+            If ranks wait for each other for ever.
+        """
+        moved = True
+        while moved:
+            moved = False
+            for thread in self.threads:
+                while thread.place < len(thread.program) and self._step(thread, thread.program[thread.place]):
+                    thread.place += 1
+                    moved = True
+            for stream in self.streams.values():
+                while stream.num_ended < len(stream.kernels) and self._start(stream):
+                    stream.num_ended += 1
+                    moved = True
+        stuck = [thread.lane for thread in self.threads if thread.place < len(thread.program)]
+        stuck += [lane for lane, stream in self.streams.items() if stream.num_ended < len(stream.kernels)]
+        if stuck:
+            raise RuntimeError(f"These wait for ever: {stuck}.")
+        return self.events
+
+    def _start(self, stream: _Stream) -> bool:
+        """Start the next kernel of a stream, if all that it waits for has ended; whether it has ended."""
+        kernel = stream.kernels[stream.num_ended]
+        if kernel.start is None:
+            begins = [kernel.earliest]
+            for other, why in kernel.after:
+                if why == "launch":
+                    continue
+                if other.end is None:
+                    return False
+                begins.append(other.end + (self.lags.gap if why == "stream" else 0))
+            kernel.start = max(begins)
+            if kernel.collective is not None:
+                self._join(self.collectives[kernel.collective], kernel)
+            else:
+                kernel.end = kernel.start + kernel.duration
+        return kernel.end is not None
+
+    def _join(self, others: list[Event], kernel: Event) -> None:
+        """One more member of a collective has begun; the last one ends it."""
+        others.append(kernel)
+        if len(others) == kernel.members:
+            starts = [one.start for one in others if one.start is not None]
+            for one in others:
+                one.end = max(starts) + one.duration
+                one.after += [(other, "collective") for other in others if other is not one]
+
+    def _step(self, thread: _Thread, instruction: Instruction) -> bool:
+        """Do one instruction, if it can be done now."""
+        rank = thread.lane.rank
+        match instruction:
+            case Pause(duration):
+                thread.clock += duration
+            case Begin(event):
+                event.start = thread.clock
+                thread.open.append(event)
+            case End():
+                event = thread.open.pop()
+                event.end = thread.clock
+                self.events.append(event)
+            case Signal(token):
+                self.signals[rank, token] = thread.clock, thread.before
+            case Await(token):
+                if (rank, token) not in self.signals:
+                    return False
+                clock, before = self.signals[rank, token]
+                thread.clock = max(thread.clock, clock + self.lags.handoff)
+                thread.before = (before[0], "handoff") if before else None
+            case Call(event):
+                self._call(thread, event)
+            case Launch(event, kernel):
+                self._launch(thread, event, kernel)
+            case Record(event, stream):
+                self.records[rank, event.correlation] = self.streams[Lane(rank, stream)].contents()
+                self._call(thread, event)
+            case WaitFor(event, stream, record, shown):
+                self.streams[Lane(rank, stream)].pending += self.records[rank, record]
+                self._call(thread, event)
+                self._show(event, shown)
+            case Synchronize(event, stream, shown):
+                return self._synchronize(thread, event, stream, shown)
+        return True
+
+    def _launch(self, thread: _Thread, event: Event, kernel: Event) -> None:
+        stream = self.streams[kernel.lane]
+        kernel.earliest = thread.clock + self.lags.launch
+        kernel.after = [(event, "launch")]
+        kernel.after += [(one, "stream") for one in stream.kernels[-1:]]
+        kernel.after += [(one, "event") for one in stream.pending]
+        stream.pending = []
+        stream.kernels.append(kernel)
+        self.events.append(kernel)
+        self._call(thread, event)
+
+    def _synchronize(self, thread: _Thread, event: Event, stream: str | None, shown: Event) -> bool:
+        rank = thread.lane.rank
+        lanes = [Lane(rank, stream)] if stream else [lane for lane in self.streams if lane.rank == rank]
+        awaited = [one for lane in lanes for one in self.streams[lane].contents()]
+        ends = [one.end for one in awaited if one.end is not None]
+        if len(ends) < len(awaited):
+            return False
+        event.after = [(one, "synchronize") for one in awaited]
+        self._call(thread, event, until=ends)
+        self._show(event, shown)
+        return True
+
+    def _call(self, thread: _Thread, event: Event, until: Iterable[int] = ()) -> None:
+        """Record a call, which begins now and ends its duration after it has begun and what it waits for has ended."""
+        event.after += [thread.before] if thread.before else []
+        event.start = thread.clock
+        event.end = thread.clock = max([thread.clock, *until]) + event.duration
+        thread.before = event, "thread"
+        self.events.append(event)
+
+    def _show(self, call: Event, shown: Event) -> None:
+        """The profiler's event of a wait takes as long as the call."""
+        shown.start, shown.end = call.start, call.end
+        self.events.append(shown)

@@ -1,0 +1,264 @@
+"""
+Training steps as programs of threads: what each rank of a Megatron-like job calls, launches, sends and waits for.
+
+The main thread runs forward passes, communication between stages, and the optimizer; autograd's thread runs backward
+passes, for which the main thread waits. The order of the passes is that of :mod:`costmodel.pipelines.orders`. Each
+communication runs on a stream of its own: that stream waits for an event of the compute stream, and what needs the
+result waits for an event behind the communication, as PyTorch's process groups do it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from typing import Literal
+
+from benchmarks.traces.synthetic.calls import AUTOGRAD, COMPUTE, MAIN, Calls
+from benchmarks.traces.synthetic.machine import End, Instruction, Lane, Pause
+from benchmarks.traces.synthetic.recipe import (
+    OPERATORS,
+    OPTIMIZER,
+    Part,
+    Recipe,
+    holders,
+    neighbours,
+    parts_of,
+    position,
+    rank_at,
+)
+from costmodel.pipelines.orders import NONE, WEIGHT, order, stages_of_rank
+from costmodel.strategy import BIDIRECTIONAL
+from costmodel.traces.events import Category, Message, Operands
+
+Direction = Literal["forward", "backward"]
+
+GRADIENT_HIDDEN_SIZES = 12
+"""Weights of a layer in squares of the hidden size: 3 + 1 of attention, 4 + 4 of the MLP."""
+
+
+def programs(recipe: Recipe) -> dict[Lane, list[Instruction]]:
+    """What each thread of each rank does."""
+    return {lane: program for rank in range(recipe.world_size) for lane, program in _Rank(recipe, rank).run().items()}
+
+
+class _Rank:
+    """Steps of one rank."""
+
+    def __init__(self, recipe: Recipe, rank: int) -> None:
+        self.recipe, self.rank, self.at = recipe, rank, position(recipe, rank)
+        self.calls = Calls(recipe, rank)
+        self.stages = stages_of_rank(recipe.schedule, self.at.pipeline, pp=recipe.pp, vpp=recipe.vpp)
+        self.blocks: list[tuple[int, int, int]] = order(
+            recipe.schedule, self.at.pipeline, pp=recipe.pp, vpp=recipe.vpp, num_microbatches=recipe.num_microbatches
+        ).tolist()
+        self.sequences: dict[tuple[int, int, int, str], int] = {}
+        self.received: dict[tuple[Direction, int], int | None] = {}
+        self.unfinished: list[int] = []
+        """Events behind the sends and the reductions of gradients of this step."""
+
+    def run(self) -> dict[Lane, list[Instruction]]:
+        for step in range(self.recipe.num_steps):
+            self.calls.step = step
+            self.calls.annotate(f"ProfilerStep#{step}")
+            self._passes()
+            self._end_step()
+            self.calls.do(Pause(self.recipe.pause), End())
+        return {Lane(self.rank, thread): program for thread, program in self.calls.threads.items()}
+
+    def _passes(self) -> None:
+        """All passes of all micro-batches; what the gradients are added to is set to zero before."""
+        weights = [block[WEIGHT] for block in self.blocks]
+        self.received = {}
+        self.calls.launch(
+            "Memset (Device)", "cudaMemsetAsync", Category.FILL, nbytes=4 * self._gradients() * len(self.stages)
+        )
+        for number, (forward, backward, weight) in enumerate(self.blocks):
+            for block in self.blocks[number : number + 1 + self.recipe.overlap_p2p]:
+                self._receive("forward", block[0])
+                self._receive("backward", block[1])
+            if forward != NONE:
+                self._forward(forward)
+            stage = weight // self.recipe.num_microbatches
+            is_last = all(one // self.recipe.num_microbatches != stage for one in weights[number + 1 :])
+            if backward != NONE:
+                self._backward(backward, whole=weight == backward, is_last=is_last)
+            if weight not in (NONE, backward):
+                self._weights(weight, is_last=is_last)
+
+    def _end_step(self) -> None:
+        """What is behind the last pass: gradients that nobody reduced yet, the optimizer, and how the step ends."""
+        recipe, calls = self.recipe, self.calls
+        if recipe.copies_loss and recipe.num_stages - 1 in self.stages:
+            calls.launch("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync", Category.COPY, nbytes=4)
+            calls.synchronize(COMPUTE)
+        if not self._reduces_early():
+            for stage in sorted(self.stages):
+                for layer in recipe.layers_of(stage)[::-1]:
+                    self._reduce_gradients(stage, layer)
+        for record in self.unfinished:
+            calls.wait(COMPUTE, record)
+        self.unfinished = []
+        for stage in self.stages:
+            for layer in recipe.layers_of(stage):
+                calls.launch(OPTIMIZER, layer=layer)
+        if recipe.ending == "barrier" and recipe.world_size > 1:
+            self._all_reduce("world", tuple(range(recipe.world_size)), 1)
+        if recipe.ending != "none":
+            calls.synchronize(COMPUTE if recipe.ending == "stream" else None)
+
+    # --- passes
+
+    def _forward(self, one: int) -> None:
+        stage, microbatch = divmod(one, self.recipe.num_microbatches)
+        self._begin_pass(stage, "F", microbatch)
+        self._need("forward", one)
+        for layer, part in parts_of(self.recipe, stage):
+            sequence = self.calls.num_operators
+            self.sequences[stage, microbatch, layer, part.name] = sequence
+            self.calls.operator(OPERATORS[part.kind][0], self._operands(part), sequence=sequence)
+            if part.kind == "all_reduce":
+                self._tensor_all_reduce(layer)
+            else:
+                self.calls.launch(f"{part.kind}_{part.name}_forward", layer=layer)
+            self.calls.end_operator()
+        self._end_pass()
+        self._send("forward", one)
+
+    def _backward(self, one: int, *, whole: bool, is_last: bool) -> None:
+        """The backward pass on autograd's thread, without or with the gradients of weights."""
+        stage, microbatch = divmod(one, self.recipe.num_microbatches)
+        self._begin_pass(stage, "B" if whole else "I", microbatch)
+        self._need("backward", one)
+        self.calls.hand_over(AUTOGRAD)
+        for layer, parts in groupby(parts_of(self.recipe, stage)[::-1], lambda one: one[0]):
+            for _, part in parts:
+                self._part_backward(stage, microbatch, layer, part, whole=whole)
+            if whole and is_last and self._reduces_early():
+                self._reduce_gradients(stage, layer)
+        self.calls.hand_over(MAIN)
+        self._end_pass()
+        self._send("backward", one)
+
+    def _part_backward(self, stage: int, microbatch: int, layer: int, part: Part, *, whole: bool) -> None:
+        if part.kind == "all_reduce":
+            return
+        sequence = self.sequences[stage, microbatch, layer, part.name]
+        function = f"autograd::engine::evaluate_function: {OPERATORS[part.kind][1]}"
+        self.calls.operator(function, sequence=sequence, forward_thread=1)
+        if part.kind == "matmul":
+            self._gradient(layer, part, "dgrad")
+        else:
+            self._gradient(layer, part, "backward")
+        if part.reduces_inputs and self.recipe.tp > 1:
+            self._tensor_all_reduce(layer)
+        if part.kind == "matmul" and whole:
+            self._gradient(layer, part, "wgrad")
+        self.calls.end_operator()
+
+    def _weights(self, one: int, *, is_last: bool) -> None:
+        """Gradients of weights alone, on the main thread."""
+        stage, microbatch = divmod(one, self.recipe.num_microbatches)
+        self._begin_pass(stage, "W", microbatch)
+        for layer, parts in groupby(parts_of(self.recipe, stage)[::-1], lambda one: one[0]):
+            for _, part in parts:
+                if part.kind == "matmul":
+                    self._gradient(layer, part, "wgrad")
+            if is_last and self._reduces_early():
+                self._reduce_gradients(stage, layer)
+        self._end_pass()
+
+    def _gradient(self, layer: int, part: Part, which: Literal["dgrad", "wgrad", "backward"]) -> None:
+        name = OPERATORS[part.kind][0]
+        self.calls.operator(name if part.kind == "matmul" else f"{name}_backward", self._operands(part))
+        self.calls.launch(f"{part.kind}_{part.name}_{which}", layer=layer)
+        self.calls.end_operator()
+
+    def _begin_pass(self, stage: int, kind: Literal["F", "B", "I", "W"], microbatch: int) -> None:
+        """Annotated as PyTorch's schedules annotate them."""
+        if self.recipe.annotations:
+            self.calls.annotate(f"PP:{stage}{kind}{microbatch}")
+
+    def _end_pass(self) -> None:
+        if self.recipe.annotations:
+            self.calls.do(End())
+
+    def _operands(self, part: Part) -> Operands:
+        """Inputs of the operator of the forward pass."""
+        tokens, hidden = self.recipe.sequence_length, self.recipe.hidden_size
+        sizes: tuple[tuple[int, ...], ...] = ((tokens, hidden * part.inputs),)
+        if part.kind == "matmul":
+            sizes += ((hidden * part.inputs, hidden * part.outputs),)
+        return Operands(sizes, ("c10::BFloat16",) * len(sizes))
+
+    # --- communication
+
+    def _receive(self, direction: Direction, one: int) -> None:
+        """Post the receive of what a pass needs, unless it is posted."""
+        if one == NONE or (direction, one) in self.received:
+            return
+        before, behind = neighbours(self.recipe, self.at, one // self.recipe.num_microbatches)
+        peer = before if direction == "forward" else behind
+        self.received[direction, one] = None if peer is None else self._transfer("recv", direction, peer)
+
+    def _need(self, direction: Direction, one: int) -> None:
+        """The compute stream waits for what was received."""
+        if (record := self.received[direction, one]) is not None:
+            self.calls.wait(COMPUTE, record)
+
+    def _send(self, direction: Direction, one: int) -> None:
+        before, behind = neighbours(self.recipe, self.at, one // self.recipe.num_microbatches)
+        peer = behind if direction == "forward" else before
+        if peer is not None:
+            self.unfinished.append(self._transfer("send", direction, peer))
+
+    def _transfer(self, operation: Literal["send", "recv"], direction: Direction, peer: int) -> int:
+        elements = self.recipe.sequence_length * self.recipe.hidden_size
+        pipeline = tuple(rank_at(self.recipe, self.at._replace(pipeline=one)) for one in range(self.recipe.pp))
+        source, target = (self.rank, peer) if operation == "send" else (peer, self.rank)
+        message = Message(
+            operation=operation,
+            group=f"pp_{pipeline[0]}_{direction}",
+            description="PIPELINE_MODEL_PARALLEL_GROUP",
+            ranks=pipeline,
+            num_ranks=len(pipeline),
+            elements_in=elements,
+            elements_out=elements,
+            dtype="BFloat16",
+            peer=peer,
+            library="nccl",
+        )
+        return self.calls.communicate(message, channel=f"{direction} {source} {target}")
+
+    def _all_reduce(self, what: str, ranks: tuple[int, ...], elements: int, layer: int = -1) -> int:
+        message = Message(
+            operation="all_reduce",
+            group=f"{what}_{ranks[0]}",
+            description=f"{what.upper()}_PARALLEL_GROUP",
+            ranks=ranks,
+            num_ranks=len(ranks),
+            elements_in=elements,
+            elements_out=elements,
+            dtype="BFloat16",
+            library="nccl",
+        )
+        return self.calls.communicate(message, channel=message.group, layer=layer)
+
+    def _tensor_all_reduce(self, layer: int) -> None:
+        """The compute stream waits for it at once."""
+        ranks = tuple(rank_at(self.recipe, self.at._replace(split=one)) for one in range(self.recipe.tp))
+        elements = self.recipe.sequence_length * self.recipe.hidden_size
+        self.calls.wait(COMPUTE, self._all_reduce("tp", ranks, elements, layer))
+
+    def _reduce_gradients(self, stage: int, layer: int) -> None:
+        """Add up the gradients of a layer over all ranks that hold it; those of no layer go with the optimizer."""
+        ranks = holders(self.recipe, self.at, stage)
+        if layer >= 0 and len(ranks) > 1:
+            self.unfinished.append(self._all_reduce("dp", ranks, self._gradients(), layer))
+
+    def _reduces_early(self) -> bool:
+        """Both holders of a stage in a pipeline of two directions end it at other times: all wait for all then."""
+        return self.recipe.overlap_gradients and self.recipe.schedule not in BIDIRECTIONAL
+
+    def _gradients(self) -> int:
+        """Number of weights of a layer on this rank."""
+        return GRADIENT_HIDDEN_SIZES * self.recipe.hidden_size**2 // self.recipe.tp

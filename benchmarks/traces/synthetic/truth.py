@@ -1,0 +1,219 @@
+"""What is true of made traces: when steps begin and end, what their time goes into, what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.traces.synthetic.machine import Event, Reason
+from costmodel.traces.events import ON_STREAMS, Category
+
+NOT_TASKS = (Category.ANNOTATION, Category.OPERATOR, Category.SYNCHRONIZATION)
+"""Events that stand for others, or for a stretch of them."""
+
+
+class Place(NamedTuple):
+    """An event of the traces: its rank, and its row there."""
+
+    rank: int
+    row: int
+
+
+class Dependence(NamedTuple):
+    """One event waits for another one; the order of a thread or a stream is among the reasons."""
+
+    before: Place
+    after: Place
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Iteration:
+    """
+    One step of one rank; nanoseconds.
+
+    Parameters
+    ----------
+    begin
+        When its annotation begins on the main thread, by the time of its trace.
+    host
+        From there to the beginning of the next one; of the last one, to its own end.
+    device_free, last
+        End of what earlier steps put on the streams, 0 if that was before the step began; end of the last thing that it
+        put there itself. Both from its beginning.
+    exposed_compute, exposed_communication, overlapped, idle
+        Of the time from ``device_free`` on, for as long as the iteration takes: streams that only compute, only
+        communicate, do both, do nothing. Copies and fills compute.
+    """
+
+    begin: int
+    host: int
+    device_free: int
+    last: int
+    exposed_compute: int
+    exposed_communication: int
+    overlapped: int
+    idle: int
+
+    @property
+    def duration(self) -> int:
+        r"""
+        Nanoseconds that the iteration takes, :math:`T = \max(H, L - C)`.
+
+        The host's own time, or what its kernels add to those before.
+        """
+        return max(self.host, self.last - self.device_free)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Truth:
+    """
+    What is true of a job's traces.
+
+    Parameters
+    ----------
+    iterations
+        By rank and step.
+    dependences
+        What waits for what.
+    critical
+        Of each step, the events that its end depends on, one after the other: none of them could be longer without the
+        step being longer, but for ties.
+    begins
+        Nanoseconds at which each rank's trace begins, by one clock for all of them.
+    """
+
+    iterations: Mapping[tuple[int, int], Iteration]
+    dependences: tuple[Dependence, ...]
+    critical: tuple[tuple[Place, ...], ...]
+    begins: Mapping[int, int]
+
+
+def truth_of(events: Sequence[Event], places: Mapping[int, Place], begins: Mapping[int, int]) -> Truth:
+    """
+    What is true of events that a machine made.
+
+    Parameters
+    ----------
+    events
+        All of them.
+    places
+        Where each is in the traces, by its ``id``.
+    begins
+        As in :class:`Truth`.
+    """
+    steps = sorted({event.step for event in events})
+    return Truth(
+        iterations={key: _iteration(own, begins[key[0]]) for key, own in _by_rank_and_step(events).items()},
+        dependences=tuple(
+            Dependence(places[id(other)], places[id(event)], reason)
+            for event in events
+            for other, reason in event.after
+        ),
+        critical=tuple(tuple(places[id(one)] for one in critical_path(events, step)) for step in steps),
+        begins=begins,
+    )
+
+
+def span(event: Event) -> tuple[int, int]:
+    """Start and end of an event of a machine that has run."""
+    if event.start is None or event.end is None:
+        raise RuntimeError(f"{event.name} has not ended.")
+    return event.start, event.end
+
+
+# --- iterations --------------------------------------------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """A step of a rank: its annotation, that of the next one, what it put on streams, when they were free before."""
+
+    annotation: Event
+    following: Event | None
+    kernels: list[Event]
+    free: int
+
+
+def _by_rank_and_step(events: Sequence[Event]) -> dict[tuple[int, int], _Step]:
+    annotations = {(one.lane.rank, one.step): one for one in events if one.name.startswith("ProfilerStep#")}
+    kernels: dict[tuple[int, int], list[Event]] = {key: [] for key in annotations}
+    for event in events:
+        if event.category in ON_STREAMS:
+            kernels[event.lane.rank, event.step].append(event)
+    found, free = {}, dict.fromkeys({rank for rank, _ in annotations}, 0)
+    for rank, step in sorted(annotations):
+        own = kernels[rank, step]
+        found[rank, step] = _Step(annotations[rank, step], annotations.get((rank, step + 1)), own, free[rank])
+        free[rank] = max([free[rank], *(span(one)[1] for one in own)])
+    return found
+
+
+def _iteration(step: _Step, trace_begins: int) -> Iteration:
+    begin, end = span(step.annotation)
+    if step.following is not None:
+        end = span(step.following)[0]
+    free = max(step.free, begin)
+    last = max((span(one)[1] for one in step.kernels), default=begin)
+    stop = free + max(end - begin, last - free)
+    busy = {
+        communicates: [span(one) for one in step.kernels if (one.message is not None) == communicates]
+        for communicates in (False, True)
+    }
+    compute, communication, both, neither = _shares(busy[False], busy[True], free, stop)
+    return Iteration(
+        begin=begin - trace_begins,
+        host=end - begin,
+        device_free=free - begin,
+        last=last - begin,
+        exposed_compute=compute,
+        exposed_communication=communication,
+        overlapped=both,
+        idle=neither,
+    )
+
+
+def _shares(
+    compute: Iterable[tuple[int, int]], communication: Iterable[tuple[int, int]], start: int, stop: int
+) -> tuple[int, int, int, int]:
+    """How long only the one, only the other, both, neither goes on from start to stop."""
+    changes = [(start, 0, 0), (stop, 0, 0)]
+    for which, spans in enumerate((compute, communication)):
+        for first, last in spans:
+            changes += [(min(max(first, start), stop), which, 1), (min(max(last, start), stop), which, -1)]
+    changes.sort()
+    active, total = [0, 0], {(True, False): 0, (False, True): 0, (True, True): 0, (False, False): 0}
+    for (now, which, change), (then, _, _) in zip(changes, changes[1:], strict=False):
+        active[which] += change
+        total[active[0] > 0, active[1] > 0] += then - now
+    return total[True, False], total[False, True], total[True, True], total[False, False]
+
+
+# --- the critical path -------------------------------------------------------------------------------------
+
+
+def critical_path(events: Iterable[Event], step: int) -> list[Event]:
+    """
+    What the end of a step depends on, from its beginning.
+
+    Walked backwards from the event that ends last: to what its end waited for where that ended after it had begun, else
+    to what its start waited for that was latest.
+    """
+    tasks = [one for one in events if one.step == step and one.category not in NOT_TASKS]
+    path = [max(tasks, key=lambda one: span(one)[1])]
+    while (before := _binding(path[-1])) is not None and before.step == step:
+        path.append(before)
+    return path[::-1]
+
+
+def _binding(event: Event) -> Event | None:
+    """The latest of what an event waits for; None at the beginning."""
+    start, _ = span(event)
+    ends = [(span(other)[0], other) for other, why in event.after if why == "collective"]
+    ends += [(span(other)[1], other) for other, why in event.after if why == "synchronize"]
+    late = [one for one in ends if one[0] > start]
+    if late:
+        return max(late, key=lambda one: one[0])[1]
+    starts = [(event.earliest, other) for other, why in event.after if why == "launch"]
+    starts += [(span(other)[1], other) for other, why in event.after if why in ("stream", "event", "thread", "handoff")]
+    return max(starts, key=lambda one: one[0])[1] if starts else None

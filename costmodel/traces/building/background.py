@@ -1,0 +1,123 @@
+"""Communication that a library runs in the background of a thread, where no device is recorded: Gloo, MPI."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace, Track
+from costmodel.traces.iterations import Iteration
+
+ASKS = re.compile(r"c10d::")
+"""Operators of PyTorch that ask a library for communication."""
+
+WAITS_FOR = 0.1
+"""Part of a thread's pause that may follow the end of what it waited for."""
+
+SHORT = 100_000
+"""Nanoseconds that may follow it in any case, and pauses up to which a thread has not waited."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Background:
+    """
+    What runs in the background of one rank's threads.
+
+    Parameters
+    ----------
+    rows
+        Rows of its events, those that end late behind those that end early; shape (messages,).
+    queue
+        In which of several queues each runs, so that none overlaps another; shape (messages,).
+    """
+
+    rows: NDArray[np.intp]
+    queue: Integers
+
+
+NO_BACKGROUND = Background(rows=np.zeros(0, dtype=np.intp), queue=np.zeros(0, dtype=np.int64))
+
+
+def background(trace: Trace, iteration: Iteration) -> Background:
+    """
+    Communication of an iteration that a library says it ran, from when it was asked for to when it was done.
+
+    Queues are numbered as they are needed: an event takes the first one that is free.
+    """
+    events = trace.events
+    if trace.has_device:
+        return NO_BACKGROUND
+    chosen = (events.category == Category.ANNOTATION) & (events.message != UNKNOWN)
+    chosen &= (events.start >= iteration.begin) & (events.start < iteration.end)
+    rows = np.flatnonzero(chosen)
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    queue = []
+    for start, end in zip(events.start[rows].tolist(), events.end[rows].tolist(), strict=True):
+        while busy and busy[0][0] <= start:
+            heappush(free, heappop(busy)[1])
+        number = heappop(free) if free else len(busy)
+        heappush(busy, (end, number))
+        queue.append(number)
+    order = np.lexsort((rows, np.array(queue, dtype=np.int64)))
+    return Background(rows=rows[order], queue=np.array(queue, dtype=np.int64)[order])
+
+
+def queue_track(trace: Trace, number: int) -> Track:
+    """The track of a queue; it is called after the library."""
+    libraries = [message.library for message in trace.messages if message.library]
+    return Track("stream", libraries[0] if libraries else "background", str(number))
+
+
+def background_edges(
+    start: Integers, end: Integers, asks: NDArray[np.bool_], begun: Integers, done: Integers
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], set[int]]:
+    """
+    Which task starts each message, and which one waits for it.
+
+    Where as many tasks ask for communication as there are messages, each starts one, in order; else a message is
+    started by the task that began last before it. Where the thread pauses until just after a message is done, it waited
+    for it, and for all that were done before.
+
+    Parameters
+    ----------
+    start, end, asks
+        Of the tasks of the main thread in order; which of them ask for communication.
+    begun, done
+        Of messages.
+
+    Returns
+    -------
+    launches, waits, explained
+        Task, message and lag; message, task and lag; tasks whose pause before them is a wait.
+    """
+    by_begin = np.argsort(begun, kind="stable")
+    launching = np.maximum(np.searchsorted(start, begun[by_begin], side="right") - 1, 0)
+    if np.count_nonzero(asks) == len(begun):
+        launching = np.flatnonzero(asks)
+    lags = np.maximum(begun[by_begin] - start[launching], 0)
+    lags = np.minimum(lags, np.median(lags).astype(np.int64))  # beyond, the message waited for its queue
+    launches = list(zip(launching.tolist(), by_begin.tolist(), lags.tolist(), strict=True))
+    waits: list[tuple[int, int, int]] = []
+    explained: set[int] = set()
+    pauses = np.r_[0, start[1:] - end[:-1]]
+    open_: list[int] = []
+    coming = 0
+    for place in np.flatnonzero(pauses > SHORT).tolist():
+        while coming < len(launches) and launches[coming][0] < place:
+            open_.append(launches[coming][1])
+            coming += 1
+        finished = [one for one in open_ if done[one] <= start[place]]
+        last = max((int(done[one]) for one in finished), default=0)
+        since = int(start[place]) - last
+        if last > end[place - 1] and since <= max(SHORT, WAITS_FOR * pauses[place]):
+            waits += [(one, place, since) for one in finished]
+            explained.add(place)
+            open_ = [one for one in open_ if one not in finished]
+    rest = [*open_, *(one for _, one, _ in launches[coming:])]
+    waits += [(one, len(start) - 1, 0) for one in rest if done[one] <= start[-1]]
+    return launches, waits, explained

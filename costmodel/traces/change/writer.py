@@ -1,0 +1,238 @@
+"""Tasks of a rank written anew, copied from recorded ones: in the order of its threads, with what each launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.traces.change.template import Tasks
+from costmodel.traces.events import UNKNOWN, Message, Track
+from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Waiting
+from costmodel.traces.graph import Tasks as Columns
+
+
+@dataclass(slots=True)
+class Written:
+    """
+    A graph that grows: rows of its tasks and edges.
+
+    Parameters
+    ----------
+    source
+        For each task the recorded one that it is a copy of; ``UNKNOWN`` for tasks that nobody recorded.
+    track, duration, gap, waiting, waits_for, collective, message
+        As in :class:`costmodel.traces.graph.Tasks`.
+    edges
+        Before, after, lag, dependency.
+    """
+
+    source: list[int] = field(default_factory=list)
+    track: list[int] = field(default_factory=list)
+    duration: list[int] = field(default_factory=list)
+    gap: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    waits_for: list[int] = field(default_factory=list)
+    collective: list[int] = field(default_factory=list)
+    message: list[int] = field(default_factory=list)
+    edges: list[tuple[int, int, int, int]] = field(default_factory=list)
+    tracks: dict[RankTrack, int] = field(default_factory=dict)
+    messages: dict[Message, int] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
+    device_free: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+
+    def add(self, *, source: int, track: int, duration: int, gap: int) -> int:
+        """One more task, which waits for nothing yet."""
+        self.source.append(source)
+        self.track.append(track)
+        self.duration.append(duration)
+        self.gap.append(gap)
+        self.waiting.append(Waiting.NOTHING)
+        self.waits_for.append(UNKNOWN)
+        self.collective.append(UNKNOWN)
+        self.message.append(UNKNOWN)
+        return len(self.source) - 1
+
+    def graph(self, source: ExecutionGraph, doubts: Iterable[str]) -> ExecutionGraph:
+        """The graph; its times are not known before it is replayed."""
+        rows = np.array(self.source, dtype=np.int64)
+        known = rows != UNKNOWN
+        old, number = source.tasks, len(rows)
+        names = (*source.names, "message between stages or replicas")
+        columns = np.array(self.edges, dtype=np.int64).reshape(-1, 4).T
+        return ExecutionGraph(
+            tasks=Columns(
+                track=np.array(self.track, dtype=np.int32),
+                kind=np.where(known, old.kind[rows], Kind.COMMUNICATION).astype(np.int8),
+                duration=np.array(self.duration, dtype=np.int64),
+                gap=np.array(self.gap, dtype=np.int64),
+                start=np.zeros(number, dtype=np.int64),
+                event=np.where(known, old.event[rows], UNKNOWN),
+                trace=np.where(known, old.trace[rows], UNKNOWN).astype(np.int32),
+                name=np.where(known, old.name[rows], len(names) - 1).astype(np.int32),
+                waiting=np.array(self.waiting, dtype=np.int8),
+                waits_for=np.array(self.waits_for, dtype=np.int64),
+                collective=np.array(self.collective, dtype=np.int64),
+                message=np.array(self.message, dtype=np.int32),
+            ),
+            edges=Edges(before=columns[0], after=columns[1], lag=columns[2], dependency=columns[3].astype(np.int8)),
+            tracks=tuple(self.tracks),
+            names=names,
+            messages=tuple(self.messages),
+            begins=self.begins,
+            device_free=self.device_free,
+            last=self.last,
+            traces=source.traces,
+            doubts=(*source.doubts, *doubts),
+        )
+
+
+class RankWriter:
+    """
+    Writes the tasks of one rank.
+
+    Parameters
+    ----------
+    written, tasks, rank
+        The graph that grows, the recorded tasks, and the rank's number.
+    retimed
+        Nanoseconds of a copied communication, by its recorded task.
+    is_gradient
+        Whether a recorded communication reduces gradients: the optimizer waits for all of these, and for sends.
+    """
+
+    def __init__(
+        self,
+        written: Written,
+        tasks: Tasks,
+        rank: int,
+        retimed: Callable[[int], int],
+        is_gradient: Callable[[int], bool],
+    ) -> None:
+        self.written, self.tasks, self.rank = written, tasks, rank
+        self.retimed, self.is_gradient = retimed, is_gradient
+        self.latest: dict[int, int] = {}
+        """The last task on each track."""
+        self.open: list[int] = []
+        """Sends and reductions of gradients that nothing waits for yet."""
+        self.arrived: list[int] = []
+        """Receives that the next task that computes waits for."""
+        self.pending: list[int] = []
+        """Messages that nobody recorded, for which the optimizer waits."""
+        self.copies: dict[int, int] = {}
+        self.last_host = UNKNOWN
+
+    def put(self, host: Iterable[int], scale: float = 1.0) -> None:
+        """
+        Copy tasks of threads, with all that they launch.
+
+        Parameters
+        ----------
+        host
+            Recorded tasks of threads, in order.
+        scale
+            Factor of the durations of what they launch, or of theirs where they launch nothing, and of gaps.
+        """
+        self.copies = {}
+        for task in host:
+            self._copy(task, scale)
+            for launched in self.tasks.launched.get(task, ()):
+                self._copy(launched, scale)
+
+    def put_transfer(self, unit: Iterable[int], collective: int) -> int:
+        """Copy the tasks that start a send or a receive, which another rank's copy joins."""
+        hosts = list(unit)
+        self.put(hosts)
+        started = next(each for host in hosts for each in self.tasks.launched.get(host, ()) if self.tasks.message(each))
+        self.written.collective[self.copies[started]] = collective
+        return self.copies[started]
+
+    def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
+        """A communication that nobody recorded, started by the thread as soon as it is here, behind what was computed."""
+        number = self.number_of(track)
+        one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
+        self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
+        self.written.collective[one] = collective
+        for kind in ("thread", "stream"):
+            before = [
+                task
+                for number, task in self.latest.items()
+                if list(self.written.tracks)[number].track.kind == kind
+                and (kind == "thread" or self.written.message[task] == UNKNOWN)
+            ]
+            if before:
+                self.written.edges.append((max(before), one, 0, Dependency.ADDED))
+        self.latest[number] = one
+        return one
+
+    def number_of(self, track: Track) -> int:
+        """Number of a track of this rank."""
+        return self.written.tracks.setdefault(RankTrack(self.rank, track), len(self.written.tracks))
+
+    def _copy(self, task: int, scale: float) -> int:
+        recorded = self.tasks.graph.tasks
+        number = self.number_of(self.tasks.track(task))
+        kind = self.tasks.kind[task]
+        duration = self.retimed(task) if kind == Kind.COMMUNICATION else int(recorded.duration[task])
+        one = self.written.add(
+            source=task,
+            track=number,
+            duration=round(duration * scale) if scale != 1.0 else duration,
+            gap=self._gap(task, number, scale),
+        )
+        self.copies[task] = one
+        if kind == Kind.HOST:
+            self.last_host = one
+        self._connect(task, one)
+        message = self.tasks.message(task)
+        if message is not None:
+            self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
+            if self.is_gradient(task):
+                self.open.append(one)
+        waiting = int(recorded.waiting[task])
+        if waiting == Waiting.STREAM:
+            stream = self.tasks.named(int(recorded.waits_for[task]))
+            self.written.waiting[one], self.written.waits_for[one] = waiting, self.number_of(stream)
+        elif waiting == Waiting.TASK and int(recorded.waits_for[task]) in self.copies:
+            self.written.waiting[one] = waiting
+            self.written.waits_for[one] = self.copies[int(recorded.waits_for[task])]
+        elif waiting == Waiting.DEVICE:
+            self.written.waiting[one] = waiting
+        self.latest[number] = one
+        return one
+
+    def _gap(self, task: int, number: int, scale: float) -> int:
+        """The recorded gap; on streams the usual one, as the first task of a stream may have another one."""
+        gap = int(self.tasks.graph.tasks.gap[task])
+        if self.tasks.kind[task] != Kind.HOST:
+            return self.tasks.usual_gap if number in self.latest else 0
+        return round(gap * scale) if scale != 1.0 else gap
+
+    def _connect(self, task: int, one: int) -> None:
+        """What a copy waits for: the copies of what the recorded one did, or what took their place."""
+        launcher = self.tasks.launcher.get(task)
+        if launcher is not None and launcher in self.copies:
+            lag = self.tasks.lag.get(task, 0)
+            self.written.edges.append((self.copies[launcher], one, lag, Dependency.LAUNCH))
+        joined = False
+        for before, lag, dependency in self.tasks.waits.get(task, ()):
+            message = self.tasks.message(before)
+            if message is not None and (self.is_gradient(before) or message.operation == "send"):
+                if not joined:
+                    self.written.edges += [(other, one, lag, dependency) for other in self.open]
+                    self.open = []
+                joined = True
+            elif message is not None and message.operation == "recv":
+                continue  # what the next pass needs is in ``arrived``
+            elif before in self.copies:
+                self.written.edges.append((self.copies[before], one, lag, dependency))
+            else:
+                latest = self.latest.get(self.number_of(self.tasks.track(before)))
+                if latest is not None:
+                    self.written.edges.append((latest, one, lag, dependency))
+        computes = self.tasks.kind[task] in (Kind.COMPUTE, Kind.COPY) or not self.tasks.has_streams
+        if self.arrived and computes:
+            self.written.edges += [(other, one, self.tasks.usual_lag, Dependency.EVENT) for other in self.arrived]
+            self.arrived = []

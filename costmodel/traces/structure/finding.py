@@ -1,0 +1,287 @@
+"""All parts of a trace: iteration, phase, micro-batch and layer of each event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace
+from costmodel.traces.iterations import Iteration, iterations
+from costmodel.traces.structure import names
+from costmodel.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
+from costmodel.traces.structure.nesting import ON_THREADS, launched_by, nesting
+from costmodel.traces.structure.passes import Backward, backward_passes, forward_passes, in_order, numbered
+from costmodel.traces.structure.phases import autograd_nodes, by_time, complete_thread, host_phases, kernel_phases
+from costmodel.traces.structure.records import Parts, Phase, Role, Summary
+
+BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
+"""Phases of a backward pass."""
+
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "hipGraphLaunch")
+"""Calls that launch many kernels at once."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Columns:
+    """What is known of each event while parts are being found; ``layer`` has ``FRONT`` and ``BACK``, too."""
+
+    iteration: NDArray[np.int32]
+    phase: Integers
+    microbatch: Integers
+    layer: Integers
+    phases_from: str = ""
+    microbatches_from: str = ""
+    cuts: list[Cut] = field(default_factory=list)
+
+
+def parts(trace: Trace) -> Parts:
+    """
+    Find what each event of a trace is part of.
+
+    What is annotated is believed. Else the backward pass is what autograd runs, its operators are joined with those
+    of the forward pass by their sequence numbers, and layers are what repeats itself in a forward pass. What runs on
+    a device is part of what the call is that launched it; without any operators, kernels are taken by their names
+    and their order.
+
+    Parameters
+    ----------
+    trace
+        What the profiler recorded on one rank.
+
+    Returns
+    -------
+    Parts
+        Columns beside ``trace.events``, and how they were found.
+    """
+    found = iterations(trace)
+    launched = launched_by(trace)
+    columns = _Columns(
+        iteration=_iteration_at(trace.events.start, found),
+        phase=np.zeros(len(trace.events), dtype=np.int64),
+        microbatch=np.full(len(trace.events), UNKNOWN, dtype=np.int64),
+        layer=np.full(len(trace.events), UNKNOWN, dtype=np.int64),
+    )
+    device = launched >= 0
+    if (trace.events.category == Category.OPERATOR).any():
+        _find_on_threads(trace, found, columns)
+        for column in (columns.iteration, columns.phase, columns.microbatch, columns.layer):
+            column[device] = column[launched[device]]
+    else:
+        columns.iteration[device] = columns.iteration[launched[device]]
+        _find_on_streams(trace, found, columns)
+        for column in (columns.phase, columns.microbatch, columns.layer):
+            column[launched[device]] = column[device]
+    return _made(trace, found, columns)
+
+
+def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.int32]:
+    """The iteration at each time; ``UNKNOWN`` outside."""
+    begins = np.array([one.begin for one in found], dtype=np.int64)
+    ends = np.array([one.end for one in found], dtype=np.int64)
+    place = np.searchsorted(begins, when, side="right") - 1
+    inside = (place >= 0) & (when < ends[np.maximum(place, 0)]) if len(found) else np.zeros(len(when), dtype=bool)
+    return np.where(inside, place, UNKNOWN).astype(np.int32)
+
+
+def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
+    """Parts of a trace with operators."""
+    nest = nesting(trace)
+    nodes = autograd_nodes(trace, nest)
+    host = np.isin(trace.events.category, ON_THREADS)
+    columns.iteration[~host] = UNKNOWN
+    columns.phase, columns.phases_from = host_phases(trace, nest, nodes)
+    complete_thread(columns.phase, trace, columns.iteration, found)
+    if not columns.phases_from and columns.phase.any():
+        columns.phases_from = "order"
+    cuts = cutter(trace, columns.phase)
+    for number, one in enumerate(found):
+        inside = host & (columns.iteration == number)
+        _find_in_iteration(trace, one, inside, nodes, cuts, columns)
+    backward = np.isin(columns.phase, BACKWARD)
+    for column in (columns.microbatch, columns.layer):
+        inherited = nest.handed_down(column, unknown=UNKNOWN)
+        column[backward] = inherited[backward]
+
+
+def _find_in_iteration(
+    trace: Trace,
+    one: Iteration,
+    inside: NDArray[np.bool_],
+    nodes: NDArray[np.bool_],
+    cuts: Cutter,
+    columns: _Columns,
+) -> None:
+    """Micro-batches and layers of the events of the host in one iteration."""
+    events = trace.events
+    main = np.flatnonzero(inside & (events.track == one.thread) & (events.category != Category.CALL))
+    forward = main[columns.phase[main] == Phase.FORWARD]
+    made = forward[(events.category[forward] == Category.OPERATOR) & (events.sequence[forward] >= 0)]
+    backward = backward_passes(trace, np.flatnonzero(inside & nodes), made)
+    rest = np.flatnonzero(inside & np.isin(columns.phase, BACKWARD))
+    if len(backward.lowest):
+        columns.microbatch[forward] = forward_passes(trace, forward, backward)
+        columns.microbatch[rest] = _pass_at(trace, rest, backward)
+        columns.microbatch[backward.rows] = backward.passes
+        columns.microbatches_from = "autograd"
+    else:
+        columns.microbatch[main] = in_order(columns.phase[main])
+        elsewhere = rest[events.track[rest] != one.thread]
+        known = main[columns.microbatch[main] >= 0]
+        columns.microbatch[elsewhere] = by_time(columns.microbatch[known], events.start[known], events.start[elsewhere])
+        columns.microbatches_from = "order"
+    _believe_numbers(trace, one, np.union1d(forward, rest), columns)
+    _close_ranks(columns, np.union1d(forward, rest))
+    for number in np.unique(columns.microbatch[forward]):
+        rows = forward[columns.microbatch[forward] == number]
+        cut = cuts.cut(rows)
+        if cut is not None:
+            columns.cuts.append(cut)
+            columns.layer[rows] = cut.at(events.start[rows])
+    calls = np.flatnonzero(inside & (events.track == one.thread) & (events.category == Category.CALL))
+    _hand_to_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
+    _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
+
+
+def _hand_to_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
+    """Calls in the forward pass are part of what began last before them."""
+    starts = trace.events.start
+    for column in (columns.microbatch, columns.layer):
+        column[calls] = by_time(column[forward], starts[forward], starts[calls])
+
+
+def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
+    """The backward pass of events around autograd's nodes: of the first node within it, or else of the last before."""
+    events = trace.events
+    starts = events.start[backward.rows]
+    place = np.searchsorted(starts, events.start[rows])
+    upcoming = np.minimum(place, len(starts) - 1)
+    within = (place < len(starts)) & (starts[upcoming] < events.end[rows])
+    return np.asarray(backward.passes[np.where(within, upcoming, np.maximum(place - 1, 0))])
+
+
+def _believe_numbers(trace: Trace, one: Iteration, rows: NDArray[np.intp], columns: _Columns) -> None:
+    """Micro-batches as annotations of the main thread number them, also for what other threads do meanwhile."""
+    number, begin, end = numbered(trace, one.thread)
+    if len(number) == 0:
+        return
+    start = trace.events.start[rows]
+    place = np.searchsorted(begin, start, side="right") - 1
+    inside = (place >= 0) & (start < end[np.maximum(place, 0)])
+    if inside.any():
+        columns.microbatch[rows[inside]] = number[place[inside]]
+        columns.microbatches_from = "annotations"
+
+
+def _close_ranks(columns: _Columns, rows: NDArray[np.intp]) -> None:
+    """Number the passes of an iteration from 0 on."""
+    known = rows[columns.microbatch[rows] >= 0]
+    if len(known):
+        columns.microbatch[known] = np.unique(columns.microbatch[known], return_inverse=True)[1]
+
+
+def _layers_of_backward(
+    trace: Trace,
+    one: Iteration,
+    made: NDArray[np.intp],
+    backward: Backward,
+    rest: NDArray[np.intp],
+    cuts: Cutter,
+    columns: _Columns,
+) -> None:
+    """Layers of an iteration's backward passes: of the operators that made their nodes, or by their own repetition."""
+    events = trace.events
+    for number in np.unique(columns.microbatch[rest]):
+        rows = rest[columns.microbatch[rest] == number]
+        mine = np.isin(backward.rows, rows)
+        nodes, passes = backward.rows[mine], backward.passes[mine]
+        if len(nodes) and len(backward.joined) and backward.joined[passes[0]]:
+            order = made[np.argsort(events.sequence[made], kind="stable")]
+            layer = by_time(columns.layer[order], events.sequence[order], events.sequence[nodes])
+            known = np.flatnonzero((events.sequence[nodes] >= 0) & (layer != UNKNOWN))
+            columns.layer[nodes] = by_time(layer[known], known, np.arange(len(nodes)))
+            continue
+        thread = one.thread if len(nodes) == 0 else int(np.bincount(events.track[nodes]).argmax())
+        pieces = rows[(events.track[rows] == one.thread) & (events.category[rows] == Category.ANNOTATION)]
+        cut = cuts.cut(np.union1d(pieces, rows[(events.track[rows] == thread) & (events.category[rows] == 0)]))
+        if cut is not None:
+            columns.cuts.append(cut)
+            columns.layer[rows] = cut.at(events.start[rows], backward=True)
+
+
+def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
+    """Parts of a trace without operators: by the kernels of the stream that has the most of them."""
+    events = trace.events
+    kernels = trace.of(Category.KERNEL)
+    if len(kernels) == 0:
+        return
+    rows = kernels[events.track[kernels] == np.bincount(events.track[kernels]).argmax()]
+    columns.phase[rows] = kernel_phases(trace, rows)
+    columns.phases_from, columns.microbatches_from = "kernels", "order"
+    cuts = cutter(trace, columns.phase)
+    others = np.setdiff1d(trace.of(*ON_STREAMS), rows)
+    for number in range(len(found)):
+        mine = rows[columns.iteration[rows] == number]
+        columns.microbatch[mine] = in_order(columns.phase[mine])
+        for microbatch in range(int(columns.microbatch[mine].max(initial=UNKNOWN)) + 1):
+            for phase in (Phase.FORWARD, Phase.BACKWARD):
+                part = mine[(columns.microbatch[mine] == microbatch) & (columns.phase[mine] == phase)]
+                cut = cuts.cut(part)
+                if cut is not None:
+                    columns.cuts.append(cut)
+                    columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
+        beside = others[columns.iteration[others] == number]
+        for column in (columns.phase, columns.microbatch, columns.layer):
+            column[beside] = by_time(column[mine], events.start[mine], events.start[beside])
+    columns.phase = np.maximum(columns.phase, Phase.NONE)
+
+
+def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
+    """The record, with roles and the summary."""
+    role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
+    for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):
+        rows = columns.layer == place
+        if names.matches(trace, pattern)[trace.events.name[rows]].any():
+            role[rows] = which
+    return Parts(
+        iteration=columns.iteration,
+        phase=columns.phase.astype(np.int8),
+        microbatch=columns.microbatch.astype(np.int32),
+        layer=np.maximum(columns.layer, UNKNOWN).astype(np.int32),
+        role=role,
+        summary=_summary(trace, found, columns),
+    )
+
+
+def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Summary:
+    """What was found, how, and what was not."""
+    counts = Counter(cut.num_layers for cut in columns.cuts)
+    num_layers = counts.most_common(1)[0][0] if counts else 0
+    model = next((cut for cut in columns.cuts if cut.num_layers == num_layers), None)
+    num_microbatches = int(columns.microbatch.max(initial=UNKNOWN)) + 1
+    doubts = []
+    if found and found[0].found in ("repetition", "whole"):
+        how = "they are what repeats itself" if found[0].found == "repetition" else "the whole trace is taken as one"
+        doubts.append(f"Nothing marks iterations: {how}.")
+    if not (columns.phase == Phase.BACKWARD).any():
+        doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
+    if num_layers == 0:
+        doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
+    if len(counts) > 1:
+        doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
+    if columns.phases_from == "kernels":
+        doubts.append("There are no operators: phases are guessed from the names of kernels and their order.")
+    if any(name.startswith(GRAPH_LAUNCHES) for name in trace.names):
+        doubts.append("Kernels that were launched as a graph all belong to where it was launched.")
+    return Summary(
+        iterations=found,
+        num_layers=num_layers,
+        num_microbatches=num_microbatches,
+        layer_kinds=model.kinds if model else (),
+        phases_from=columns.phases_from,
+        microbatches_from=columns.microbatches_from if num_microbatches else "",
+        layers_from=model.found if model else "",
+        doubts=tuple(doubts),
+    )

@@ -1,0 +1,94 @@
+"""What frameworks call the parts of a step: patterns, as data."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import Trace
+from costmodel.traces.structure.records import Phase
+
+SEVERAL_PHASES = re.compile(r"(?i)forward[-_ ]?backward|fwd[-_ ]?bwd|1f1b|train_?batch|train_?step$")
+"""Annotations around more than one phase: Megatron-LM, torchtitan, Lightning, DeepSeek."""
+
+PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
+    (
+        Phase.OPTIMIZER,
+        re.compile(
+            r"(?i)optimi[sz]er|optim[-_. ]?step|step_microstep|zero_?grad|clip_?grad|grad_?norm"
+            r"|finalize_model_grads|lr_?scheduler"
+        ),
+    ),
+    (Phase.RECOMPUTE, re.compile(r"(?i)recompute|re-?forward")),
+    (
+        Phase.BACKWARD,
+        re.compile(r"(?i)backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[wd]grad(?![a-z])|\([BW]\)$|PP:\d+[BIW]\d+"),
+    ),
+    (
+        Phase.FORWARD,
+        re.compile(r"(?i)forward|(?<![a-z])fwd(?![a-z])|training_step|(?<![a-z])loss(?![a-z])|\(F\)$|PP:\d+F\d+"),
+    ),
+)
+"""Annotations of one phase, the first that fits: PyTorch, Megatron-LM, NeMo, Lightning, DeepSpeed, DeepSeek."""
+
+KERNEL_PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
+    (Phase.OPTIMIZER, re.compile(r"(?i)multi_tensor_apply|adam|lamb|sgd")),
+    (Phase.BACKWARD, re.compile(r"(?i)backward|bwd|[wd]grad|_grad_|grad_input|bprop|dbias")),
+    (Phase.FORWARD, re.compile(r"(?i)forward|fwd|fprop|softmax_warp_forward|indexSelect|vectorized_gather")),
+)
+"""Kernels that say in which phase they run, of PyTorch, flash attention, cuDNN, Transformer Engine."""
+
+NODE = re.compile(r"^autograd::engine::evaluate_function")
+"""What PyTorch's autograd names each node that it runs in the backward pass."""
+
+MICROBATCH = re.compile(r"(?i)micro[-_ ]?batch[-_ #:=]*(\d+)|^(?:forward|backward)(?:_step)? (\d+)$|PP:\d+[A-Z](\d+)")
+"""Annotations with the number of a micro-batch; the last two are PyTorch's pipeline schedules."""
+
+LAYER = re.compile(r"(?i)(?:^|[^a-z])(?:[a-z]+_?)?(?:layers?|blocks?|h)[-._ #:=\[/]*(\d+)(?:\D|$)")
+"""Annotations with the number of a layer: ``layer 3``, ``layers.3``, ``transformer.h.3``, ``TransformerBlock_7``."""
+
+MODULE = re.compile(r"^nn\.Module: (\w*?)_(\d+)$")
+"""The forward pass of a module, as PyTorch's profiler names it: class, and number of the module among its class."""
+
+EMBEDDING = re.compile(r"(?i)embedding|indexSelect|vectorized_gather")
+"""What looks up tokens."""
+
+HEAD = re.compile(r"(?i)cross_?entropy|nll_?loss|log_?softmax|_loss|lm_?head|aten::(mm|addmm|linear|matmul)$|gemm")
+"""What only the end of a model does after its last layer."""
+
+NORM = re.compile(r"(?i)norm")
+"""How a layer begins, where it has a choice."""
+
+WORK = re.compile(r"(?i)mm$|mm_|matmul|linear|conv|attention|attn|gemm|cutlass|fmha|cublas|nvjet|Cijk|xmma")
+"""What a layer has at least one of: a matmul, a convolution, attention."""
+
+ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|flash_?attn|flash_fwd|fmha")
+"""What a transformer layer does once."""
+
+
+def matches(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Which of ``trace.names`` a pattern is found in."""
+    return np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
+
+
+def phases_of_names(
+    trace: Trace, patterns: tuple[tuple[Phase, re.Pattern[str]], ...], *, but: re.Pattern[str] | None = None
+) -> NDArray[np.int8]:
+    """The phase of each of ``trace.names`` by the first pattern that fits; ``NONE`` for names that fit ``but``."""
+    found = np.zeros(len(trace.names), dtype=np.int8)
+    for place, name in enumerate(trace.names):
+        if but is None or not but.search(name):
+            found[place] = next((phase for phase, pattern in patterns if pattern.search(name)), Phase.NONE)
+    return found
+
+
+def numbers_of_names(trace: Trace, pattern: re.Pattern[str], *, unknown: int) -> NDArray[np.int64]:
+    """The number that a pattern finds in each of ``trace.names``."""
+    found = np.full(len(trace.names), unknown, dtype=np.int64)
+    for place, name in enumerate(trace.names):
+        match = pattern.search(name)
+        if match:
+            found[place] = next(int(number) for number in match.groups() if number is not None)
+    return found

@@ -1,0 +1,150 @@
+"""Which pass through the model, that is which micro-batch, an event belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.structure import names
+from costmodel.traces.structure.phases import by_time
+from costmodel.traces.structure.records import Phase
+
+LEAST_NODES = 0.05
+"""Nodes of a backward pass as a share of the largest one: a pass of fewer is part of another one."""
+
+LEAST_JOINED = 0.5
+"""Share of a backward pass's nodes that operators must have made for these to be its forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backward:
+    """
+    The nodes of one iteration's backward passes.
+
+    Parameters
+    ----------
+    rows, passes
+        Their rows in the order in which they ran, and which pass each belongs to.
+    lowest, joined
+        Of each pass: its lowest sequence number, and whether its forward pass was recorded.
+    """
+
+    rows: NDArray[np.intp]
+    passes: Integers
+    lowest: Integers
+    joined: NDArray[np.bool_]
+
+
+def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.intp]) -> Backward:
+    """
+    Divide autograd's nodes into passes.
+
+    PyTorch's engine runs of all nodes that are ready the one that was made last: within a pass sequence numbers
+    fall. A number continues the pass that has come down to the lowest one above it, or begins a new pass.
+
+    Parameters
+    ----------
+    trace
+        What the profiler recorded.
+    rows
+        Nodes of one iteration in the order in which they ran.
+    forward
+        Operators of the same iteration that made nodes.
+    """
+    events = trace.events
+    sequence = events.sequence[rows]
+    numbered = np.flatnonzero(sequence >= 0)
+    if len(numbered) == 0:
+        return Backward(
+            rows=rows, passes=np.full(len(rows), UNKNOWN), lowest=np.zeros(0, int), joined=np.zeros(0, bool)
+        )
+    threads = events.forward_thread[rows[numbered]]
+    values, counts = np.unique(threads, return_counts=True)
+    numbered = numbered[threads == values[counts.argmax()]]
+    pile = _piles(sequence[numbered].tolist())
+    sizes = np.bincount(pile)
+    large = sizes[pile] >= LEAST_NODES * sizes.max()
+    numbered, pile = numbered[large], pile[large]
+    lowest = np.array([sequence[numbered[pile == one]].min() for one in np.unique(pile)])
+    order = np.argsort(lowest)
+    pile = np.argsort(order)[np.searchsorted(np.unique(pile), pile)]
+    made = np.isin(sequence[numbered], events.sequence[forward])
+    joined = np.bincount(pile, weights=made) >= LEAST_JOINED * np.bincount(pile)
+    passes = by_time(pile, numbered, np.arange(len(rows)))
+    passes[: numbered[0]] = pile[0]
+    return Backward(rows=rows, passes=passes, lowest=lowest[order], joined=joined)
+
+
+def _piles(sequence: list[int]) -> Integers:
+    """For each number the descending run that it continues."""
+    tops: list[int] = []
+    result = []
+    for number in sequence:
+        above = [place for place, top in enumerate(tops) if top >= number]
+        if above:
+            place = min(above, key=tops.__getitem__)
+            tops[place] = number
+        else:
+            place = len(tops)
+            tops.append(number)
+        result.append(place)
+    return np.array(result, dtype=np.int64)
+
+
+def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
+    """
+    The pass of each event of the forward pass: that whose backward pass uses what it made.
+
+    Operators that made nothing for a recorded backward pass are one pass of their own, the last one.
+
+    Parameters
+    ----------
+    trace
+        What the profiler recorded.
+    rows
+        Events of one iteration's forward passes on its main thread.
+    backward
+        Its backward passes.
+    """
+    sequence = trace.events.sequence[rows]
+    made = sequence >= 0
+    if not backward.joined.any():
+        return np.full(len(rows), len(backward.joined), dtype=np.int64)
+    joined = np.flatnonzero(backward.joined)
+    place = np.searchsorted(backward.lowest[joined], sequence, side="right") - 1
+    number = np.where(made, joined[np.maximum(place, 0)], UNKNOWN)
+    known = np.flatnonzero(number != UNKNOWN)
+    result = by_time(number[known], known, np.arange(len(rows)))
+    if len(known):
+        result[: known[0]] = number[known[0]]
+    return result
+
+
+def numbered(trace: Trace, thread: int) -> tuple[Integers, Integers, Integers]:
+    """Numbers of micro-batches that annotations of a thread have, and when these begin and end."""
+    events = trace.events
+    number = names.numbers_of_names(trace, names.MICROBATCH, unknown=UNKNOWN)
+    rows = np.flatnonzero((events.category == Category.ANNOTATION) & (events.track == thread))
+    rows = rows[number[events.name[rows]] >= 0]
+    return number[events.name[rows]], events.start[rows], events.end[rows]
+
+
+def in_order(phase: NDArray[np.int64]) -> Integers:
+    """
+    Find the pass of each event of a sequence by order alone.
+
+    Its n-th stretch of forward passes belongs to the n-th of backward passes.
+
+    >>> in_order(np.array([1, 1, 2, 1, 2, 2, 4]))
+    array([ 0,  0,  0,  1,  1,  1, -1])
+    """
+    result = np.full(len(phase), UNKNOWN, dtype=np.int64)
+    for of in ((Phase.FORWARD,), (Phase.BACKWARD, Phase.RECOMPUTE)):
+        rows = np.flatnonzero(np.isin(phase, of))
+        others = np.cumsum(np.isin(phase, (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(phase, of))
+        if len(rows):
+            result[rows] = np.unique(others[rows], return_inverse=True)[1]
+    return result

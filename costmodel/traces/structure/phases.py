@@ -1,0 +1,118 @@
+"""Forward pass, backward pass, recomputation, update: the phase of each event of the host."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR, Iteration
+from costmodel.traces.structure import names
+from costmodel.traces.structure.nesting import Nesting
+from costmodel.traces.structure.records import Phase
+
+
+def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
+    """The nodes of the backward pass that autograd runs, but for those that another one runs: recomputed ones."""
+    events = trace.events
+    node = names.matches(trace, names.NODE)[events.name] & (events.category == Category.OPERATOR)
+    inside = nest.handed_down(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
+    has_parent = nest.parent >= 0
+    nested = has_parent & (inside[nest.parent] == 1)
+    return np.asarray(node & ~nested)
+
+
+def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[NDArray[np.int64], str]:
+    """
+    The phase of each event of a thread, as far as something says it, and what said it.
+
+    An annotation says it of everything within it, the innermost the most; autograd's nodes are the backward pass, and
+    operators within them that record for another backward pass, or modules, are recomputed.
+    """
+    events = trace.events
+    named = names.phases_of_names(trace, names.PHASES, but=names.SEVERAL_PHASES)
+    annotation = events.category == Category.ANNOTATION
+    marks = np.where(annotation, named[events.name], np.int64(Phase.NONE))
+    update = names.matches(trace, UPDATE_OPERATOR)[events.name] & (events.category == Category.OPERATOR)
+    marks[update] = Phase.OPTIMIZER
+    said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
+    marks[nodes] = Phase.BACKWARD
+    inside = nest.handed_down(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    records = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
+    again = inside & (records | (events.category == Category.MODULE)) & ~nodes
+    marks[again & ~names.matches(trace, names.NODE)[events.name]] = Phase.RECOMPUTE
+    if nodes.any():
+        said = f"{said} and autograd" if said else "autograd"
+    return nest.handed_down(marks, unknown=Phase.NONE), said
+
+
+def complete_thread(
+    phase: NDArray[np.int64], trace: Trace, iteration: NDArray[np.int32], found: tuple[Iteration, ...]
+) -> None:
+    """
+    Fill in what nothing says of operators and calls of each iteration's main thread, by what stands around them.
+
+    Up to a backward pass everything that records for it is the forward pass; after the last one, up to the end of the
+    update, everything is the update: norm of the gradients, clipping.
+    """
+    events = trace.events
+    recorded = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
+    rows_of = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
+    for number, one in enumerate(found):
+        inside = iteration == number
+        rows = np.flatnonzero(inside & rows_of & (events.track == one.thread))
+        backward = np.flatnonzero(inside & (phase == Phase.BACKWARD))
+        update = np.flatnonzero(inside & (phase == Phase.OPTIMIZER))
+        update = update[events.start[update] >= events.start[backward].max(initial=0)]
+        last_backward = int(events.start[backward].max(initial=one.begin))
+        last_update = int(events.end[update].max(initial=one.begin))
+        free = phase[rows] == Phase.NONE
+        forward = free & recorded[rows]
+        if len(backward):
+            forward &= events.start[rows] < last_backward
+        phase[rows[forward]] = Phase.FORWARD
+        _fill_between(phase, rows)
+        late = (events.start[rows] >= last_backward) & (events.end[rows] <= last_update) & (phase[rows] == Phase.NONE)
+        if len(backward):
+            phase[rows[late]] = Phase.OPTIMIZER
+
+
+def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
+    """What stands between two events of the forward pass is of it, and what stands between it and a backward pass."""
+    known = np.flatnonzero(phase[rows] != Phase.NONE)
+    if len(known) == 0:
+        return
+    place = np.searchsorted(known, np.arange(len(rows)), side="right") - 1
+    before = np.where(place >= 0, phase[rows[known[np.maximum(place, 0)]]], Phase.NONE)
+    after = np.where(place + 1 < len(known), phase[rows[known[np.minimum(place + 1, len(known) - 1)]]], Phase.NONE)
+    free = phase[rows] == Phase.NONE
+    same = free & (before == after)
+    phase[rows[same]] = before[same]
+    loss = free & (before == Phase.FORWARD) & (after == Phase.BACKWARD)
+    phase[rows[loss]] = Phase.FORWARD
+
+
+def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """
+    The phase of kernels of one stream by their names, and of the others by the nearest one before that has a name.
+
+    Kernels without any before them have the phase of the first one that has; without any at all all are the forward
+    pass.
+    """
+    events = trace.events
+    patterns = ((Phase.OPTIMIZER, UPDATE_KERNEL), *names.KERNEL_PHASES)
+    phase = names.phases_of_names(trace, patterns)[events.name[rows]].astype(np.int64)
+    known = np.flatnonzero(phase)
+    if len(known) == 0:
+        return np.full(len(rows), Phase.FORWARD, dtype=np.int64)
+    place = np.searchsorted(known, np.arange(len(rows)), side="right") - 1
+    first = Phase.FORWARD if phase[known[0]] == Phase.BACKWARD else Phase(int(phase[known[0]]))
+    return np.where(place >= 0, phase[known[np.maximum(place, 0)]], np.int64(first))
+
+
+def by_time(values: Integers, starts: Integers, when: Integers) -> Integers:
+    """Of values that hold from their starts on, ascending, the one that holds at each time; ``UNKNOWN`` before."""
+    if len(starts) == 0:
+        return np.full(len(when), UNKNOWN, dtype=np.int64)
+    place = np.searchsorted(starts, when, side="right") - 1
+    return np.where(place >= 0, values[np.maximum(place, 0)], UNKNOWN)

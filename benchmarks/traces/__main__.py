@@ -27,7 +27,7 @@ def main() -> int:
             chosen = _chosen(arguments.only)
             record(chosen, arguments.record, minutes=arguments.minutes, rounds=arguments.rounds)
         elif arguments.recorded:
-            print("\n".join(_recorded(arguments.recorded)))
+            print("\n".join(recorded_lines(arguments.recorded)))
         else:
             parser.error("nothing to do: --record or --recorded.")
     except (SpecError, OSError) as error:
@@ -54,15 +54,18 @@ def _chosen(names: Sequence[str] | None) -> tuple[TracedConfiguration, ...]:
     return tuple(everything[name] for name in names or everything)
 
 
-def _recorded(folder: Path) -> Iterator[str]:
+def recorded_lines(folder: Path) -> Iterator[str]:
+    """A table in text, a row for each configuration of a folder."""
     index = read_recorded(folder)
-    yield f"{index.device}, {index.software}"
-    yield f"{'configuration':32}{'step, ms':>10}{'spread':>8}{'profiler':>10}{'others':>8}{'steps':>7}{'peak, MiB':>16}"
+    yield f"{index.device}, {index.software}; a reference step takes {1e3 * index.pace:.1f} ms"
+    heads = f"{'unscaled':>10}{'spread':>8}{'others':>8}{'steps':>7}{'profiler':>10}{'peak, MiB':>12}"
+    yield f"{'configuration':32}{'step, ms':>10}{heads}"
     for name, one in index.recordings.items():
+        plain, profiled = index.plain(name), index.profiled(name)
         peaks = ", ".join(f"{value / 2**20:.0f}" for value in one.peak_bytes)
         yield (
-            f"{name:32}{1e3 * one.seconds:>10.1f}{one.spread:>8.1%}{one.profiled_seconds / one.seconds - 1:>+10.1%}"
-            f"{one.others:>8.0%}{len(one.quiet):>4}/{3 * len(one.stays):<2}{peaks:>16}"
+            f"{name:32}{1e3 * plain.seconds:>10.1f}{1e3 * plain.unscaled_seconds:>10.1f}{plain.spread:>8.1%}"
+            f"{plain.others:>8.0%}{plain.num_steps:>7}{profiled.seconds / plain.seconds - 1:>+10.1%}{peaks:>12}"
         )
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
     "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),
+    "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.batch", "rank the jobs of a batch"),
 }

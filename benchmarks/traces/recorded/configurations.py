@@ -94,7 +94,7 @@ def _require_possible(one: TracedConfiguration) -> None:
         raise SpecError(one.name, "experts and recomputation are not recorded.")
 
 
-def traced_job_of(one: TracedConfiguration, device: str) -> dict[str, Any]:
+def traced_job_of(one: TracedConfiguration, device: str, *, precision: str = "fp32") -> dict[str, Any]:
     """
     The job whose step was recorded.
 
@@ -104,8 +104,10 @@ def traced_job_of(one: TracedConfiguration, device: str) -> dict[str, Any]:
         The configuration.
     device
         Name of the catalog or path of a device file: the core that one rank has.
+    precision
+        What the step computes in, as a job's ``training.precision`` says it.
     """
-    job = job_of(one, device, precision="fp32")
+    job = job_of(one, device, precision=precision)
     job["cluster"]["num_devices"] = one.num_ranks
     job["strategy"] |= {"pp": one.pp, "dp_overlap": one.dp > 1}
     return job

@@ -21,15 +21,11 @@ INDEX = "index.json"
 HINT = "Record one with python -m benchmarks.traces --record FOLDER."
 
 
+DISTURBANCE = 0.1
+"""Cores that other processes may have of those that the ranks need."""
+
 LEAST_STEPS = 3
-"""Steps of which a median is taken."""
-
-QUIETEST = 0.25
-"""
-Share of the steps that count: those during which other processes had the least of the machine.
-
-What is chosen by what others did, not by how long steps took, has no bias towards fast ones but what is physics.
-"""
+"""Steps that count in any case: those during which others had least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -43,11 +39,14 @@ class Steps:
         Wall seconds of each step, and how long its process was on processors, by rank.
     others
         Processor seconds that processes other than the ranks took during each step, over its wall seconds.
+    pace
+        Seconds that the reference step took around these steps, by rank; one rank at a time.
     """
 
     seconds: tuple[tuple[Positive, ...], ...]
     processor: tuple[tuple[NotNegative, ...], ...]
     others: tuple[float, ...]
+    pace: tuple[Positive, ...]
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -61,6 +60,10 @@ class Steps:
         Ranks wait for one another, so that all need the same time in the long run.
         """
         return tuple(statistics.fmean(step) for step in zip(*self.seconds, strict=True))
+
+    def factor(self, pace: float) -> float:
+        """By what a time of these steps is multiplied to be one of a machine at another pace."""
+        return pace / statistics.fmean(self.pace)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -105,34 +108,6 @@ class Recording:
     stays: tuple[Stay, ...]
 
     @property
-    def quiet(self) -> tuple[float, ...]:
-        """Wall seconds of the steps without the profiler that count."""
-        return _quietest(stay.plain for stay in self.stays)
-
-    @property
-    def seconds(self) -> float:
-        """Median of the steps without the profiler that count."""
-        return statistics.median(self.quiet)
-
-    @property
-    def spread(self) -> float:
-        """Half the interquartile range of these steps, as a fraction of the median."""
-        quiet = self.quiet
-        low, median, high = statistics.quantiles(quiet * (2 if len(quiet) == 1 else 1), n=4, method="inclusive")
-        return (high - low) / 2 / median
-
-    @property
-    def others(self) -> float:
-        """Cores that other processes had during these steps, on average."""
-        others = sorted(share for stay in self.stays for share in stay.plain.others)
-        return statistics.fmean(others[: len(self.quiet)])
-
-    @property
-    def profiled_seconds(self) -> float:
-        """Median of the steps with the profiler that count."""
-        return statistics.median(_quietest(stay.profiled for stay in self.stays))
-
-    @property
     def quietest(self) -> Stay:
         """The round whose traces were disturbed least."""
         return min(self.stays, key=lambda stay: statistics.fmean(stay.profiled.others))
@@ -144,10 +119,57 @@ class Recording:
         return tuple(int(statistics.median(values)) for values in by_rank)
 
 
-def _quietest(several: Iterable[Steps]) -> tuple[float, ...]:
-    """Wall seconds of those steps during which others had the least of the machine."""
-    pairs = sorted(pair for steps in several for pair in zip(steps.others, steps.over_ranks, strict=True))
-    return tuple(seconds for _, seconds in pairs[: max(LEAST_STEPS, round(QUIETEST * len(pairs)))])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """
+    What steps take at the pace of the index.
+
+    Parameters
+    ----------
+    seconds, spread
+        Median, and half the interquartile range as a fraction of it.
+    unscaled_seconds
+        Median of the same steps as the clock had them.
+    others
+        Cores that other processes had meanwhile, on average.
+    num_steps
+        Steps that count.
+    """
+
+    seconds: float
+    spread: float
+    unscaled_seconds: float
+    others: float
+    num_steps: int
+
+
+def most_others(one: TracedConfiguration, num_cores: int) -> float:
+    """Cores that other processes may have while a configuration runs: all that its ranks do not need."""
+    return max(num_cores - one.num_ranks, 0) + DISTURBANCE
+
+
+def measured(several: Iterable[Steps], pace: float, others: float) -> Measured:
+    """
+    What some steps take, at a pace of the machine; those during which other processes had at most so many cores.
+
+    Which steps count is decided by what others did, and the pace by a reference step: neither looks at how long a step
+    took.
+    """
+    rows = sorted(
+        (share, seconds, seconds * steps.factor(pace))
+        for steps in several
+        for share, seconds in zip(steps.others, steps.over_ranks, strict=True)
+    )
+    num_quiet = sum(share <= others for share, _, _ in rows)
+    shares, unscaled, scaled = zip(*rows[: max(LEAST_STEPS, num_quiet)], strict=True)
+    low, median, high = statistics.quantiles(scaled * (2 if len(scaled) == 1 else 1), n=4, method="inclusive")
+    return Measured(
+        seconds=median,
+        spread=(high - low) / 2 / median,
+        unscaled_seconds=statistics.median(unscaled),
+        others=statistics.fmean(shares),
+        num_steps=len(scaled),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -169,6 +191,29 @@ class Index:
     software: str
     num_cores: Count
     recordings: dict[str, Recording]
+
+    @property
+    def pace(self) -> float:
+        """
+        Seconds of the reference step, the median over all rounds of all configurations.
+
+        A virtual machine is as fast as its neighbours leave it: for minutes a third slower, without any process of its
+        own. Times are compared at this pace.
+        """
+        every = [stay for one in self.recordings.values() for stay in one.stays]
+        return statistics.median(statistics.fmean(stay.plain.pace) for stay in every)
+
+    def plain(self, name: str) -> Measured:
+        """What a step of a configuration takes without the profiler."""
+        one = self.recordings[name]
+        return measured((stay.plain for stay in one.stays), self.pace, most_others(one.configuration, self.num_cores))
+
+    def profiled(self, name: str) -> Measured:
+        """What it takes with the profiler."""
+        one = self.recordings[name]
+        return measured(
+            (stay.profiled for stay in one.stays), self.pace, most_others(one.configuration, self.num_cores)
+        )
 
 
 def read_recorded(folder: str | os.PathLike[str]) -> Index:
@@ -203,7 +248,7 @@ def _require_whole(folder: Path, name: str, recording: Recording) -> None:
     if not recording.stays:
         raise SpecError(f"{folder / INDEX}.{name}", "has no rounds.", HINT)
     for stay in recording.stays:
-        timed = [each for steps in (stay.plain, stay.profiled) for each in (steps.seconds, steps.processor)]
+        timed = [each for steps in (stay.plain, stay.profiled) for each in (steps.seconds, steps.processor, steps.pace)]
         if {len(each) for each in (*timed, stay.traces, stay.peak_bytes, stay.idle_bytes)} != {ranks}:
             raise SpecError(f"{folder / INDEX}.{name}", f"has not one entry for each of {ranks} ranks.", HINT)
         for steps in (stay.plain, stay.profiled):

@@ -2,7 +2,7 @@
 Steps measured and recorded: rounds over all configurations, of each some steps without the profiler, then some with it.
 
 Each round runs every configuration before the next one begins: what slows a shared machine for a while slows all of
-them, and none in every round.
+them, and none in every round. Within a round, those are run that the machine has cores for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from benchmarks.small_transformers.ranks import rank_processes
 from benchmarks.traces.recorded.configurations import MOST_RANKS, TracedConfiguration
-from benchmarks.traces.recorded.folder import INDEX, Index, Recording, Stay, Steps, read_recorded, write_index
+from benchmarks.traces.recorded.folder import (
+    INDEX,
+    Index,
+    Recording,
+    Stay,
+    Steps,
+    most_others,
+    read_recorded,
+    write_index,
+)
 from benchmarks.traces.recorded.training import RankTraining
 from costmodel.errors import SpecError
 from planner.sampling.machine import machine_of, require_torch
@@ -28,8 +38,23 @@ from planner.sampling.machine import machine_of, require_torch
 WARM_UP, STEPS, PROFILED = 2, 3, 3
 """Steps of a round before those that count, those that are timed, and those that are recorded."""
 
-QUIET, LOOK_SECONDS, PATIENCE_SECONDS = 0.1, 0.2, 4.0
-"""Cores that others may have as a configuration begins, for how long one looks, and how long one waits for it."""
+REFERENCE = TracedConfiguration(
+    name="reference",
+    num_layers=1,
+    hidden_size=256,
+    num_heads=4,
+    num_kv_heads=4,
+    ffn_hidden_size=768,
+    vocab_size=1024,
+    sequence_length=256,
+    mbs=1,
+    annotations="none",
+)
+REFERENCE_STEPS = 3
+"""What says at which pace the machine runs: a small step of the same operators, some 40 ms; how often it is timed."""
+
+LOOK_SECONDS = 0.4
+"""How long one looks at what others do."""
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 """Where Linux says what memory a process has, and where one asks it to forget the peak (man 5 proc)."""
@@ -77,21 +102,23 @@ def record(
         numbers = sorted({one.num_ranks for one in chosen})
         processes = {number: stack.enter_context(rank_processes(number, recorded_steps)) for number in numbers}
         for number in range(1, rounds + 1):
-            for one in chosen:
-                if time.monotonic() > until:
+            pending = list(chosen)
+            while pending:
+                one = _next(pending, index.num_cores, until)
+                if one is None:
                     notify(f"{minutes:g} minutes are over in round {number} of {rounds}.")
                     return
+                pending.remove(one)
                 known = index.recordings.get(one.name, Recording(configuration=one, stays=()))
                 if known.configuration != one:
                     raise SpecError(str(folder), f"has another {one.name}.", "Record into an empty folder.")
                 stem = folder / one.name / f"round-{len(known.stays) + 1}"
                 ranks = processes[one.num_ranks]
-                _wait_for_quiet()
                 stay = _stay(folder, ranks(one.name, (one, stem), one.num_ranks))
                 done = replace(known, stays=(*known.stays, stay))
                 index = replace(index, recordings={**index.recordings, one.name: done})
                 write_index(folder, index)
-                notify(_line(number, rounds, done))
+                notify(f"round {number} of {rounds}: {one.name} {_figures(index, one.name)}")
 
 
 def _begun(folder: Path, torch: Any) -> Index:
@@ -112,22 +139,24 @@ def _begun(folder: Path, torch: Any) -> Index:
     return index
 
 
-def _line(number: int, rounds: int, done: Recording) -> str:
-    slower = done.profiled_seconds / done.seconds - 1
+def _figures(index: Index, name: str) -> str:
+    plain, slower = index.plain(name), index.profiled(name).seconds / index.plain(name).seconds - 1
     return (
-        f"round {number} of {rounds}: {done.configuration.name} {done.seconds:.3f} s, spread {done.spread:.1%}, "
-        f"others {done.others:.0%} of a core, with the profiler {slower:+.1%}"
+        f"{plain.seconds:.3f} s, spread {plain.spread:.1%}, others {plain.others:.0%} of a core, "
+        f"with the profiler {slower:+.1%}"
     )
 
 
-def _wait_for_quiet() -> None:
-    """Begin when others leave the machine alone, or patience is over."""
-    until = time.monotonic() + PATIENCE_SECONDS
+def _next(pending: Sequence[TracedConfiguration], num_cores: int, until: float) -> TracedConfiguration | None:
+    """Of those with the most ranks that others leave enough cores for the first one, as soon as there is one."""
     while time.monotonic() < until:
         before = _busy_seconds()
         time.sleep(LOOK_SECONDS)
-        if _busy_seconds() - before <= QUIET * LOOK_SECONDS:
-            return
+        others = (_busy_seconds() - before) / LOOK_SECONDS
+        possible = [one for one in pending if others <= most_others(one, num_cores)]
+        if possible:
+            return max(possible, key=lambda one: one.num_ranks)
+    return None
 
 
 # --- in the process of a rank ------------------------------------------------------------------------------
@@ -156,6 +185,7 @@ class Answer(NamedTuple):
     began: float
     plain: list[Moment]
     profiled: list[Moment]
+    pace: tuple[float, float, float]
     trace: Path
     peak_bytes: int
     idle_bytes: int
@@ -164,15 +194,15 @@ class Answer(NamedTuple):
 def _stay(folder: Path, answers: Sequence[Answer]) -> Stay:
     return Stay(
         began=answers[0].began,
-        plain=_steps([one.plain for one in answers]),
-        profiled=_steps([one.profiled for one in answers]),
+        plain=_steps([one.plain for one in answers], [fmean(one.pace[:2]) for one in answers]),
+        profiled=_steps([one.profiled for one in answers], [fmean(one.pace[1:]) for one in answers]),
         traces=tuple(one.trace.relative_to(folder).as_posix() for one in answers),
         peak_bytes=tuple(one.peak_bytes for one in answers),
         idle_bytes=tuple(one.idle_bytes for one in answers),
     )
 
 
-def _steps(by_rank: Sequence[Sequence[Moment]]) -> Steps:
+def _steps(by_rank: Sequence[Sequence[Moment]], pace: Sequence[float]) -> Steps:
     """Steps of all ranks; what the machine was at beside them is what others did."""
     return Steps(
         seconds=tuple(tuple(step.wall for step in steps) for steps in by_rank),
@@ -181,6 +211,7 @@ def _steps(by_rank: Sequence[Sequence[Moment]]) -> Steps:
             (steps[0].busy - sum(step.processor for step in steps)) / steps[0].wall
             for steps in zip(*by_rank, strict=True)
         ),
+        pace=tuple(pace),
     )
 
 
@@ -191,14 +222,41 @@ def recorded_steps(order: tuple[TracedConfiguration, Path], rank: int) -> Answer
     path.parent.mkdir(parents=True, exist_ok=True)
     idle_bytes = _fresh_memory()
     began = time.time()
-    training = RankTraining(one, rank)
+    training, reference = RankTraining(one, rank), RankTraining(REFERENCE, 0)
     for _ in range(WARM_UP):
         training.step()
+    pace = [_pace(reference, one, rank)]
     plain = [_timed(training.step) for _ in range(STEPS)]
     peak_bytes = _resident_bytes("VmHWM")
+    pace.append(_pace(reference, one, rank))
     with _profiler(one, path) as next_step:
         profiled = [_timed(training.step, next_step) for _ in range(_warm_up(one) + PROFILED)]
-    return Answer(began, plain, profiled[_warm_up(one) :], path, peak_bytes, idle_bytes)
+    pace.append(_pace(reference, one, rank))
+    return Answer(
+        began=began,
+        plain=plain,
+        profiled=profiled[_warm_up(one) :],
+        pace=(pace[0], pace[1], pace[2]),
+        trace=path,
+        peak_bytes=peak_bytes,
+        idle_bytes=idle_bytes,
+    )
+
+
+def _pace(reference: RankTraining, one: TracedConfiguration, rank: int) -> float:
+    """Processor seconds of the reference step, the median of some; one rank after the other, while the others wait."""
+    from torch import distributed
+
+    seconds = 0.0
+    for turn in range(one.num_ranks):
+        if one.num_ranks > 1:
+            distributed.barrier()
+        if turn == rank:
+            reference.step()
+            seconds = median(_timed(reference.step).processor for _ in range(REFERENCE_STEPS))
+    if one.num_ranks > 1:
+        distributed.barrier()
+    return seconds
 
 
 def _timed(step: Callable[[], None], behind: Callable[[], None] = lambda: None) -> Moment:

@@ -92,6 +92,7 @@ def _product(sizes: object) -> int:
     return prod(max(whole(size), 0) for size in sizes) if isinstance(sizes, list) else 0
 
 
+WAIT = "cuda_sync_kind"
 WAITS: Mapping[str, Literal["device", "stream", "event", "stream_event"]] = {
     "Context Sync": "device",
     "Device Sync": "device",
@@ -104,7 +105,7 @@ WAITS: Mapping[str, Literal["device", "stream", "event", "stream_event"]] = {
 
 def wait(arguments: Mapping[str, Any]) -> Wait | None:
     """What an event of ``cuda_sync`` waits for; None where its kind is not known."""
-    of = WAITS.get(str(arguments.get("cuda_sync_kind")))
+    of = WAITS.get(str(arguments.get(WAIT)))
     if of is None:
         return None
     stream = whole(arguments.get("stream" if of == "stream" else "wait_on_stream"))

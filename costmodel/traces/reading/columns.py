@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import count
 from marshal import dumps
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from costmodel.errors import SpecError
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Wait
 from costmodel.traces.reading import arguments as said
 
 CATEGORIES: Mapping[str, int] = {
-    "cpu_op": Category.OPERATOR,
-    "operator": Category.OPERATOR,
-    "cuda_runtime": Category.CALL,
-    "cuda_driver": Category.CALL,
-    "hip_runtime": Category.CALL,
-    "hip_driver": Category.CALL,
-    "xpu_runtime": Category.CALL,
-    "xpu_driver": Category.CALL,
-    "privateuse1_runtime": Category.CALL,
-    "privateuse1_driver": Category.CALL,
-    "runtime": Category.CALL,
-    "driver": Category.CALL,
-    "kernel": Category.KERNEL,
-    "gpu_memcpy": Category.COPY,
-    "memcpy": Category.COPY,
-    "gpu_memset": Category.FILL,
-    "memset": Category.FILL,
-    "user_annotation": Category.ANNOTATION,
-    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "cuda_sync": Category.SYNCHRONIZATION,
-    "python_function": Category.MODULE,
+    name: int(category)
+    for name, category in {
+        "cpu_op": Category.OPERATOR,
+        "operator": Category.OPERATOR,
+        "cuda_runtime": Category.CALL,
+        "cuda_driver": Category.CALL,
+        "hip_runtime": Category.CALL,
+        "hip_driver": Category.CALL,
+        "xpu_runtime": Category.CALL,
+        "xpu_driver": Category.CALL,
+        "privateuse1_runtime": Category.CALL,
+        "privateuse1_driver": Category.CALL,
+        "runtime": Category.CALL,
+        "driver": Category.CALL,
+        "kernel": Category.KERNEL,
+        "gpu_memcpy": Category.COPY,
+        "memcpy": Category.COPY,
+        "gpu_memset": Category.FILL,
+        "memset": Category.FILL,
+        "user_annotation": Category.ANNOTATION,
+        "gpu_user_annotation": Category.DEVICE_ANNOTATION,
+        "cuda_sync": Category.SYNCHRONIZATION,
+        "python_function": Category.MODULE,
+    }.items()
 }
 """Categories by the names that releases of PyTorch give them, in small letters."""
 
-OF_STREAMS = frozenset((*ON_STREAMS, Category.DEVICE_ANNOTATION, Category.SYNCHRONIZATION))
+OCCUPYING = frozenset(map(int, ON_STREAMS))
+OF_STREAMS = OCCUPYING | {int(Category.DEVICE_ANNOTATION), int(Category.SYNCHRONIZATION)}
+COPYING = frozenset((int(Category.COPY), int(Category.FILL)))
+KERNELS, SYNCHRONIZATIONS, MODULES = int(Category.KERNEL), int(Category.SYNCHRONIZATION), int(Category.MODULE)
+"""Plain numbers, which are compared in no time."""
 
 LISTED = ("correlation", "sequence", "forward_thread", "operands", "blocks", "message", "wait", "nbytes", "peer")
 """Columns in which many rows have no entry: only those that have one are kept."""
 
 MODULE = "nn.Module: "
+
+MOST_CATEGORIES = 1000
+"""That are remembered."""
 
 MOST_EVENTS = 50_000_000
 BYTES_PER_EVENT = 200
@@ -53,8 +65,20 @@ WITHOUT_REFERENCES = 2
 NUMBERS = ("External id", "external id", "correlation", "Sequence number", "Fwd thread id", "bytes")
 """Arguments that have been seen as text."""
 
+OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", "blocks per SM")
+
+NOTHING: Mapping[str, Any] = {}
+
 WRONG = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError)
 """What entries of the wrong kind raise."""
+
+Key = TypeVar("Key")
+Places: TypeAlias = defaultdict[Key, int]
+"""Places of entries in a table: whoever asks for a new one gets the next."""
+
+
+def _places() -> defaultdict[Any, int]:
+    return defaultdict(count().__next__)
 
 
 class Columns:
@@ -75,7 +99,7 @@ class Columns:
     names, tracks, operands, blocks, messages, waits
         What the columns' numbers stand for, as the profiler wrote it, by number.
     seen
-        Numbers of events of each category that the profiler wrote and nobody needs.
+        Categories of events that nobody needs.
     num_left_out
         Events whose entries are no numbers, or none of 63 bits.
     """
@@ -85,33 +109,22 @@ class Columns:
         self.start, self.duration, self.external = array("q"), array("q"), array("q")
         self.rows = {column: array("q") for column in LISTED}
         self.entries = {column: array("q") for column in LISTED}
-        self.names: dict[str, int] = {}
-        self.tracks: dict[tuple[bool, Hashable, Hashable], int] = {}
-        self.operands: dict[bytes, int] = {}
-        self.blocks: dict[bytes, int] = {}
-        self.messages: dict[said.Arguments, int] = {}
-        self.waits: dict[Wait, int] = {}
-        self.seen: dict[str, int] = {}
+        self.names: Places[str] = _places()
+        self.tracks: Places[tuple[bool, object, object]] = _places()
+        self.operands: Places[bytes] = _places()
+        self.blocks: Places[bytes] = _places()
+        self.messages: Places[said.Arguments] = _places()
+        self.waits: Places[Wait] = _places()
+        self.seen: set[str] = set()
         self.num_left_out = 0
         self._where = where
         self._categories: dict[Any, int] = dict(CATEGORIES)
-        self._add_arguments = {
-            Category.OPERATOR: self._add_operator,
-            Category.CALL: self._add_call,
-            Category.KERNEL: self._add_kernel,
-            Category.COPY: self._add_copy,
-            Category.FILL: self._add_copy,
-            Category.ANNOTATION: self._add_annotation,
-            Category.DEVICE_ANNOTATION: self._add_annotation,
-            Category.SYNCHRONIZATION: self._add_wait,
-            Category.MODULE: self._add_annotation,
-        }
 
     def __len__(self) -> int:
         """Number of events."""
         return len(self.start)
 
-    def add(self, events: Iterable[Any]) -> None:
+    def add(self, events: Sequence[Any]) -> None:
         """
         Add the events of use.
 
@@ -120,13 +133,17 @@ class Columns:
         SpecError
             If they become too many.
         """
-        for event in events:
-            row = len(self.start)
-            try:
-                self._add(event, row)
-            except WRONG:
-                self._undo(row)
-                self._add_mended(event, row)
+        before = len(self)
+        try:
+            self._add(events)
+        except WRONG:
+            self._undo(before)
+            if len(events) > 1:
+                middle = len(events) // 2
+                self.add(events[:middle])
+                self.add(events[middle:])
+            else:
+                self._add_mended(events[0])
         if len(self) > MOST_EVENTS:
             gigabytes = MOST_EVENTS * BYTES_PER_EVENT / 1e9
             raise SpecError(
@@ -135,39 +152,8 @@ class Columns:
                 "Record fewer iterations: one or two are enough.",
             )
 
-    def _add(self, event: dict[str, Any], row: int) -> None:
-        """Times first: what is no time is found before anything is written."""
-        named = event.get("cat")
-        category = self._categories.get(named)
-        if category is None:
-            category = self._category(named)
-        if category < 0 or event["ph"] != "X":
-            self.seen[named] = self.seen.get(named, 0) + 1  # type: ignore[index]
-            return
-        name = event["name"]
-        if category == Category.MODULE and not name.startswith(MODULE):
-            return
-        start, duration = said.nanoseconds(event["ts"]), said.nanoseconds(event.get("dur", 0))
-        self.start.append(start)
-        self.duration.append(duration)
-        arguments = event.get("args") or {}
-        process, number = event["pid"], event["tid"]
-        if category in ON_STREAMS:
-            process, number = arguments.get("device", process), arguments.get("stream", number)
-        self.external.append(arguments.get("External id", UNKNOWN))
-        self.name.append(self.names.setdefault(name, len(self.names)))
-        self.track.append(self.tracks.setdefault((category in OF_STREAMS, process, number), len(self.tracks)))
-        self.category.append(category)
-        self._add_arguments[category](row, name, arguments)
-
-    def _category(self, named: object) -> int:
-        """A category that is written differently; below 0 if it is none."""
-        category = CATEGORIES.get(str(named).lower(), UNKNOWN)
-        self._categories[named] = category
-        return category
-
     def _undo(self, row: int) -> None:
-        """Take the last event back, of which only some columns may be written."""
+        """Take events back, of which only some columns may be written."""
         for column in (self.category, self.name, self.track, self.start, self.duration, self.external):
             del column[row:]
         for name, rows in self.rows.items():
@@ -175,63 +161,94 @@ class Columns:
                 rows.pop()
             del self.entries[name][len(rows) :]
 
-    def _add_mended(self, event: Any, row: int) -> None:
+    def _add_mended(self, event: Any) -> None:
         """Add an event whose numbers are written as text, or leave it out."""
+        before = len(self)
         try:
             arguments = event.get("args") or {}
             numbers = {name: said.whole(arguments[name]) for name in NUMBERS if name in arguments}
-            self._add({**event, "args": {**arguments, **numbers}}, row)
+            self._add([{**event, "args": {**arguments, **numbers}}])
         except WRONG:
-            self._undo(row)
+            self._undo(before)
             self.num_left_out += 1
 
-    # --- what is written of each category --------------------------------------------------------------------
+    # --- many events at once: a column after the other takes half as long as an event after the other --------
 
-    def _list(self, column: str, row: int, entry: int) -> None:
-        """Append first what may be no number of 63 bits."""
-        self.entries[column].append(entry)
-        self.rows[column].append(row)
+    def _add(self, events: Sequence[Any]) -> None:
+        """Add events of which all entries are as they should be, or raise one of ``WRONG``."""
+        category, first = self._category, len(self)
+        found = [(one, of) for one in events if (of := category(one)) >= 0]
+        chosen, categories = [one for one, _ in found], [of for _, of in found]
+        arguments = [one.get("args") or NOTHING for one in chosen]
+        named = [one["name"] for one in chosen]
+        nanoseconds = said.nanoseconds
+        self.start.extend([nanoseconds(one["ts"]) for one in chosen])
+        self.duration.extend([nanoseconds(one.get("dur", 0)) for one in chosen])
+        self.category.extend(categories)
+        self.external.extend([given.get("External id", UNKNOWN) for given in arguments])
+        self.name.extend(map(self.names.__getitem__, named))
+        tracks = self.tracks
+        self.track.extend(
+            [
+                tracks[True, given.get("device", one["pid"]), given.get("stream", one["tid"])]
+                if of in OCCUPYING
+                else tracks[of in OF_STREAMS, one["pid"], one["tid"]]
+                for one, of, given in zip(chosen, categories, arguments, strict=True)
+            ]
+        )
+        self._add_numbers(first, categories, arguments)
+        self._add_records(first, categories, arguments)
+        for row, name in enumerate(named, first):
+            if name in said.POINT_TO_POINT:
+                self._list("peer", [(row, said.peer_of(name, arguments[row - first].get("Concrete Inputs")))])
 
-    def _add_operator(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        if "Sequence number" in arguments:
-            self._list("sequence", row, arguments["Sequence number"])
-            self._list("forward_thread", row, arguments.get("Fwd thread id", UNKNOWN))
-        self._add_annotation(row, name, arguments)
-        if name in said.POINT_TO_POINT:
-            self._list("peer", row, said.peer_of(name, arguments.get("Concrete Inputs")))
+    def _category(self, event: Mapping[str, Any]) -> int:
+        """Category of an event; below 0 if it is of no use."""
+        named = event.get("cat")
+        category = self._categories.get(named)
+        if category is None:
+            category = self._new_category(named)
+        if event["ph"] != "X" or (category == MODULES and not event["name"].startswith(MODULE)):
+            return UNKNOWN
+        return category
 
-    def _add_annotation(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        sizes = arguments.get("Input Dims")
-        if sizes is not None:
-            key = dumps((sizes, arguments.get("Input type")), WITHOUT_REFERENCES)
-            self._list("operands", row, self.operands.setdefault(key, len(self.operands)))
-        self._add_message(row, arguments)
+    def _new_category(self, named: object) -> int:
+        """A category that is written as no other was."""
+        category = CATEGORIES.get(str(named).lower(), UNKNOWN)
+        if len(self._categories) < MOST_CATEGORIES:
+            self._categories[named] = category
+            self.seen.update([str(named)] if category == UNKNOWN and named else [])
+        return category
 
-    def _add_call(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        if "correlation" in arguments:
-            self._list("correlation", row, arguments["correlation"])
+    def _list(self, column: str, found: Sequence[tuple[int, int]]) -> None:
+        """Write entries of a column that few rows have; first those that may be no numbers of 63 bits."""
+        self.entries[column].extend([entry for _, entry in found])
+        self.rows[column].extend([row for row, _ in found])
 
-    def _add_kernel(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        self._add_call(row, name, arguments)
-        grid = arguments.get("grid")
-        if grid is not None:
-            key = dumps((grid, arguments.get("block"), arguments.get("blocks per SM")), WITHOUT_REFERENCES)
-            self._list("blocks", row, self.blocks.setdefault(key, len(self.blocks)))
-        self._add_message(row, arguments)
+    def _add_numbers(self, first: int, categories: Sequence[int], arguments: Sequence[Mapping[str, Any]]) -> None:
+        given = list(enumerate(arguments, first))
+        self._list("correlation", [(row, one["correlation"]) for row, one in given if "correlation" in one])
+        of_backward = [(row, one) for row, one in given if "Sequence number" in one]
+        self._list("sequence", [(row, one["Sequence number"]) for row, one in of_backward])
+        self._list("forward_thread", [(row, one.get("Fwd thread id", UNKNOWN)) for row, one in of_backward])
+        copied = [one for one, of in zip(given, categories, strict=True) if of in COPYING]
+        self._list("nbytes", [(row, one["bytes"]) for row, one in copied if "bytes" in one])
 
-    def _add_copy(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        self._add_call(row, name, arguments)
-        if "bytes" in arguments:
-            self._list("nbytes", row, arguments["bytes"])
-        self._add_message(row, arguments)
+    def _add_records(self, first: int, categories: Sequence[int], arguments: Sequence[Mapping[str, Any]]) -> None:
+        given = list(enumerate(arguments, first))
+        self._list(
+            "operands",
+            [(row, self.operands[_key(one, OPERANDS)]) for row, one in given if one.get("Input Dims") is not None],
+        )
+        kernels = [one for one, of in zip(given, categories, strict=True) if of == KERNELS]
+        self._list("blocks", [(row, self.blocks[_key(one, BLOCKS)]) for row, one in kernels if "grid" in one])
+        sent = [(row, said.communication(one)) for row, one in given if said.OPERATION in one]
+        self._list("message", [(row, self.messages[one]) for row, one in sent])
+        waiting = [one for one, of in zip(given, categories, strict=True) if of == SYNCHRONIZATIONS]
+        waits = [(row, said.wait(one)) for row, one in waiting]
+        self._list("wait", [(row, self.waits[one]) for row, one in waits if one])
 
-    def _add_wait(self, row: int, name: str, arguments: Mapping[str, Any]) -> None:
-        self._add_call(row, name, arguments)
-        wait = said.wait(arguments)
-        if wait:
-            self._list("wait", row, self.waits.setdefault(wait, len(self.waits)))
 
-    def _add_message(self, row: int, arguments: Mapping[str, Any]) -> None:
-        if said.OPERATION in arguments:
-            message = said.communication(arguments)
-            self._list("message", row, self.messages.setdefault(message, len(self.messages)))
+def _key(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
+    """Arguments as something that can be looked up: lists cannot."""
+    return dumps([arguments.get(name) for name in names], WITHOUT_REFERENCES)

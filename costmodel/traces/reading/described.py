@@ -52,9 +52,7 @@ def described(top: Mapping[str, Any]) -> Described:
         rank=_count(distributed.get("rank")),
         world_size=world_size or None,
         devices=tuple(_device(one) for one in _dicts(top.get("deviceProperties"))),
-        groups={
-            str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))
-        },
+        groups={str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))},
         library=next((library for library in LIBRARIES if library in backend), ""),
         base=max(whole(top.get("baseTimeNanoseconds")), 0),
     )

@@ -22,11 +22,15 @@ Fractions stay text: 1740461679479712.345 microseconds have more digits than a f
 Kineto does not escape all characters that it should.
 """
 
-DROPPED = ('"ph": "f"', '"ph":"f"', '"ph": "s"', '"ph":"s"', '"ph": "t"', '"ph":"t"', '"ph": "C"', '"ph":"C"')
-"""Flows and counters: a third of all events; the numbers in the other events say what flows say."""
+OF_NO_USE = re.compile(r'\s*"ph":\s*"(?:[^X]"|X",\s*"cat":\s*"python_function",\s*"name":\s*"(?!nn\.Module: ))')
+"""
+Beginnings of events that need not be decoded, in the order in which Kineto writes.
 
-FUNCTION, MODULE = re.compile(r'"cat":\s*"python_function"'), "nn.Module: "
-"""Python functions are most events of a trace with stacks; of these only modules are of use."""
+Flows are a third of all events, and say what the numbers of others say, too; functions are most of a trace with stacks.
+"""
+
+KEPT = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
+"""Entries beside the events that somebody reads."""
 
 SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
 NO_NUMBER = re.compile(r"(:\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
@@ -54,7 +58,7 @@ class Document:
     Attributes
     ----------
     top
-        Entries beside the events, complete when the events are.
+        Entries beside the events, complete when the events are; None where nobody reads them.
     num_broken
         Events that are no JSON, left out.
     truncated
@@ -99,7 +103,8 @@ class Document:
             if name == "traceEvents" and self._peek() == "[":
                 yield from self._list()
             else:
-                self.top[str(name)] = self._value()
+                value = self._value()
+                self.top[str(name)] = value if name in KEPT else None
 
     def _list(self) -> Iterator[list[Any]]:
         self._expect("[")
@@ -122,43 +127,57 @@ class Document:
         end = self._text.rfind(self._between, self._at)
         if end < 0:
             return None
-        text = self._text[self._at : end + 1]
+        events = self._decoded(self._text[self._at : end + 1])
+        if events is None:
+            return self._one_by_one()
         self._at, self._num_idle = end + 1, 0
-        return self._decoded(text)
+        return events
 
-    def _decoded(self, text: str) -> list[Any]:
-        """Events that stand one after the other, those of use."""
-        pieces = [piece for piece in text[1:-1].split(self._between) if _is_of_use(piece)]
+    def _decoded(self, text: str) -> list[Any] | None:
+        """
+        Events that stand one after the other, those of use; None if it is something else.
+
+        A piece with a bracket is decoded in any case: it may be the last event, with what follows on the list.
+        """
+        pieces = [piece for piece in text[1:-1].split(self._between) if not OF_NO_USE.match(piece) or "]" in piece]
         try:
             events: list[Any] = DECODER.decode(f"[{{{'},{'.join(pieces)}}}]") if pieces else []
         except JSONDecodeError:
-            return list(self._one_by_one(NO_NUMBER.sub(r"\1null", text)))
+            return None
         return events
 
-    def _one_by_one(self, text: str) -> Iterator[Any]:
-        """The same where one of them is broken, or holds what stands between others."""
-        at = 0
-        while at < len(text):
+    def _one_by_one(self) -> list[Any]:
+        """The same where one of them is broken, where something like events follows on them, or lies inside of one."""
+        self._mend()
+        events, end = [], self._text.rfind(self._between)
+        while self._at < end:
             try:
-                event, end = DECODER.raw_decode(text, at)
-                yield event
-                comma = COMMA.match(text, end)
-                at = comma.end() if comma else len(text)
+                event, self._at = DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError:
-                self.num_broken += 1
-                found = BETWEEN.search(text, at)
-                at = found.end() - 1 if found else len(text)
+                self._skip(end + 1)
+                continue
+            events.append(event)
+            self._num_idle = 0
+            comma = COMMA.match(self._text, self._at)
+            if not comma:
+                break
+            self._at = comma.end()
+        return events
+
+    def _skip(self, otherwise: int) -> None:
+        """Go to the next event, leaving a broken one out; or elsewhere if there is none."""
+        self.num_broken += 1
+        found = BETWEEN.search(self._text, self._at)
+        self._at = found.end() - 1 if found else otherwise
 
     def _element(self) -> list[Any]:
         """One event, none if it is broken; says what stands between it and the next."""
         try:
             event = self._value()
         except _BrokenError:
-            found = BETWEEN.search(self._text, self._at)
-            if not found:
+            if not BETWEEN.search(self._text, self._at):
                 raise
-            self.num_broken += 1
-            self._at = found.end() - 1
+            self._skip(self._at)
             return []
         if isinstance(event, dict) and self._peek() == ",":
             while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._more():
@@ -222,10 +241,3 @@ class Document:
                 raise SpecError(self._where, f"goes on for more than {MOST_CHARACTERS:,} characters without an event.")
         self._text, self._at = "".join(pieces), 0
         return len(self._text) > len(rest)
-
-
-def _is_of_use(piece: str) -> bool:
-    """Whether an event's text is worth decoding."""
-    if '"python_function"' in piece and MODULE not in piece and FUNCTION.search(piece):
-        return False
-    return not any(mark in piece for mark in DROPPED)

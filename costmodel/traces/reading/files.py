@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from costmodel.traces.reading.assembly import assembled
 from costmodel.traces.reading.columns import Columns
 from costmodel.traces.reading.described import described
 from costmodel.traces.reading.document import Document
-from costmodel.traces.reading.doubts import doubts, mended
-from costmodel.traces.reading.sources import EXPORT, Progress, Source
+from costmodel.traces.reading.doubts import MOST_NAMED, doubts, losses, no_events
+from costmodel.traces.reading.sources import Progress, Source
+
+RANK = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
+"""How names of files say it."""
 
 
 def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
@@ -30,12 +34,12 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     Returns
     -------
     Trace
-        Its ``doubts`` say what is missing; what was read of a file that is broken further on is kept.
+        Its ``doubts`` say what is missing; what stands before the place where a file is broken is kept.
 
     Raises
     ------
     SpecError
-        If it cannot be read, is another format, holds no events, or more than memory does.
+        If it cannot be read, is another format, holds no events, or more of them than memory does.
     """
     where = str(path)
     text = Source(Path(path), progress)
@@ -43,15 +47,75 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     for events in document.batches():
         columns.add(events)
     if not len(columns):
-        raise _no_events(where, document, columns, text)
-    losses = mended(document, columns, text)
+        raise no_events(where, document, columns, text)
+    lost = losses(document, columns, text)
     trace = assembled(columns, described(document.top), where)
-    return replace(trace, doubts=(*losses, *doubts(trace)))
+    return replace(trace, doubts=(*lost, *doubts(trace)))
 
 
-def _no_events(where, document, columns, text):
-    return SpecError(where, "no events")
+def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
+    """
+    Traces of the ranks of one run, in the order of their ranks.
+
+    Parameters
+    ----------
+    paths
+        A file of each rank; where none but one is there, it need not say of which rank it is.
+    progress
+        Called now and then with the fraction of all files that has been read.
+
+    Raises
+    ------
+    SpecError
+        As :func:`read_trace` does, and if ranks come twice, are not known, or are of different runs.
+    """
+    if not paths:
+        raise SpecError("traces", "there are none.", "Name a file of each rank that was recorded.")
+    traces = [read_trace(path, progress=_part(progress, place, len(paths))) for place, path in enumerate(paths)]
+    if len(traces) > 1:
+        traces = sorted(map(_with_rank, traces), key=lambda trace: trace.rank or 0)
+    _require_one_run(traces)
+    missing = _missing_ranks(traces)
+    return (replace(traces[0], doubts=(*traces[0].doubts, *missing)), *traces[1:])
 
 
-def read_traces(paths: Iterable[str | Path], *, progress=None) -> tuple[Trace, ...]:
-    return tuple(read_trace(path) for path in paths)
+def _part(progress: Progress | None, place: int, num_files: int) -> Progress | None:
+    """Progress of one file among several."""
+    return (lambda fraction: progress((place + fraction) / num_files)) if progress else None
+
+
+def _with_rank(trace: Trace) -> Trace:
+    """The rank as the name of the file says it, where the trace does not."""
+    if trace.rank is not None:
+        return trace
+    said = RANK.search(Path(trace.source).name)
+    if not said:
+        raise SpecError(trace.source, "does not say of which rank it is.", "Put it into the name: 'rank3.json.gz'.")
+    doubt = f"Its name says that the trace is of rank {int(said[1])}; the trace does not."
+    return replace(trace, rank=int(said[1]), doubts=(*trace.doubts, doubt))
+
+
+def _require_one_run(traces: Sequence[Trace]) -> None:
+    by_rank: dict[int | None, str] = {}
+    for trace in traces:
+        if trace.rank in by_rank:
+            raise SpecError(trace.source, f"is of rank {trace.rank}, and so is {by_rank[trace.rank]}.")
+        by_rank[trace.rank] = trace.source
+        if None not in (trace.rank, trace.world_size) and (trace.rank or 0) >= (trace.world_size or 1):
+            raise SpecError(trace.source, f"is of rank {trace.rank}, but its job has {trace.world_size} ranks.")
+    sizes = {trace.world_size: trace.source for trace in traces if trace.world_size is not None}
+    if len(sizes) > 1:
+        (size, source), (other_size, other) = list(sizes.items())[:2]
+        raise SpecError(other, f"is of a job of {other_size} ranks, but {source} of one of {size}: different runs.")
+
+
+def _missing_ranks(traces: Sequence[Trace]) -> tuple[str, ...]:
+    world_size = max(trace.world_size or 1 for trace in traces)
+    missing = sorted(set(range(world_size)) - {trace.rank or 0 for trace in traces})
+    if not missing:
+        return ()
+    some = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
+    return (
+        f"Traces of {len(traces):,} of {world_size:,} ranks were read, not of {some}: how long collectives wait for "
+        "those is not known, and stays as it was recorded. Record every rank, or one of each pipeline stage.",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
+from os import SEEK_CUR
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -71,6 +72,8 @@ class Source:
         SpecError
             If it cannot be read, is empty, or is another format.
         """
+        if str(self._path) == "-":
+            raise SpecError("-", "standard input is not read.", "Name a file.")
         decoder = getincrementaldecoder("utf-8")(errors="replace")
         try:
             with self._path.open("rb") as file:
@@ -81,8 +84,9 @@ class Source:
                         piece = piece.removeprefix(BYTE_ORDER_MARK)
                         self._require_json(piece)
                     yield decoder.decode(piece)
-        except OSError as error:
-            raise SpecError(str(self._path), f"cannot be read: {error.strerror}.") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise SpecError(str(self._path), f"cannot be read: {reason}.") from None
 
     def _first_bytes(self, file: BinaryIO) -> bytes:
         first = file.read(len(OTHER_FORMATS[0][0]))
@@ -96,7 +100,9 @@ class Source:
         """Refuse what does not begin like JSON."""
         if piece.lstrip()[:1] in (b"{", b"[", b""):
             return
-        what, hint = next(((what, hint) for begin, what, hint in OTHER_FORMATS if piece.startswith(begin)), ("", EXPORT))
+        what, hint = next(
+            ((what, hint) for begin, what, hint in OTHER_FORMATS if piece.startswith(begin)), ("", EXPORT)
+        )
         raise SpecError(str(self._path), f"{what or 'is no JSON'}.", hint)
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:
@@ -129,4 +135,4 @@ class Source:
 
     def _show(self, file: BinaryIO) -> None:
         if self._progress:
-            self._progress(min(file.tell() / self._size, 1.0))
+            self._progress(min(file.seek(0, SEEK_CUR) / self._size, 1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.traces.shapes.kinds import Alike
@@ -54,20 +54,16 @@ def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
         one for rank in ranks for one in rank.kinds if one.works and one.after.flops > BEYOND * rank.here.largest_flops
     ]
     cases = (
-        (unnamed, "are kernels of which no operator with sizes is known: they stay. Record with record_shapes=True."),
-        (unknown, "have sizes that are none of the job's: these sizes stay"),
-        (several, "have sizes that may be several things of the job: the most usual was taken"),
-        (beyond, f"would compute more than {BEYOND:.0f} times what any recorded operator did: rates are extrapolated"),
+        (unnamed, "kernels of no recorded operator that has sizes: they stay. Record with record_shapes=True"),
+        (unknown, "operators with sizes that are none of the job's: these sizes stay"),
+        (several, "operators with sizes that may be several things of the job: the most usual was taken"),
+        (beyond, f"operators that would compute more than {BEYOND:.0f} times what any recorded one did: extrapolated"),
     )
-    found = ((_share(some, total), text, some) for some, text in cases)
+    found = ((sum(one.total for one in some) / max(total, 1), text, some) for some, text in cases)
     return tuple(_sentence(share, text, some) for share, text, some in found if share > SHARE)
 
 
-def _share(some: Iterable[Alike], total: int) -> float:
-    return sum(one.total for one in some) / total if total else 0.0
-
-
 def _sentence(share: float, text: str, some: Sequence[Alike]) -> str:
-    longest = sorted(some, key=lambda one: -one.total)[:MOST]
-    examples = ", ".join(dict.fromkeys(one.text for one in longest))
-    return f"{share:.0%} of the time: operators {text.rstrip('.')}; {examples}."
+    longest = sorted(some, key=lambda one: -one.total)
+    examples = list(dict.fromkeys(one.text for one in longest))[:MOST]
+    return f"{share:.0%} of the time are {text} ({'; '.join(examples)})."

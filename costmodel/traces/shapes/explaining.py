@@ -128,19 +128,26 @@ def _cost(reading: Iterable[Quantity], expected: Expected) -> float:
 
 
 def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
-    """The sizes of a job by their value, the most usual first; what is 1 is the micro-batch, or stays."""
-    if before.widths.keys() != after.widths.keys():
-        different = sorted(before.widths.keys() ^ after.widths.keys())[0]
-        raise SpecError("model", f"has other parts than the one recorded: only one of them has {different!r}.")
+    """
+    The sizes of a job by their value, the most usual first; what is 1 is the micro-batch, or stays.
+
+    Sizes before they are split count only where no rank has a part of that size.
+    """
+    for names in (before.widths.keys() ^ after.widths.keys(), before.whole.keys() ^ after.whole.keys()):
+        if names:
+            raise SpecError("model", f"has other parts than the one recorded: only one has {min(names)!r}.")
     found: dict[int, dict[Quantity, None]] = {}
-    for (value, microbatches, sequences), (other, _, _) in zip(_named(before), _named(after), strict=True):
+    for (value, microbatches, sequences), (other, _, _) in zip(_of_rank(before), _of_rank(after), strict=True):
         if value == int(value) and (value > 1 or microbatches):
             found.setdefault(int(value), {})[Quantity(other, microbatches, sequences)] = None
+    for name, width in before.whole.items():
+        if width > 1 and width not in before.widths.values():
+            found.setdefault(width, {})[Quantity(after.whole[name], 0, 0)] = None
     return {value: tuple(quantities) for value, quantities in found.items()}
 
 
-def _named(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
-    """Sizes of a job, and how many times the micro-batch and the sequence are factors of each; always as many."""
+def _of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
+    """Sizes of a rank, and how many times the micro-batch and the sequence are factors of each; always as many."""
     microbatch, length, own = sizes.microbatch_size, sizes.sequence_length, sizes.sequence_length / sizes.cp
     split = sizes.tp if sizes.sequence_parallel else 1
     for tokens in (own, own / split, length):

@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Trace
 from costmodel.traces.shapes.explaining import Explained, Explanations
-from costmodel.traces.shapes.operators import Pieces
+from costmodel.traces.shapes.pieces import Pieces
 from costmodel.traces.shapes.work import Shape, Work, shape_of, work
+
+SHORT = 60
+"""Letters of a kernel's name that messages have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +57,9 @@ class Alike:
 
     @property
     def text(self) -> str:
-        """Its name and sizes."""
+        """Its name and sizes, shortened."""
         sizes = ", ".join("x".join(map(str, one)) for one in self.shape.sizes[:3]) if self.shape else ""
-        return f"{self.operator or self.kernel} ({sizes})"
+        return f"{self.operator or self.kernel:.{SHORT}}{' of ' if sizes else ''}{sizes}"
 
 
 def alike(

@@ -17,7 +17,7 @@ from costmodel.traces.shapes.doubts import Notes, sentences
 from costmodel.traces.shapes.explaining import Explanations
 from costmodel.traces.shapes.kinds import Alike, alike
 from costmodel.traces.shapes.laws import Machine, machine, overhead_of
-from costmodel.traces.shapes.operators import pieces_of
+from costmodel.traces.shapes.pieces import pieces_of
 from costmodel.traces.shapes.sampling import sampled_ratio
 from costmodel.traces.shapes.sizes import Sizes
 

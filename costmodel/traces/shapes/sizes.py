@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mixer, Mlp, Model
 from costmodel.facts.workload import Workload
@@ -31,8 +31,8 @@ class Sizes:
         Experts that a token visits; 1: the model has none.
     num_parameters
         Parameters of a rank, the mean over pipeline ranks.
-    widths
-        Sizes of weights, whole and of a rank, by name: hidden size, heads, feed-forward, vocabulary ...
+    widths, whole
+        Sizes of weights by name, of a rank and before they are split: hidden size, heads, feed-forward, vocabulary ...
     """
 
     sequence_length: int
@@ -43,6 +43,7 @@ class Sizes:
     top_k: int
     num_parameters: float
     widths: Mapping[str, int]
+    whole: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tokens(self) -> float:
@@ -68,28 +69,22 @@ def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
         sequence_parallel=strategy.sequence_parallel,
         top_k=max((block.top_k for block in experts), default=1),
         num_parameters=parameters(model) / (strategy.tp * strategy.pp),
-        widths=_widths(model, strategy),
+        widths=_widths(model, strategy.tp, strategy.etp, strategy.ep, padded_for=strategy.tp),
+        whole=_widths(model, 1, 1, 1, padded_for=strategy.tp),
     )
 
 
-def _widths(model: Model, strategy: Strategy) -> dict[str, int]:
-    """Sizes of weights by name, the most usual first: whole ones, and those of a rank."""
+def _widths(model: Model, tp: int, etp: int, ep: int, *, padded_for: int) -> dict[str, int]:
+    """Sizes of weights by name, the most usual first."""
     found = {"hidden size": model.hidden_size}
-    for split, of_rank in ((1, ""), (strategy.tp, " of a rank")):
-        padded = _ceiling(model.vocab_size, VOCABULARY_MULTIPLE * strategy.tp) // split
-        own = {"vocabulary": _ceiling(model.vocab_size, split) // split, "padded vocabulary": padded}
-        for place, kind in enumerate(model.kinds):
-            for block in kind.blocks:
-                split_more = strategy.etp if of_rank and isinstance(block, Experts) else split
-                names = (
-                    _of_feed_forward(block, split_more) if isinstance(block, Mlp | Experts) else _of_mixer(block, split)
-                )
-                own |= {f"{name} of layers of kind {place}": value for name, value in names.items()}
-                if isinstance(block, Experts):
-                    ep = strategy.ep if of_rank else 1
-                    own[f"experts of layers of kind {place}"] = max(1, block.num_experts // ep)
-        found |= {f"{name}{of_rank}": value for name, value in own.items()}
-    return found
+    for place, kind in enumerate(model.kinds):
+        for block in kind.blocks:
+            own = _of_block(block, etp if isinstance(block, Experts) else tp)
+            if isinstance(block, Experts):
+                own["experts"] = max(1, block.num_experts // ep)
+            found |= {f"{name} of layers of kind {place}": value for name, value in own.items()}
+    padded = _ceiling(model.vocab_size, VOCABULARY_MULTIPLE * padded_for)
+    return found | {"vocabulary": _ceiling(model.vocab_size, tp) // tp, "padded vocabulary": padded // tp}
 
 
 def _ceiling(number: int, multiple: int) -> int:

@@ -44,6 +44,12 @@ ATTENTION = re.compile(r"(?i)attention|flash_?attn|fmha|AttnFunc|fused_attn")
 LOOK_UP = re.compile(r"^aten::(embedding|index_select|gather|take)$")
 """Operators that read of their first input only what another one says."""
 
+VIEWS = re.compile(
+    r"^aten::(t|transpose|permute|view|_unsafe_view|_reshape_alias|expand|expand_as|detach_?|alias|as_strided|slice"
+    r"|select|narrow|chunk|split|split_with_sizes|unbind|squeeze|unsqueeze|unflatten|resize_|empty.*)$"
+)
+"""Operators that move nothing."""
+
 GEMM_KERNEL = re.compile(r"(?i)gemm|nvjet|cutlass.*(gemm|tensorop)|Cijk|xmma|wgmma")
 """Kernels that multiply, whatever operator launches them; but attention's."""
 
@@ -99,7 +105,7 @@ def shape_of(
     name: str, operands: Operands, *, sequence_length: int, weights: bool = False, kernel: str = ""
 ) -> Shape | None:
     """
-    An operator by its name and inputs; None: it has no tensor.
+    An operator by its name and inputs; None: it has no tensor, or only looks at it otherwise.
 
     Parameters
     ----------
@@ -115,7 +121,7 @@ def shape_of(
     tensors = [
         (sizes, dtype) for sizes, dtype in zip(operands.sizes, operands.dtypes, strict=True) if sizes and all(sizes)
     ]
-    if not tensors:
+    if not tensors or (VIEWS.match(name) and not kernel):
         return None
     sizes, dtype = tuple(one for one, _ in tensors), tensors[0][1]
     bytes_of_each = tuple(float(_element_bytes(each)) for _, each in tensors)

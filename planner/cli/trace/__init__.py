@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "read": ("planner.cli.trace.read", "what traces hold, what they lack, and how to record it"),
+    "replay": ("planner.cli.trace.replay", "an iteration replayed beside the measured one: breakdown, critical path"),
 }
 """The file of each command, with its ``add_options`` and ``run``; and what it does."""
 

@@ -59,7 +59,7 @@ def side_by_side(report: ReplayReport) -> Trace:
 def _track(side: str, rank: int, track: Track) -> Track:
     where = f" {track.process}" if track.kind == "stream" else ""
     kind = " device" if track.kind == "stream" else ""
-    return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=f"{track.kind} {track.number}")
+    return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=track.number)
 
 
 def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Columns:

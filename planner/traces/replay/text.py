@@ -38,7 +38,7 @@ def sections(report: ReplayReport) -> Iterator[Section]:
     yield setting_section(report)
     yield times_section(report)
     yield breakdown_section(report)
-    yield from streams_sections(report)
+    yield from map(streams_section, report.ranks)
     yield processors_section(report)
     yield kinds_section(report)
     yield names_section(report)
@@ -48,16 +48,16 @@ def sections(report: ReplayReport) -> Iterator[Section]:
 
 def setting_section(report: ReplayReport) -> Section:
     """What was replayed, and the answer."""
-    ranks = ", ".join(str(one.rank) for one in report.ranks)
-    first = report.ranks[0]
+    graph, first = report.graph, report.ranks[0]
+    which = f"number {number_of(first)} of {len(first.iterations)}, from 0"
     return Section(
         title=title(report),
         rows=(
             ("answer", answer(report)),
             ("files", ", ".join(map(printable, report.sources))),
-            ("ranks", ranks),
-            ("iteration", f"{printable(first.iteration.name)}, number {number_of(first)} of {len(first.iterations)}, from 0"),
-            ("graph", f"{count(len(report.graph.tasks), 'task')} with {count(len(report.graph.edges), 'edge')} between tracks"),
+            ("ranks", ", ".join(str(one.rank) for one in report.ranks)),
+            ("iteration", f"{printable(first.iteration.name)}, {which}"),
+            ("graph", f"{count(len(graph.tasks), 'task')}, {count(len(graph.edges), 'edge')} between tracks"),
         ),
     )
 
@@ -69,10 +69,8 @@ def title(report: ReplayReport) -> str:
 
 def answer(report: ReplayReport) -> str:
     """Both times and how far they are apart, in a sentence."""
-    return (
-        f"{milliseconds(report.replayed.iteration)} ms replayed, {milliseconds(report.measured.iteration)} ms measured: "
-        f"{report.difference:+.2%}."
-    )
+    replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
+    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}."
 
 
 def times_section(report: ReplayReport) -> Section:
@@ -125,32 +123,35 @@ def sides(one: RankReplay) -> tuple[tuple[str, Side], tuple[str, Side]]:
     return ("measured", one.measured), ("replayed", one.replayed)
 
 
-def streams_sections(report: ReplayReport) -> Iterator[Section]:
-    """What each stream and thread of each rank does."""
-    for one in report.ranks:
-        replayed = {use.track: use for use in one.replayed.streams}
-        yield Section(
-            title=f"Streams and threads of rank {one.rank}, ms",
-            header=("track", "tasks", "computation", "replayed", "communication", "replayed", "of the iteration"),
-            rows=tuple(
-                (
-                    track_text(use.track),
-                    f"{use.num_tasks:,}",
-                    milliseconds(use.computation),
-                    milliseconds(replayed[use.track].computation),
-                    milliseconds(use.communication),
-                    milliseconds(replayed[use.track].communication),
-                    share(use.computation + use.communication, one.measured.nanoseconds or 1),
-                )
-                for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
-            ),
-            notes=("A thread's computation are its calls of the device's runtime, or its operators.",),
-        )
+def streams_section(one: RankReplay) -> Section:
+    """What each stream and thread of a rank does."""
+    replayed = {use.track: use for use in one.replayed.streams}
+    return Section(
+        title=f"Streams and threads of rank {one.rank}, ms",
+        header=("track", "tasks", "computation", "replayed", "communication", "replayed", "of the iteration"),
+        rows=tuple(
+            (
+                track_text(use.track),
+                f"{use.num_tasks:,}",
+                milliseconds(use.computation),
+                milliseconds(replayed[use.track].computation),
+                milliseconds(use.communication),
+                milliseconds(replayed[use.track].communication),
+                share(use.computation + use.communication, one.measured.nanoseconds or 1),
+            )
+            for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
+        ),
+        notes=(
+            "Within the iteration's window, which begins when the device is free of what was before. A thread's "
+            "computation is that of its calls of the device's runtime, or of its operators.",
+        ),
+    )
 
 
 def processors_section(report: ReplayReport) -> Section:
     """How much of the devices kernels occupy."""
-    rows, notes = [], []
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
     for one in report.ranks:
         use = one.measured.processors
         rows.append((str(one.rank), _mean(use), _mean(one.replayed.processors)))
@@ -167,7 +168,7 @@ def processors_notes(one: RankReplay) -> Iterator[str]:
     """What the shares of a rank's processors leave out."""
     use = one.measured.processors
     if use is None:
-        yield f"Rank {one.rank}: no kernel says how many blocks it has, so the processors that it occupies are not known."
+        yield f"Rank {one.rank}: no kernel says how many blocks it has, so that its use of processors is not known."
     elif use.num_unknown:
         yield (
             f"Rank {one.rank}: {use.num_unknown:,} of {use.num_kernels:,} kernels, "

@@ -21,7 +21,8 @@ from pathlib import Path
 from benchmarks.small_transformers.comparison import compared, composed, lines, mean_error, planned
 from benchmarks.small_transformers.composition import by_learning, exactly, points_of, step_parts
 from benchmarks.small_transformers.configurations import Configuration, configurations
-from benchmarks.small_transformers.measure import ENVIRONMENT, measure, read_steps
+from benchmarks.small_transformers.measure import measure, read_steps
+from benchmarks.small_transformers.ranks import ENVIRONMENT
 from benchmarks.small_transformers.step_profile import profiled
 from costmodel.errors import SpecError, did_you_mean
 from planner.sampling.machine import require_torch

@@ -9,19 +9,17 @@ machine for a while slows all of them, and none in every round.
 from __future__ import annotations
 
 import csv
-import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.small_transformers.configurations import Configuration
+from benchmarks.small_transformers.ranks import rank_processes
 from benchmarks.small_transformers.training import Training
 from costmodel.errors import SpecError
 from planner.sampling.machine import machine_of, require_torch
@@ -30,19 +28,6 @@ COLUMNS = ("round", "name", "seconds", "processor_seconds", "device", "software"
 """Columns of the table of steps: a row for each step that was timed."""
 
 DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
-
-ENVIRONMENT: Mapping[str, str] = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "-1",
-    "MALLOC_TOP_PAD_": str(2**26),
-}
-"""
-Environment of processes that measure: one thread, and an allocator that keeps what is freed, as that of GPUs does.
-
-By default the GNU C library hands large blocks back to the system, and the next step pays for each page of them again:
-3 to 10 % of its time. PyTorch's Performance Tuning Guide recommends allocators that keep them.
-"""
 
 WARM_UP = 1
 """Steps of each round before those that are timed."""
@@ -162,13 +147,15 @@ def measure(
     software = f"torch {torch.__version__}, one thread per rank"
     known = _known(path, machine.device, software)
     ranks = max(one.dp for one in chosen)
-    with _ranks(ranks, device) as timed, path.open("a", encoding="utf-8", newline="") as stream:
+    work = partial(_timed_steps, device=device)
+    with rank_processes(ranks, work) as timed, path.open("a", encoding="utf-8", newline="") as stream:
         table = csv.writer(stream, lineterminator="\n")
         for number in range(1, rounds + 1):
             for one in chosen:
                 if (str(number), one.name) in known:
                     continue
-                found = timed(one, steps)
+                by_rank = timed(one.name, (one, steps), one.dp)
+                found = [max(pairs) for pairs in zip(*by_rank, strict=True)]
                 table.writerows((number, one.name, *pair, machine.device, software) for pair in found)
                 stream.flush()
                 median = statistics.median(seconds for seconds, _ in found)
@@ -186,55 +173,8 @@ def _known(path: Path, device: str, software: str) -> set[tuple[str, str]]:
     return {(row["round"], row["name"]) for row in rows}
 
 
-Timed = Callable[[Configuration, int], list[tuple[float, float]]]
-
-
-@contextmanager
-def _ranks(number: int, device: str) -> Iterator[Timed]:
-    """Processes that wait for configurations; what hands them one gives wall and processor seconds of each step."""
-    os.environ.update(ENVIRONMENT)  # read by the library as a process begins
-    context = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        pipes = []
-        for rank in range(number):
-            ours, theirs = context.Pipe()
-            arguments = (rank, number, f"{folder}/store", device, theirs)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            stack.callback(process.join, 10)
-            pipes.append(stack.enter_context(ours))
-
-        def timed(one: Configuration, steps: int) -> list[tuple[float, float]]:
-            for pipe in pipes[: one.dp]:
-                pipe.send((one, steps))
-            try:
-                by_rank = [pipe.recv() for pipe in pipes[: one.dp]]
-            except EOFError:
-                raise SpecError(one.name, "the process of a rank has died; its last words are above.") from None
-            return [max(pairs) for pairs in zip(*by_rank, strict=True)]
-
-        yield timed
-
-
-def _rank(rank: int, number: int, store: str, device: str, pipe: Any) -> None:
-    """The life of a process: a configuration, its times, the next one."""
-    import torch
-    from torch import distributed
-
-    torch.set_num_threads(1)
-    if number > 1:
-        distributed.init_process_group("gloo", rank=rank, world_size=number, store=distributed.FileStore(store, number))
-    try:
-        while True:
-            one, steps = pipe.recv()
-            pipe.send(step_seconds(one, steps, rank=rank, device=device))
-    except EOFError:
-        pass
-    finally:
-        if number > 1:
-            distributed.destroy_process_group()
+def _timed_steps(order: tuple[Configuration, int], rank: int, *, device: str) -> list[tuple[float, float]]:
+    return step_seconds(*order, rank=rank, device=device)
 
 
 def step_seconds(one: Configuration, steps: int, *, rank: int = 0, device: str = "cpu") -> list[tuple[float, float]]:

@@ -74,18 +74,42 @@ def logits_of(
     mark
         What operators run under.
     """
+    x = embedded(weights, tokens, mark)
+    for index in range(one.num_layers):
+        x = layer_output(weights, one, index, x, turned, mark)
+    return head_logits(weights, x, mark)
+
+
+def embedded(weights: Weights, tokens: Tensor, mark: Mark = unmarked) -> Tensor:
+    """What goes into the first layer; shape (rows, hidden_size)."""
     from torch.nn import functional
-    from torch.utils.checkpoint import checkpoint
 
     with mark("embedding"):
-        x = functional.embedding(tokens, weights["embedding"])
-    for index in range(one.num_layers):
-        start = f"layers.{index}."
-        own = {name.removeprefix(start): weight for name, weight in weights.items() if name.startswith(start)}
-        if one.recompute == "full":
-            x = checkpoint(_layer, own, one, x, turned, mark, use_reentrant=False, preserve_rng_state=False)
-        else:
-            x = _layer(own, one, x, turned, mark)
+        return functional.embedding(tokens, weights["embedding"])
+
+
+def layer_output(
+    weights: Weights,
+    one: Configuration,
+    index: int,
+    x: Tensor,
+    turned: tuple[Tensor, Tensor],
+    mark: Mark = unmarked,
+) -> Tensor:
+    """What comes out of a layer; shape (rows, hidden_size), as what goes into it."""
+    from torch.utils.checkpoint import checkpoint
+
+    start = f"layers.{index}."
+    own = {name.removeprefix(start): weight for name, weight in weights.items() if name.startswith(start)}
+    if one.recompute == "full":
+        return checkpoint(_layer, own, one, x, turned, mark, use_reentrant=False, preserve_rng_state=False)
+    return _layer(own, one, x, turned, mark)
+
+
+def head_logits(weights: Weights, x: Tensor, mark: Mark = unmarked) -> Tensor:
+    """What the head makes of the last layer's output; shape (rows, vocab_size)."""
+    from torch.nn import functional
+
     x = _normed(x, weights["final_norm"], "final_norm", mark)
     with mark("head"):
         return functional.linear(x, weights["head"])

@@ -1,0 +1,1 @@
+"""Traces replayed, changed and predicted, beside what was measured."""

@@ -26,7 +26,7 @@ STEP = re.compile(r"ProfilerStep#?\s*\d+")
 UPDATE = re.compile(r"Optimizer\.step#")
 """What PyTorch's optimizers name their update."""
 
-UPDATE_OPERATOR = re.compile(r"aten::(_fused_adam|_fused_sgd|_fused_adagrad|_foreach_(addcdiv|addcmul|lerp|sqrt))")
+UPDATE_OPERATOR = re.compile(r"aten::(_fused_(adam|sgd|adagrad)|_foreach_(add|addcdiv|addcmul|lerp|sqrt)_?$|addcdiv_$)")
 """Operators that PyTorch's optimizers run and nothing else in a step does."""
 
 UPDATE_KERNEL = re.compile(r"(?i)multi_tensor_apply_kernel.*(adam|sgd|lamb)|FusedAdam|fused_adam|FusedOptimizer")
@@ -73,6 +73,11 @@ class Iteration:
     def duration(self) -> int:
         """Nanoseconds from its begin to its end."""
         return self.end - self.begin
+
+    def rows(self, trace: Trace) -> NDArray[np.intp]:
+        """Rows of the events that start in it, on any track."""
+        first, behind = np.searchsorted(trace.events.start, [self.begin, self.end])
+        return np.arange(first, behind)
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:

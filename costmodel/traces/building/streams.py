@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left as bisect
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,13 +78,14 @@ class Streams:
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
         """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
-        counted = (self.call != UNKNOWN) & ~self.first
+        counted = self.call != UNKNOWN
         counted[waiting] = False
-        before = np.r_[0, self.end[:-1]]
+        before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
         since = self.start - self.when
         idle = since[counted & (self.when >= before)]
-        launch = _quantile(idle, quantile) if len(idle) else int(since[self.call != UNKNOWN].min(initial=0))
-        gap = _quantile((self.start - before)[counted & (self.when + launch < before)], quantile)
+        launched = since[self.call != UNKNOWN]
+        launch = _quantile(idle, quantile) if len(idle) else int(launched.min()) if len(launched) else 0
+        gap = _quantile((self.start - before)[counted & ~self.first & (self.when + launch < before)], quantile)
         return max(0, launch), max(0, gap)
 
     def _free(self, launch: int, gap: int) -> Integers:
@@ -127,7 +129,7 @@ class Streams:
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
         known = self._recorded_waits()
-        found = {pair for pair in known.values() if UNKNOWN not in pair}
+        found = {pair for pairs in known.values() for pair in pairs if UNKNOWN not in pair}
         unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
         if unknown:
             launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
@@ -136,18 +138,30 @@ class Streams:
         self.inferred = len(unknown)
         return sorted(found, key=lambda pair: pair[1])
 
-    def _recorded_waits(self) -> dict[int, tuple[int, int]]:
-        """Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event."""
-        events = self.trace.events
-        found: dict[int, tuple[int, int]] = {}
-        start_of = self._begun
-        for row in self.trace.of(Category.SYNCHRONIZATION).tolist():
+    def _recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
+        """
+        Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
+
+        An event is behind what its stream was given last, and behind all for which that stream waits since then.
+        """
+        events, begun = self.trace.events, self._begun
+        found: dict[int, list[tuple[int, int]]] = {}
+        waited: dict[int, list[tuple[int, int]]] = {}
+        rows = self.trace.of(Category.SYNCHRONIZATION)
+        for row in rows[np.argsort(events.start[rows], kind="stable")].tolist():
             wait = self.trace.waits[events.wait[row]] if events.wait[row] != UNKNOWN else None
             number = int(events.correlation[row])
-            if wait is None or wait.of != "stream_event" or wait.record not in start_of or number not in start_of:
+            if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
-            awaited = self.launched_before(self.track_of(wait, row), start_of[wait.record])
-            found[number] = (awaited, self._launched_from(int(events.track[row]), start_of[number]))
+            track, recorded = self.track_of(wait, row), begun[wait.record]
+            last = self.launched_before(track, recorded)
+            launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
+            pending = waited.get(track, [])
+            since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (recorded, UNKNOWN))]
+            awaited = [last, *(place for _, place in since)]
+            own, moment = int(events.track[row]), begun[number]
+            waited.setdefault(own, []).extend((moment, place) for place in sorted(awaited))
+            found[number] = [(place, self._launched_from(own, moment)) for place in awaited]
         return found
 
     def track_of(self, wait: Wait, row: int) -> int:

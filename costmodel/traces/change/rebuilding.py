@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from costmodel.errors import SpecError
 from costmodel.traces.change.layout import Direction, Layout, Network, Pass
+from costmodel.traces.change.likeness import with_layers
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
 from costmodel.traces.events import UNKNOWN, Message, Track
@@ -30,6 +32,7 @@ def rebuilt(
     network: Network,
     parameters: float | None = None,
     layer_gradients: Message | None = None,
+    activations: Message | None = None,
 ) -> ExecutionGraph:
     """
     The graph of one replica of another layout, made of the recorded one (Lumos, arXiv 2504.09307).
@@ -51,13 +54,15 @@ def rebuilt(
         None: as the number of its layers.
     layer_gradients
         What replicas reduce of a layer, where there were none in the recorded job.
+    activations
+        What a stage sends to the next one, where there was none in the recorded job.
 
     Raises
     ------
     SpecError
         If the traces do not fit the layout.
     """
-    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients).graph()
+    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -70,15 +75,20 @@ class _Rebuilding:
         network: Network,
         parameters: float | None,
         layer_gradients: Message | None,
+        activations: Message | None,
     ) -> None:
         self.source, self.before, self.after, self.network = graph, before, after, network
         self.parameters, self.layer_gradients = parameters, layer_gradients
+        self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
         self.templates = [
             rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(pipeline_ranks(graph, before))
         ]
         self.layers, self.dealt = self._recorded_layers(), after.layers()
         self.inside = self._groups_of_forward_passes()
+        self.gradient_starts = {
+            host for host, launched in self.tasks.launched.items() if any(self.is_gradient(each) for each in launched)
+        }
         self.written = Written()
         self.arrivals: dict[tuple[int, Pass], int] = {}
         self.collectives: dict[tuple[Direction, int, int], int] = {}
@@ -91,7 +101,7 @@ class _Rebuilding:
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
-    def _recorded_layers(self) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
+    def _recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
         """Segments of each layer of the model, by direction, and by micro-batch."""
         counts: dict[int, int] = {}
         for template in self.templates:
@@ -99,6 +109,8 @@ class _Rebuilding:
                 number = len({segment.layer for segment in segments if segment.role == Role.LAYER})
                 counts[one.stage] = max(number, counts.get(one.stage, 0))
         total = sum(counts.values())
+        if total != self.before.num_layers and may_guess and with_layers(self.tasks, self.templates, self.before):
+            return self._recorded_layers(may_guess=False)
         if total != self.before.num_layers:
             raise SpecError("layers", f"is {self.before.num_layers}, but the traces show {total}.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}
@@ -188,7 +200,7 @@ class _Rebuilding:
         units = [unit for each in self.templates for unit in each.transfers.get((operation, one.direction), ())]
         if units:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
-        message = Message(operation=operation, description="pipeline", elements_in=0, num_ranks=2)
+        message = replace(self.activations, operation=operation, description="pipeline", num_ranks=2)
         duration = self.network.nanoseconds(message, purpose="pp", ranks=2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number
@@ -265,11 +277,7 @@ class _Rebuilding:
 
     def _gradient_units(self, tasks: Sequence[int]) -> list[range]:
         """Places of the tasks that start reductions of gradients."""
-        starts = [
-            place
-            for place, task in enumerate(tasks)
-            if any(self.is_gradient(each) for each in self.tasks.launched.get(task, ()))
-        ]
+        starts = [place for place, task in enumerate(tasks) if task in self.gradient_starts]
         return [self.tasks.unit(tasks, place) for place in starts]
 
     # --- behind the passes -------------------------------------------------------------------------------------
@@ -282,6 +290,7 @@ class _Rebuilding:
         updates = [place for place, task in enumerate(end) if self.tasks.is_update(task)]
         layers, recorded = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
         first_update = updates[0] if updates else 0
+        waits_for_all = len(waits) == self._num_open(template, units)
         done: set[str] = set()
         for place, task in enumerate(end):
             if place in in_unit:
@@ -289,7 +298,7 @@ class _Rebuilding:
                     self._put_units(writer, end, units, len(layers) / len(recorded))
                 done.add("gradients")
             elif place in waits:
-                number = len(writer.open) if len(waits) == self._num_open(template, units) else len(waits)
+                number = len(writer.open) if waits_for_all else len(waits)
                 if "waits" not in done:
                     writer.put(end[waits[min(one, len(waits) - 1)]] for one in range(number))
                 done.add("waits")

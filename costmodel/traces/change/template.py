@@ -1,4 +1,4 @@
-"""What a recorded rank does, taken apart: passes layer by layer, transfers between stages, what is before and behind."""
+"""What a recorded rank does, taken apart: passes layer by layer, transfers between stages, what is around them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from costmodel.traces.building.calls import RECORDS, STREAM_WAITS
 from costmodel.traces.change.layout import Direction, Layout, Pass
 from costmodel.traces.events import UNKNOWN, Integers, Message, Track
 from costmodel.traces.graph import Dependency, ExecutionGraph, Kind
+from costmodel.traces.iterations import UPDATE_KERNEL
 from costmodel.traces.structure import Parts, Phase, Role
 
 PHASES: Mapping[int, Direction] = {
@@ -22,6 +24,11 @@ PHASES: Mapping[int, Direction] = {
     Phase.BACKWARD: "backward",
     Phase.RECOMPUTE: "backward",
 }
+
+Part: TypeAlias = tuple[Direction | None, int, Role, int]
+"""Direction, number of the pass, role and layer of a task; no direction where it is in no pass."""
+
+NO_PART: Part = (None, UNKNOWN, Role.OTHER, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class Tasks:
         self.usual_gap = _median(tasks.gap[computing & (previous != UNKNOWN)])
         events = edges.lag[edges.dependency == Dependency.EVENT]
         self.usual_lag = _median(events)
+        self.usual_pause, self.hand_over = self._between_threads()
 
     def _give_launchers(self, previous: Integers) -> None:
         """What has no recorded launch goes with what is before it on its stream."""
@@ -115,6 +123,19 @@ class Tasks:
             if task not in self.launcher and previous[task] in self.launcher:
                 self.launcher[task] = self.launcher[int(previous[task])]
                 self.launched[self.launcher[task]].append(task)
+
+    def _between_threads(self) -> tuple[dict[int, int], dict[int, int]]:
+        """By track: the usual gap between a thread's tasks, and the usual lag from another thread's task to its own."""
+        tasks, edges = self.graph.tasks, self.graph.edges
+        host = tasks.kind == Kind.HOST
+        between = (edges.dependency == Dependency.THREAD) & host[edges.before] & host[edges.after]
+        self.handed_over = set(edges.after[between].tolist())
+        alone = host.copy()
+        alone[edges.after[between]] = False
+        threads = np.unique(tasks.track[host]).tolist()
+        pause = {one: _median(tasks.gap[alone & (tasks.track == one)]) for one in threads}
+        lag = {one: _median(edges.lag[between & (tasks.track[edges.after] == one)]) for one in threads}
+        return pause, lag
 
     def message(self, task: int) -> Message | None:
         """What a task sends, if it communicates."""
@@ -129,11 +150,11 @@ class Tasks:
                 return task
         return None
 
-    def part(self, task: int) -> tuple[Direction | None, int, Role, int]:
+    def part(self, task: int) -> Part:
         """Direction, pass, role and layer of a task of a thread."""
         event = int(self.graph.tasks.event[task])
         if event == UNKNOWN:
-            return None, UNKNOWN, Role.OTHER, UNKNOWN
+            return NO_PART
         parts = self.parts[int(self.graph.tasks.trace[task])]
         direction = PHASES.get(int(parts.phase[event]))
         number = int(parts.microbatch[event])
@@ -142,9 +163,17 @@ class Tasks:
         return direction, number, Role(int(parts.role[event])), int(parts.layer[event])
 
     def is_update(self, task: int) -> bool:
-        """Whether a task of a thread is part of the optimizer."""
-        event = int(self.graph.tasks.event[task])
-        return event != UNKNOWN and self.parts[int(self.graph.tasks.trace[task])].phase[event] == Phase.OPTIMIZER
+        """Whether a task of a thread is part of the optimizer, or launches it."""
+        tasks = self.graph.tasks
+        for one in (task, *self.launched.get(task, ())):
+            event = int(tasks.event[one])
+            if event == UNKNOWN:
+                continue
+            if self.parts[int(tasks.trace[one])].phase[event] == Phase.OPTIMIZER:
+                return True
+            if UPDATE_KERNEL.search(self.graph.names[int(tasks.name[one])]):
+                return True
+        return False
 
     def named(self, track: int) -> Track:
         """A track by what it is for."""
@@ -230,13 +259,18 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     """
     program = tasks.program(rank)
     found = RankTemplate(rank=rank, stage=stage)
-    parts = [tasks.part(task) for task in program]
+    parts = _filled([tasks.part(task) for task in program], tasks.graph.tasks.track[program].tolist())
     taken = _transfers_and_needs(tasks, program, found, layout)
+    ordered = layout.passes(stage)
+    parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
+    of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
+    for place, (task, (way, number, role, layer)) in enumerate(zip(program, parts, strict=True)):
+        if place not in taken:
+            of_pass[way, number].append((role, layer, task))
     passes = {
         direction: list(dict.fromkeys(number for way, number, *_ in parts if way == direction))
         for direction in ("forward", "backward")
     }
-    ordered = layout.passes(stage)
     for direction, numbers in passes.items():
         wanted = [one for one in ordered if one.direction == direction]
         if len(numbers) != len(wanted):
@@ -245,14 +279,8 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
                 f"rank {rank} has {len(numbers)} {direction} passes in its trace, but {len(wanted)} in a job with "
                 f"{layout.num_microbatches} micro-batches, pp = {layout.pp} and vpp = {layout.vpp}.",
             )
-        by_number = dict(zip(numbers, wanted, strict=True))
-        for number, one in by_number.items():
-            own = [
-                (part[2], part[3], task)
-                for place, (task, part) in enumerate(zip(program, parts, strict=True))
-                if part[:2] == (direction, number) and place not in taken
-            ]
-            found.passes[one] = _segments(own)
+        for number, one in zip(numbers, wanted, strict=True):
+            found.passes[one] = _segments(of_pass[direction, number])
     inside = [place for place, part in enumerate(parts) if part[0] is not None]
     first, last = (inside[0], inside[-1]) if inside else (len(program), -1)
     found.begin = tuple(program[place] for place in range(first) if place not in taken)
@@ -261,10 +289,59 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     return found
 
 
+def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
+    """
+    The same where tasks of no part inside a pass are of that pass: between two of its own, or behind on its thread.
+
+    Behind the last layer autograd's thread starts the last reduction of gradients, which no operator encloses.
+    """
+    filled = list(parts)
+    coming: Part = NO_PART
+    following = [NO_PART] * len(parts)
+    for place in range(len(parts) - 1, -1, -1):
+        following[place] = coming
+        coming = parts[place] if parts[place][0] is not None else coming
+    main = threads[-1] if threads else UNKNOWN
+    for place in range(1, len(parts)):
+        before = filled[place - 1]
+        if filled[place][0] is not None or before[0] is None:
+            continue
+        same_thread = threads[place] == threads[place - 1] != main
+        if before[:2] == following[place][:2] or same_thread:
+            filled[place] = (*before[:2], Role.OTHER, UNKNOWN)
+    return filled
+
+
+def _one_pass_each(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
+    """
+    The same where several chunks of a micro-batch have one number: each run of tasks is a pass then.
+
+    Nothing changes where there are as many numbers as passes.
+    """
+    changed = list(parts)
+    for direction in ("forward", "backward"):
+        wanted = sum(one.direction == direction for one in ordered)
+        places = [place for place, part in enumerate(parts) if part[0] == direction]
+        if len({parts[place][1] for place in places}) == wanted:
+            continue
+        run, before, runs = -1, None, []
+        for place, part in enumerate(parts):
+            if part[0] is None:
+                continue
+            run += part[:2] != before and part[0] == direction
+            before = part[:2]
+            runs.append((place, run))
+        if run + 1 == wanted:
+            for place, number in runs:
+                if parts[place][0] == direction:
+                    changed[place] = (parts[place][0], number, *parts[place][2:])
+    return changed
+
+
 def _keep_between(
     tasks: Tasks,
     program: Sequence[int],
-    parts: Sequence[tuple[Direction | None, int, Role, int]],
+    parts: Sequence[Part],
     taken: set[int],
     found: RankTemplate,
     places: range,

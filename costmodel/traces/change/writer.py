@@ -150,7 +150,7 @@ class RankWriter:
         return self.copies[started]
 
     def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
-        """A communication that nobody recorded, started by the thread as soon as it is here, behind what was computed."""
+        """A communication that nobody recorded: begun when the thread is here, behind what was computed."""
         number = self.number_of(track)
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
@@ -183,9 +183,9 @@ class RankWriter:
             gap=self._gap(task, number, scale),
         )
         self.copies[task] = one
+        self._connect(task, one)
         if kind == Kind.HOST:
             self.last_host = one
-        self._connect(task, one)
         message = self.tasks.message(task)
         if message is not None:
             self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
@@ -203,11 +203,17 @@ class RankWriter:
         self.latest[number] = one
         return one
 
+    def _is_handed_over(self, number: int) -> bool:
+        """Whether another thread worked last."""
+        return self.last_host != UNKNOWN and self.written.track[self.last_host] != number
+
     def _gap(self, task: int, number: int, scale: float) -> int:
         """The recorded gap; on streams the usual one, as the first task of a stream may have another one."""
         gap = int(self.tasks.graph.tasks.gap[task])
         if self.tasks.kind[task] != Kind.HOST:
             return self.tasks.usual_gap if number in self.latest else 0
+        if task in self.tasks.handed_over and not self._is_handed_over(number):
+            gap = self.tasks.usual_pause[int(self.tasks.graph.tasks.track[task])]
         return round(gap * scale) if scale != 1.0 else gap
 
     def _connect(self, task: int, one: int) -> None:
@@ -216,9 +222,14 @@ class RankWriter:
         if launcher is not None and launcher in self.copies:
             lag = self.tasks.lag.get(task, 0)
             self.written.edges.append((self.copies[launcher], one, lag, Dependency.LAUNCH))
+        if self._is_handed_over(self.written.track[one]) and self.tasks.kind[task] == Kind.HOST:
+            lag = self.tasks.hand_over[int(self.tasks.graph.tasks.track[task])]
+            self.written.edges.append((self.last_host, one, lag, Dependency.THREAD))
         joined = False
         for before, lag, dependency in self.tasks.waits.get(task, ()):
             message = self.tasks.message(before)
+            if self.tasks.kind[before] == Kind.HOST and dependency == Dependency.THREAD:
+                continue  # threads hand over where they do now
             if message is not None and (self.is_gradient(before) or message.operation == "send"):
                 if not joined:
                     self.written.edges += [(other, one, lag, dependency) for other in self.open]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from costmodel.catalog.files import read
 
-RULES = Path(__file__).with_name("communication.yaml")
+RULES = "communication.yaml"
+"""In the catalog."""
 
 
 class Known(NamedTuple):
@@ -28,8 +28,8 @@ class Known(NamedTuple):
 
 @cache
 def _rules() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(RULES.read_text(encoding="utf-8"))
-    return loaded
+    rules: dict[str, Any] = read(RULES)
+    return rules
 
 
 @cache

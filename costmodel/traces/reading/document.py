@@ -134,8 +134,12 @@ class Document:
         return events
 
     def _decoded(self, text: str) -> list[Any] | None:
-        """Events that stand one after the other, those of use; None if it is something else."""
-        pieces = [piece for piece in text[1:-1].split(self._between) if not OF_NO_USE.match(piece)]
+        """
+        Events that stand one after the other, those of use; None if it is something else.
+
+        A piece with a bracket is decoded in any case: it may be the last event, with what follows on the list.
+        """
+        pieces = [piece for piece in text[1:-1].split(self._between) if not OF_NO_USE.match(piece) or "]" in piece]
         try:
             events: list[Any] = DECODER.decode(f"[{{{'},{'.join(pieces)}}}]") if pieces else []
         except JSONDecodeError:

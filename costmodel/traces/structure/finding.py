@@ -71,7 +71,7 @@ def parts(trace: Trace) -> Parts:
             column[device] = column[launched[device]]
     else:
         columns.iteration[device] = columns.iteration[launched[device]]
-        _find_on_streams(trace, found, columns)
+        _find_on_streams(trace, found, launched, columns)
         for column in (columns.phase, columns.microbatch, columns.layer):
             column[launched[device]] = column[device]
     return _made(trace, found, columns)
@@ -93,13 +93,13 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
     host = np.isin(trace.events.category, ON_THREADS)
     columns.iteration[~host] = UNKNOWN
     columns.phase, columns.phases_from = host_phases(trace, nest, nodes)
-    complete_thread(columns.phase, trace, columns.iteration, found)
+    complete_thread(columns.phase, trace, found)
     if not columns.phases_from and columns.phase.any():
         columns.phases_from = "order"
     cuts = cutter(trace, columns.phase)
-    for number, one in enumerate(found):
-        inside = host & (columns.iteration == number)
-        _find_in_iteration(trace, one, inside, nodes, cuts, columns)
+    for one in found:
+        rows = one.rows(trace)
+        _find_in_iteration(trace, one, rows[host[rows]], nodes, cuts, columns)
     backward = np.isin(columns.phase, BACKWARD)
     for column in (columns.microbatch, columns.layer):
         inherited = nest.handed_down(column, unknown=UNKNOWN)
@@ -109,18 +109,20 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
 def _find_in_iteration(
     trace: Trace,
     one: Iteration,
-    inside: NDArray[np.bool_],
+    rows: NDArray[np.intp],
     nodes: NDArray[np.bool_],
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
     """Micro-batches and layers of the events of the host in one iteration."""
     events = trace.events
-    main = np.flatnonzero(inside & (events.track == one.thread) & (events.category != Category.CALL))
+    main = rows[events.track[rows] == one.thread]
+    is_call = events.category[main] == Category.CALL
+    main, calls = main[~is_call], main[is_call]
     forward = main[columns.phase[main] == Phase.FORWARD]
     made = forward[(events.category[forward] == Category.OPERATOR) & (events.sequence[forward] >= 0)]
-    backward = backward_passes(trace, np.flatnonzero(inside & nodes), made)
-    rest = np.flatnonzero(inside & np.isin(columns.phase, BACKWARD))
+    backward = backward_passes(trace, rows[nodes[rows]], made)
+    rest = rows[np.isin(columns.phase[rows], BACKWARD)]
     if len(backward.lowest):
         columns.microbatch[forward] = forward_passes(trace, forward, backward)
         columns.microbatch[rest] = _pass_at(trace, rest, backward)
@@ -132,15 +134,14 @@ def _find_in_iteration(
         known = main[columns.microbatch[main] >= 0]
         columns.microbatch[elsewhere] = by_time(columns.microbatch[known], events.start[known], events.start[elsewhere])
         columns.microbatches_from = "order"
-    _believe_numbers(trace, one, np.union1d(forward, rest), columns)
+    _believe_numbers(trace, main, np.union1d(forward, rest), columns)
     _close_ranks(columns, np.union1d(forward, rest))
     for number in np.unique(columns.microbatch[forward]):
-        rows = forward[columns.microbatch[forward] == number]
-        cut = cuts.cut(rows)
+        mine = forward[columns.microbatch[forward] == number]
+        cut = cuts.cut(mine)
         if cut is not None:
             columns.cuts.append(cut)
-            columns.layer[rows] = cut.at(events.start[rows])
-    calls = np.flatnonzero(inside & (events.track == one.thread) & (events.category == Category.CALL))
+            columns.layer[mine] = cut.at(events.start[mine])
     _hand_to_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
     _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
 
@@ -158,13 +159,13 @@ def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Intege
     starts = events.start[backward.rows]
     place = np.searchsorted(starts, events.start[rows])
     upcoming = np.minimum(place, len(starts) - 1)
-    within = (place < len(starts)) & (starts[upcoming] < events.end[rows])
+    within = (place < len(starts)) & (starts[upcoming] < events.start[rows] + events.duration[rows])
     return np.asarray(backward.passes[np.where(within, upcoming, np.maximum(place - 1, 0))])
 
 
-def _believe_numbers(trace: Trace, one: Iteration, rows: NDArray[np.intp], columns: _Columns) -> None:
+def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
     """Micro-batches as annotations of the main thread number them, also for what other threads do meanwhile."""
-    number, begin, end = numbered(trace, one.thread)
+    number, begin, end = numbered(trace, main)
     if len(number) == 0:
         return
     start = trace.events.start[rows]
@@ -211,20 +212,28 @@ def _layers_of_backward(
             columns.layer[rows] = cut.at(events.start[rows], backward=True)
 
 
-def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
-    """Parts of a trace without operators: by the kernels of the stream that has the most of them."""
+def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integers, columns: _Columns) -> None:
+    """Parts of a trace without operators: by annotations, or the kernels of the stream that has the most of them."""
     events = trace.events
     kernels = trace.of(Category.KERNEL)
     if len(kernels) == 0:
         return
     rows = kernels[events.track[kernels] == np.bincount(events.track[kernels]).argmax()]
-    columns.phase[rows] = kernel_phases(trace, rows)
-    columns.phases_from, columns.microbatches_from = "kernels", "order"
+    columns.phase, said = host_phases(trace, nesting(trace), np.zeros(len(events), dtype=bool))
+    by_call = (launched >= 0) & (said != "")
+    columns.phase[by_call] = columns.phase[launched[by_call]]
+    columns.phase[rows] = columns.phase[rows] if said else kernel_phases(trace, rows)
+    columns.phases_from, columns.microbatches_from = said or "kernels", "order"
     cuts = cutter(trace, columns.phase)
     others = np.setdiff1d(trace.of(*ON_STREAMS), rows)
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
-        columns.microbatch[mine] = in_order(columns.phase[mine])
+        columns.microbatch[mine] = in_order(columns.phase[mine], cuts.tokens[mine])
+        _believe_calls(trace, found[number], mine, launched, columns)
+        backward = mine[columns.phase[mine] == Phase.BACKWARD]
+        if len(backward):
+            late = mine[columns.microbatch[mine] > columns.microbatch[backward].max()]
+            columns.phase[late], columns.microbatch[late] = Phase.NONE, UNKNOWN
         for microbatch in range(int(columns.microbatch[mine].max(initial=UNKNOWN)) + 1):
             for phase in (Phase.FORWARD, Phase.BACKWARD):
                 part = mine[(columns.microbatch[mine] == microbatch) & (columns.phase[mine] == phase)]
@@ -233,9 +242,22 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
                     columns.cuts.append(cut)
                     columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
         beside = others[columns.iteration[others] == number]
-        for column in (columns.phase, columns.microbatch, columns.layer):
+        for column in (columns.microbatch, columns.layer):
             column[beside] = by_time(column[mine], events.start[mine], events.start[beside])
+        beside = beside[~by_call[beside]]
+        columns.phase[beside] = by_time(columns.phase[mine], events.start[mine], events.start[beside])
     columns.phase = np.maximum(columns.phase, Phase.NONE)
+
+
+def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns) -> None:
+    """Micro-batches of kernels as annotations around their calls number them."""
+    main = one.rows(trace)
+    main = main[trace.events.track[main] == one.thread]
+    known = rows[(launched[rows] >= 0) & np.isin(columns.phase[rows], (Phase.FORWARD, *BACKWARD))]
+    columns.microbatch[launched[known]] = columns.microbatch[known]
+    _believe_numbers(trace, main, launched[known], columns)
+    columns.microbatch[known] = columns.microbatch[launched[known]]
+    _close_ranks(columns, known)
 
 
 def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
@@ -269,6 +291,10 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
     if num_layers == 0:
         doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
+    if model and model.found == "repetition":
+        in_layers = trace.events.name[columns.layer >= 0]
+        if not names.matches(trace, names.ATTENTION)[in_layers].any():
+            doubts.append("No layer has an attention that is known by its name: what repeats itself may be no layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.events import UNKNOWN, Category, Events, Integers, Trace
 from costmodel.traces.structure import names
 from costmodel.traces.structure.records import Phase
 from costmodel.traces.structure.repeats import kinds, repetitions
@@ -116,11 +116,11 @@ class Cutter:
         events = self.trace.events
         marks = rows[self.numbers[rows] >= 0]
         number, first = np.unique(self.numbers[marks], return_index=True)
-        if len(number) < 2:
+        if len(number) == 0:
             return None
         first = np.sort(first)
         last = self.numbers[marks] == self.numbers[marks[first[-1]]]
-        return np.append(events.start[marks[first]], events.end[marks[last]].max())
+        return np.append(events.start[marks[first]], _end(events, marks[last]))
 
     def _repeated(self, works: NDArray[np.intp]) -> Integers:
         """Places among a pass's operators where layers begin by repetition: with operands, or else by names alone."""
@@ -139,13 +139,18 @@ class Cutter:
         """When events at some places begin; for the last place, when what stands before it has ended."""
         events = self.trace.events
         last = rows[places[-2] : places[-1]]
-        return np.append(events.start[rows[places[:-1]]], events.end[last].max())
+        return np.append(events.start[rows[places[:-1]]], _end(events, last))
 
     def _made(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
         """A cut, with the kinds of its layers."""
         events = self.trace.events
         places = np.searchsorted(events.start[works], times)
         return Cut(times=times, kinds=kinds(events.name[works].astype(np.int64), places), found=found)
+
+
+def _end(events: Events, rows: NDArray[np.intp]) -> np.int64:
+    """When the last of some events ends."""
+    return np.int64((events.start[rows] + events.duration[rows]).max())
 
 
 def cutter(trace: Trace, phase: NDArray[np.int64]) -> Cutter:
@@ -171,7 +176,7 @@ def _numbers(trace: Trace, phase: NDArray[np.int64]) -> tuple[Integers, str]:
     events = trace.events
     number = names.numbers_of_names(trace, names.LAYER, unknown=UNKNOWN)[events.name]
     found = np.where((events.category == Category.ANNOTATION) & (phase == Phase.FORWARD), number, UNKNOWN)
-    if len(np.unique(found)) > 2:
+    if (found >= 0).any():
         return found, "annotations"
     modules = np.flatnonzero((events.category == Category.MODULE) & (phase == Phase.FORWARD))
     best = _class_of_layers(trace, modules)
@@ -197,7 +202,7 @@ def _class_of_layers(trace: Trace, modules: NDArray[np.intp]) -> str:
             instances.setdefault(match[1], set()).add(match[2])
     best, longest = "", 0
     for name, rows in classes.items():
-        start, end = events.start[rows], events.end[rows]
+        start, end = events.start[rows], events.start[rows] + events.duration[rows]
         flat = len(instances[name]) > 1 and bool((start[1:] >= end[:-1]).all())
         seconds = int(events.duration[rows].sum())
         if flat and seconds > longest:

@@ -34,7 +34,7 @@ PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 """Annotations of one phase, the first that fits: PyTorch, Megatron-LM, NeMo, Lightning, DeepSpeed, DeepSeek."""
 
 KERNEL_PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    (Phase.OPTIMIZER, re.compile(r"(?i)multi_tensor_apply|adam|lamb|sgd")),
+    (Phase.OPTIMIZER, re.compile(r"(?i)multi_tensor_apply")),
     (Phase.BACKWARD, re.compile(r"(?i)backward|bwd|[wd]grad|_grad_|grad_input|bprop|dbias")),
     (Phase.FORWARD, re.compile(r"(?i)forward|fwd|fprop|softmax_warp_forward|indexSelect|vectorized_gather")),
 )
@@ -46,7 +46,7 @@ NODE = re.compile(r"^autograd::engine::evaluate_function")
 MICROBATCH = re.compile(r"(?i)micro[-_ ]?batch[-_ #:=]*(\d+)|^(?:forward|backward)(?:_step)? (\d+)$|PP:\d+[A-Z](\d+)")
 """Annotations with the number of a micro-batch; the last two are PyTorch's pipeline schedules."""
 
-LAYER = re.compile(r"(?i)(?:^|[^a-z])(?:[a-z]+_?)?(?:layers?|blocks?|h)[-._ #:=\[/]*(\d+)(?:\D|$)")
+LAYER = re.compile(r"(?i)(?:^|[^a-z])(?:(?:[a-z]+_?)?(?:layers?|blocks?)|h)[-._ #:=\[/]*(\d+)(?:\D|$)")
 """Annotations with the number of a layer: ``layer 3``, ``layers.3``, ``transformer.h.3``, ``TransformerBlock_7``."""
 
 MODULE = re.compile(r"^nn\.Module: (\w*?)_(\d+)$")
@@ -84,11 +84,18 @@ def phases_of_names(
     return found
 
 
+def number_in(name: str, pattern: re.Pattern[str]) -> int | None:
+    """
+    Read the number that a pattern finds in a name; None where it finds none.
+
+    >>> number_in("model.layers.3", LAYER), number_in("PP:1B5", MICROBATCH), number_in("forward", MICROBATCH)
+    (3, 5, None)
+    """
+    match = pattern.search(name)
+    return next(int(number) for number in match.groups() if number is not None) if match else None
+
+
 def numbers_of_names(trace: Trace, pattern: re.Pattern[str], *, unknown: int) -> NDArray[np.int64]:
     """The number that a pattern finds in each of ``trace.names``."""
-    found = np.full(len(trace.names), unknown, dtype=np.int64)
-    for place, name in enumerate(trace.names):
-        match = pattern.search(name)
-        if match:
-            found[place] = next(int(number) for number in match.groups() if number is not None)
-    return found
+    found = (number_in(name, pattern) for name in trace.names)
+    return np.array([unknown if number is None else number for number in found], dtype=np.int64)

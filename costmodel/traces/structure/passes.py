@@ -123,20 +123,29 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
     return result
 
 
-def numbered(trace: Trace, thread: int) -> tuple[Integers, Integers, Integers]:
-    """Numbers of micro-batches that annotations of a thread have, and when these begin and end."""
+def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
+    """Numbers of micro-batches that annotations among some events have, and when these begin and end."""
     events = trace.events
-    number = names.numbers_of_names(trace, names.MICROBATCH, unknown=UNKNOWN)
-    rows = np.flatnonzero((events.category == Category.ANNOTATION) & (events.track == thread))
-    rows = rows[number[events.name[rows]] >= 0]
-    return number[events.name[rows]], events.start[rows], events.end[rows]
+    rows = rows[events.category[rows] == Category.ANNOTATION]
+    found = [names.number_in(trace.name_of(row), names.MICROBATCH) for row in rows]
+    number = np.array([UNKNOWN if one is None else one for one in found], dtype=np.int64)
+    rows, number = rows[number >= 0], number[number >= 0]
+    return number, events.start[rows], events.start[rows] + events.duration[rows]
 
 
-def in_order(phase: NDArray[np.int64]) -> Integers:
+def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Integers:
     """
     Find the pass of each event of a sequence by order alone.
 
-    Its n-th stretch of forward passes belongs to the n-th of backward passes.
+    Its n-th stretch of forward passes belongs to the n-th of backward passes. A stretch that is the shortest one
+    several times over is several passes: those that a pipeline begins and ends with.
+
+    Parameters
+    ----------
+    phase
+        Of each event, a :class:`Phase`.
+    tokens
+        A number for each kind of event.
 
     >>> in_order(np.array([1, 1, 2, 1, 2, 2, 4]))
     array([ 0,  0,  0,  1,  1,  1, -1])
@@ -146,5 +155,21 @@ def in_order(phase: NDArray[np.int64]) -> Integers:
         rows = np.flatnonzero(np.isin(phase, of))
         others = np.cumsum(np.isin(phase, (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(phase, of))
         if len(rows):
-            result[rows] = np.unique(others[rows], return_inverse=True)[1]
+            stretch = np.unique(others[rows], return_inverse=True)[1]
+            result[rows] = stretch if tokens is None else _divided(stretch, tokens[rows])
     return result
+
+
+def _divided(stretch: Integers, tokens: Integers) -> Integers:
+    """Number the passes of stretches anew, those that are the shortest one several times over as several."""
+    begins = np.flatnonzero(np.diff(stretch, prepend=-1))
+    parts = np.split(tokens, begins[1:])
+    shortest = min(parts, key=len)
+    result, number = [], 0
+    for part in parts:
+        times = len(part) // len(shortest)
+        if not np.array_equal(np.tile(shortest, times), part):
+            times = 1
+        result.append(number + np.repeat(np.arange(times), len(part) // times))
+        number += times
+    return np.concatenate(result)

@@ -46,9 +46,7 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     return nest.handed_down(marks, unknown=Phase.NONE), said
 
 
-def complete_thread(
-    phase: NDArray[np.int64], trace: Trace, iteration: NDArray[np.int32], found: tuple[Iteration, ...]
-) -> None:
+def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iteration, ...]) -> None:
     """
     Fill in what nothing says of operators and calls of each iteration's main thread, by what stands around them.
 
@@ -56,23 +54,24 @@ def complete_thread(
     update, everything is the update: norm of the gradients, clipping.
     """
     events = trace.events
-    recorded = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
-    rows_of = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
-    for number, one in enumerate(found):
-        inside = iteration == number
-        rows = np.flatnonzero(inside & rows_of & (events.track == one.thread))
-        backward = np.flatnonzero(inside & (phase == Phase.BACKWARD))
-        update = np.flatnonzero(inside & (phase == Phase.OPTIMIZER))
+    makes_nodes = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
+    works = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
+    for one in found:
+        rows = one.rows(trace)
+        backward = rows[phase[rows] == Phase.BACKWARD]
+        update = rows[phase[rows] == Phase.OPTIMIZER]
+        rows = rows[works[rows] & (events.track[rows] == one.thread)]
         update = update[events.start[update] >= events.start[backward].max(initial=0)]
         last_backward = int(events.start[backward].max(initial=one.begin))
-        last_update = int(events.end[update].max(initial=one.begin))
+        last_update = int((events.start[update] + events.duration[update]).max(initial=one.begin))
         free = phase[rows] == Phase.NONE
-        forward = free & recorded[rows]
+        forward = free & makes_nodes[rows]
         if len(backward):
             forward &= events.start[rows] < last_backward
         phase[rows[forward]] = Phase.FORWARD
         _fill_between(phase, rows)
-        late = (events.start[rows] >= last_backward) & (events.end[rows] <= last_update) & (phase[rows] == Phase.NONE)
+        end = events.start[rows] + events.duration[rows]
+        late = (events.start[rows] >= last_backward) & (end <= last_update) & (phase[rows] == Phase.NONE)
         if len(backward):
             phase[rows[late]] = Phase.OPTIMIZER
 
@@ -96,12 +95,17 @@ def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     """
     The phase of kernels of one stream by their names, and of the others by the nearest one before that has a name.
 
-    Kernels without any before them have the phase of the first one that has; without any at all all are the forward
-    pass.
+    After an update comes a forward pass, and before a backward pass, too; without any name that says something all are
+    the forward pass.
     """
     events = trace.events
     patterns = ((Phase.OPTIMIZER, UPDATE_KERNEL), *names.KERNEL_PHASES)
     phase = names.phases_of_names(trace, patterns)[events.name[rows]].astype(np.int64)
+    updates = np.flatnonzero(phase == Phase.OPTIMIZER)
+    known = np.flatnonzero(phase)
+    following = known[np.minimum(np.searchsorted(known, updates) + 1, len(known) - 1)] if len(known) else known
+    ends = updates[(phase[following] != Phase.OPTIMIZER) & (updates + 1 < len(rows))] + 1
+    phase[ends[phase[ends] == Phase.NONE]] = Phase.FORWARD
     known = np.flatnonzero(phase)
     if len(known) == 0:
         return np.full(len(rows), Phase.FORWARD, dtype=np.int64)

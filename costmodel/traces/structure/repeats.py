@@ -78,7 +78,8 @@ def repetitions(
     opens
         Which tokens open a repetition, where it might begin with several.
     once
-        Which tokens occur once in a repetition: one that has several of them is several.
+        Which tokens occur once in a repetition: where there are any, each repetition needs one, and one that has
+        several of them is several.
 
     Returns
     -------
@@ -88,7 +89,9 @@ def repetitions(
     >>> repetitions(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]))
     array([ 1,  4,  7, 10])
     """
-    turns = [one for one in _candidates(tokens) if needs is None or _works(one, needs)]
+    turns = [one for one in _candidates(tokens) if needs is None or _has(one, needs)]
+    if once is not None and once.any():
+        turns = [one for one in turns if _has(one, once)]
     if not turns:
         return np.zeros(0, dtype=np.int64)
     best = max(turns, key=lambda one: one.num_kinds)
@@ -142,9 +145,9 @@ def _candidates(tokens: Integers) -> list[_Turns]:
     return found
 
 
-def _works(turns: _Turns, needs: NDArray[np.bool_]) -> bool:
-    """Whether each repetition has one of the tokens that do the work."""
-    before = np.concatenate([[0], np.cumsum(needs)])
+def _has(turns: _Turns, which: NDArray[np.bool_]) -> bool:
+    """Whether each repetition has one of some tokens."""
+    before = np.concatenate([[0], np.cumsum(which)])
     return bool((before[np.append(turns.begins[1:], turns.lasts[-1] + 1)] > before[turns.begins]).all())
 
 
@@ -165,10 +168,23 @@ def _extended(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) 
         opening = np.flatnonzero(opens[begins[0] - before : begins[0] + 1])
         before -= int(opening[0]) if len(opening) else 0
     begins = begins - before
-    end, model = int(lasts[-1]) + 1, int(lasts[0]) + 1
-    while end < len(tokens) and model < begins[1] and tokens[end] == tokens[model]:
-        end, model = end + 1, model + 1
-    return np.append(begins, end)
+    return np.append(begins, _end(tokens, begins, lasts))
+
+
+def _end(tokens: Integers, begins: Integers, lasts: Integers) -> int:
+    """Where the last repetition ends: as another one does, or else where one more would begin."""
+    first = int(lasts[-1]) + 1
+    longest, openings = 0, 0
+    for last, following in zip(lasts[:-1].tolist(), begins[1:].tolist(), strict=True):
+        tail = tokens[last + 1 : following]
+        here = tokens[first : first + len(tail)]
+        same = tail[: len(here)] == here
+        if len(here) == len(tail) and same.all():
+            return first + len(tail)
+        openings = int((tail == tokens[begins[0]]).sum())
+        longest = max(longest, len(here) if same.all() else int(same.argmin()))
+    again = np.flatnonzero(tokens[first:] == tokens[begins[0]])
+    return first + (int(again[openings]) if len(again) > openings else longest)
 
 
 def _divided(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Integers:

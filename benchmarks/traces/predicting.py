@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.traces.predicted import Prediction, lines, predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
+from benchmarks.traces.recorded.folder import read_recorded
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import Layout, rebuilt
 from costmodel.traces.events import UNKNOWN, Message, Trace
@@ -125,3 +127,48 @@ def predicted_seconds(
         )
         seconds.append(replay(changed).iteration / 1e9)
     return statistics.median(seconds)
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+MOST_ERROR, FEWEST = 0.10, 16
+"""Mean error that is reached, over so many targets at least."""
+
+BASES = (
+    "one-w256-l2-s256-b1-m4",
+    "one-w256-l4-s256-b2-m1",
+    "one-w384-l2-s256-b2-m1",
+    "one-w256-l4-s512-b1-m1",
+    "dp2-w256-l4-s256-b2-m1",
+    "pp2-w256-l4-s256-b1-m4",
+)
+"""Whose traces are changed."""
+
+NETWORK = {"dp": "dp2-w256-l2-s256-b2-m1", "pp": "pp2-w256-l2-s256-b1-m4"}
+"""Recordings of two ranks from which a message's time is taken; as targets they do not count."""
+
+
+def report(folder: Path) -> Iterator[str | bool]:
+    """Every target from every base that differs in one thing, or in what the base has not: and the mean error."""
+    index = read_recorded(folder)
+    missing = [name for name in (*BASES, *NETWORK.values()) if name not in index.recordings]
+    if missing:
+        yield f"{folder} lacks {', '.join(missing)}: --record records them."
+        yield False
+        return
+    files = {
+        purpose: [folder / trace for trace in index.recordings[name].quietest.traces]
+        for purpose, name in NETWORK.items()
+    }
+    network = traced_network(files)
+    rows: list[Prediction] = []
+    for base in BASES:
+        yield f"from {base}"
+        found = predictions(index, folder, base, lambda *given: predicted_seconds(*given, network))
+        found = tuple(row for row in found if row.target not in NETWORK.values())
+        yield from lines(found)
+        rows += found
+    yield f"all {len(rows)} predictions"
+    yield from lines(rows)
+    yield len(rows) >= FEWEST
+    yield statistics.fmean(abs(row.error) for row in rows) <= MOST_ERROR

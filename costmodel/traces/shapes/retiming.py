@@ -105,8 +105,8 @@ def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
     works = (tasks.message == UNKNOWN) & (tasks.collective == UNKNOWN) & (tasks.waiting == Waiting.NOTHING)
     if graph.traces[number].has_device:
         works &= np.isin(tasks.kind, (Kind.COMPUTE, Kind.COPY))
-    recorded = (tasks.trace == number) & (tasks.event != UNKNOWN)
-    found: NDArray[np.intp] = np.flatnonzero(works & recorded)
+    has_event = (tasks.trace == number) & (tasks.event != UNKNOWN)
+    found: NDArray[np.intp] = np.flatnonzero(works & has_event)
     return found
 
 

@@ -140,12 +140,16 @@ def work(shape: Shape, sizes: tuple[Numbers, ...]) -> Work:
     r"""
     Work of an operator of some shape with these sizes or others.
 
-    .. math::
+    Of matmuls
 
-        F = 2 B m n k, \quad Q = e B (m k + k n + m n); \qquad F = 4 b a s_q d s_k, \quad Q = 4 e b a s_q d
+    .. math:: F = 2 B m n k, \qquad Q = e B (m k + k n + m n)
 
-    of matmuls and of attention. All others compute nothing that counts: they move their inputs, and a result as large
-    as the largest of these. What multiplies attention's FLOPs, causal mask or backward pass, leaves ratios alone.
+    and of attention
+
+    .. math:: F = 4 b a s_q d s_k, \qquad Q = 4 e b a s_q d
+
+    All others compute nothing that counts: they move their inputs, and a result as large as the largest of these. What
+    multiplies attention's FLOPs, causal mask or backward pass, leaves ratios alone.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """
 ``python -m benchmarks.traces``: traces replayed, changed and predicted, beside what was measured.
 
-Real traces are those of a folder (``--traces``). Small transformers are trained and traced on this machine first, unless
-a folder of an earlier recording is given (``--recorded``): half an hour, during which nothing else should run.
+Real traces are those of a folder (``--traces``). Small transformers are trained and traced on this machine by
+``--record FOLDER``, half an hour during which nothing else should run; ``--recorded FOLDER`` predicts them.
 ``--only`` runs some of the parts. The exit code is 0 only if all that was run is as it must be.
 """
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from benchmarks.traces.recorded.configurations import TracedConfiguration
+from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import Layout, rebuilt
 from costmodel.traces.events import UNKNOWN, Message, Trace
@@ -19,7 +19,10 @@ from costmodel.traces.graph import ExecutionGraph, Kind
 from costmodel.traces.iterations import iterations
 from costmodel.traces.reading import read_traces
 from costmodel.traces.replay import replay
+from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.structure import parts
+from planner.jobs.problem import load
+from planner.plan import estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,14 @@ def layout(one: TracedConfiguration) -> Layout:
     return Layout(num_layers=one.num_layers, num_microbatches=one.num_microbatches, pp=one.pp, dp=one.dp)
 
 
+@cache
+def _sizes(one: TracedConfiguration) -> Sizes:
+    """Sizes of operators, as the planner has them of the same job; without the number of layers and ranks."""
+    alone = replace(one, num_layers=2, num_microbatches=1, dp=1, pp=1)
+    plan = estimate(load(traced_job_of(alone, "h100-80gb-sxm", precision="bf16")), {}).plan
+    return sizes_of(plan.facts.model, plan.facts.workload, plan.strategy)
+
+
 def layer_weights(one: TracedConfiguration) -> int:
     """Weights of a layer: attention's four matrices, the gated MLP's three, two norms."""
     hidden, keys = one.hidden_size, one.hidden_size * one.num_kv_heads // one.num_heads
@@ -91,17 +102,24 @@ def predicted_seconds(
         What messages take.
     """
     traces, graphs = _base(files)
+    before, after = _sizes(base), _sizes(target)
+    new_weights = layer_weights(target) / layer_weights(base)
+    share = rank_weights(target) / rank_weights(replace(target, num_layers=base.num_layers, pp=base.pp))
     found = [parts(trace) for trace in traces]
     weights, activations = layer_weights(target), target.mbs * target.sequence_length * target.hidden_size
     seconds = []
     for graph in graphs:
+        if before != after:
+            factors = message_factors(graph, before, after, weights=new_weights)
+            duration = np.rint(retimed(graph, before, after).duration * factors).astype(np.int64)
+            graph = replace(graph, tasks=replace(graph.tasks, duration=duration))
         changed = rebuilt(
             graph,
             found,
             layout(base),
             layout(target),
             network=network,
-            parameters=rank_weights(target) / rank_weights(base),
+            parameters=share,
             layer_gradients=Message(operation="all_reduce", elements_in=weights, elements_out=weights, dtype="float"),
             activations=Message(operation="send", elements_in=activations, elements_out=activations, dtype="float"),
         )

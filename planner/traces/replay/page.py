@@ -99,7 +99,7 @@ def _bar(one: RankReplay, name: str, side: Side) -> dict[str, Any]:
 
 
 def _header(report: ReplayReport) -> str:
-    facts = dict(setting_section(report).rows)
+    facts = {row[0]: row[1] for row in setting_section(report).rows}
     return header_html(
         subject=facts.pop("files"),
         title=title(report),

@@ -15,8 +15,8 @@ from costmodel.traces.iterations import Iteration, chosen_iteration, iterations
 from costmodel.traces.processors import ProcessorUse, processor_use
 from costmodel.traces.replay import Replayed, measured, replay
 
-NUM_PARTS = 2000
-"""Parts of an iteration whose use of processors is known: more than a screen has columns."""
+NUM_PARTS = 6000
+"""Parts of an iteration whose use of processors is known: more than a screen has columns, so that one can zoom."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

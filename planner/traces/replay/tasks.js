@@ -212,32 +212,31 @@ class Timeline extends ZoomedCanvas {
   }
 
   drawTasks(context, row, side, top) {
-    const [from, to] = this.view, wide = Math.ceil(this.width - this.left);
-    const thin = KINDS.map(() => null), path = new Uint8Array(wide + 1);
-    const last = this.firsts[row + 1];
+    const [from, to] = this.view, wide = Math.ceil(this.width - this.left), scale = (this.width - this.left) / (to - from);
+    const { start, length } = this.sides[side], { code, onlyPath, data: { tick } } = this;
+    const thin = KINDS.map(() => null), path = new Uint8Array(wide + 1), last = this.firsts[row + 1];
     for (let index = Math.max(this.firsts[row], this.before(side, row, from) - 8); index < last; index++) {
-      const [start, end] = this.span(side, index);
-      if (start > to) break;
-      if (end < from) continue;
-      const code = this.code[index], kind = code & 3, critical = code & CRITICAL;
-      const left = this.x(start), width = this.x(end) - left;
-      if (critical && side) mark(path, left - this.left, left + width - this.left);
-      if (this.onlyPath && !critical) context.globalAlpha = 0.18;
-      if (width >= 1) this.drawTask(context, index, left, width, top);
-      else cover(thin[kind] ||= new Float32Array(wide + 2), left - this.left, width * context.globalAlpha);
-      context.globalAlpha = 1;
+      const left = (start[index] * tick - from) * scale, width = length[index] * tick * scale;
+      if (left > wide) break;
+      if (left + width < 0) continue;
+      const kind = code[index] & 3, critical = code[index] & CRITICAL, strength = onlyPath && !critical ? 0.18 : 1;
+      if (critical && side) mark(path, left, left + width);
+      if (width >= 1) this.drawTask(context, index, this.left + left, width, top, strength);
+      else cover(thin[kind] ||= new Float32Array(wide + 2), left, width * strength);
     }
     this.drawThin(context, thin, top);
     this.drawPath(context, path, this.top(row, 1) + LANE);
   }
 
-  drawTask(context, index, left, width, top) {
+  drawTask(context, index, left, width, top, strength) {
     const kind = this.code[index] & 3;
+    context.globalAlpha = strength;
     context.fillStyle = this.fills[kind];
     const from = this.snapped(left), to = Math.max(from + 1 / this.ratio, this.snapped(left + width) - (width > 4 ? 0.6 : 0));
     context.fillRect(from, top, to - from, LANE);
+    context.globalAlpha = 1;
     const begin = Math.max(left, this.left), room = left + width - begin - 6;
-    if (room < 46 || context.globalAlpha < 1) return;
+    if (room < 46 || strength < 1) return;
     context.fillStyle = colour(TEXT_COLOURS[kind]);
     context.textAlign = "left";
     context.textBaseline = "middle";

@@ -173,7 +173,10 @@ class _Builder:
     def _events(self) -> list[Link]:
         lag, of = self.streams.lags.event, self.task_of_place
         pairs = ((int(of[before]), int(of[after])) for before, after in self.streams.waits)
-        return [(before, after, lag, Dependency.EVENT) for before, after in pairs if UNKNOWN not in (before, after)]
+        found = [(before, after, lag, Dependency.EVENT) for before, after in pairs]
+        for before, after, late in self.streams.contended:
+            found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
+        return [one for one in found if UNKNOWN not in one[:2]]
 
     def _with_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
         threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
@@ -234,6 +237,11 @@ class _Builder:
             found.append(
                 f"{self.streams.inferred:,} waits of streams for events do not say which: what had ended last was "
                 "taken. Record with enable_cuda_sync_events=True."
+            )
+        if self.streams.contended:
+            found.append(
+                f"{len(self.streams.contended):,} kernels began late, just when another one freed processors: they are "
+                "taken to have waited for it."
             )
         if self.inferred:
             found.append(

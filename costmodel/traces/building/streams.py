@@ -16,6 +16,9 @@ from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Tra
 JUST = 10_000
 """Nanoseconds within which something happens just after something else: a few times what an event takes."""
 
+DRAINING = 40_000
+"""Nanoseconds in which the last blocks of a kernel may end, while others begin on the processors that are free."""
+
 SOON = 64
 """Number of launches in which a stream that was made to wait is looked for."""
 
@@ -123,6 +126,44 @@ class Streams:
         places = self.places.get(track, np.zeros(0, dtype=np.intp))
         number = int(np.searchsorted(self.when[places], moment, side="left"))
         return int(places[number]) if number < len(places) else UNKNOWN
+
+    @cached_property
+    def contended(self) -> list[tuple[int, int, int]]:
+        """
+        Kernels that began late, when one of another stream ended that left them no processors: that one, this one, lag.
+
+        The last blocks of a kernel leave processors free a little before it ends, so that lags may be below zero. Where
+        the profiler did not say how many blocks kernels have, nothing is known.
+        """
+        share = self._share_of_processors()
+        late = (self.start - self._free(self.lags.launch, self.lags.gap) > JUST) & (share > 0)
+        late[[after for _, after in self.waits]] = False
+        large = np.flatnonzero(share > 0)
+        large = large[np.argsort(self.end[large], kind="stable")]
+        ends = self.end[large]
+        found = []
+        for place in np.flatnonzero(late).tolist():
+            begin = int(self.start[place])
+            first, last = np.searchsorted(ends, [begin - JUST, begin + DRAINING]).tolist()
+            others = [
+                one
+                for one in large[first:last].tolist()
+                if self.track[one] != self.track[place]
+                and self.start[one] < begin - DRAINING
+                and share[one] + share[place] > 1
+            ]
+            if others:
+                other = min(others, key=lambda one: abs(int(self.end[one]) - begin))
+                found.append((other, place, begin - int(self.end[other])))
+        return found
+
+    def _share_of_processors(self) -> NDArray[np.float64]:
+        """Share of the device's processors that each kernel's blocks fill, one for each; 0 of what communicates."""
+        events, number = self.trace.events, max((one.num_processors for one in self.trace.devices), default=0)
+        blocks = np.array([*(one.num_blocks for one in self.trace.blocks), 0])[events.blocks[self.rows]]
+        share = np.minimum(1.0, blocks / number) if number else np.zeros(len(self.rows))
+        found: NDArray[np.float64] = np.where(events.message[self.rows] == UNKNOWN, share, 0.0)
+        return found
 
     # --- waits between streams ---------------------------------------------------------------------------------
 

@@ -237,6 +237,8 @@ class RankWriter:
                 joined = True
             elif message is not None and message.operation == "recv":
                 continue  # what the next pass needs is in ``arrived``
+            elif dependency == Dependency.PROCESSORS and before not in self.copies:
+                continue  # other kernels run beside it now
             elif before in self.copies:
                 self.written.edges.append((self.copies[before], one, lag, dependency))
             else:

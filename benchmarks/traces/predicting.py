@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from benchmarks.traces.recorded.configurations import TracedConfiguration
+from benchmarks.traces.predicted import Prediction, lines, predictions
+from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
+from benchmarks.traces.recorded.folder import read_recorded
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import Layout, rebuilt
 from costmodel.traces.events import UNKNOWN, Message, Trace
@@ -19,7 +21,10 @@ from costmodel.traces.graph import ExecutionGraph, Kind
 from costmodel.traces.iterations import iterations
 from costmodel.traces.reading import read_traces
 from costmodel.traces.replay import replay
+from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.structure import parts
+from planner.jobs.problem import load
+from planner.plan import estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,14 @@ def layout(one: TracedConfiguration) -> Layout:
     return Layout(num_layers=one.num_layers, num_microbatches=one.num_microbatches, pp=one.pp, dp=one.dp)
 
 
+@cache
+def _sizes(one: TracedConfiguration) -> Sizes:
+    """Sizes of operators, as the planner has them of the same job; without the number of layers and ranks."""
+    alone = replace(one, num_layers=2, num_microbatches=1, dp=1, pp=1)
+    plan = estimate(load(traced_job_of(alone, "h100-80gb-sxm", precision="bf16")), {}).plan
+    return sizes_of(plan.facts.model, plan.facts.workload, plan.strategy)
+
+
 def layer_weights(one: TracedConfiguration) -> int:
     """Weights of a layer: attention's four matrices, the gated MLP's three, two norms."""
     hidden, keys = one.hidden_size, one.hidden_size * one.num_kv_heads // one.num_heads
@@ -91,19 +104,71 @@ def predicted_seconds(
         What messages take.
     """
     traces, graphs = _base(files)
+    before, after = _sizes(base), _sizes(target)
+    new_weights = layer_weights(target) / layer_weights(base)
+    share = rank_weights(target) / rank_weights(replace(target, num_layers=base.num_layers, pp=base.pp))
     found = [parts(trace) for trace in traces]
     weights, activations = layer_weights(target), target.mbs * target.sequence_length * target.hidden_size
     seconds = []
     for graph in graphs:
+        if before != after:
+            factors = message_factors(graph, before, after, weights=new_weights)
+            duration = np.rint(retimed(graph, before, after).duration * factors).astype(np.int64)
+            graph = replace(graph, tasks=replace(graph.tasks, duration=duration))
         changed = rebuilt(
             graph,
             found,
             layout(base),
             layout(target),
             network=network,
-            parameters=rank_weights(target) / rank_weights(base),
+            parameters=share,
             layer_gradients=Message(operation="all_reduce", elements_in=weights, elements_out=weights, dtype="float"),
             activations=Message(operation="send", elements_in=activations, elements_out=activations, dtype="float"),
         )
         seconds.append(replay(changed).iteration / 1e9)
     return statistics.median(seconds)
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+MOST_ERROR, FEWEST = 0.10, 16
+"""Mean error that is reached, over so many targets at least."""
+
+BASES = (
+    "one-w256-l2-s256-b1-m4",
+    "one-w256-l4-s256-b2-m1",
+    "one-w384-l2-s256-b2-m1",
+    "one-w256-l4-s512-b1-m1",
+    "dp2-w256-l4-s256-b2-m1",
+    "pp2-w256-l4-s256-b1-m4",
+)
+"""Whose traces are changed."""
+
+NETWORK = {"dp": "dp2-w256-l2-s256-b2-m1", "pp": "pp2-w256-l2-s256-b1-m4"}
+"""Recordings of two ranks from which a message's time is taken; as targets they do not count."""
+
+
+def report(folder: Path) -> Iterator[str | bool]:
+    """Every target from every base that differs in one thing, or in what the base has not: and the mean error."""
+    index = read_recorded(folder)
+    missing = [name for name in (*BASES, *NETWORK.values()) if name not in index.recordings]
+    if missing:
+        yield f"{folder} lacks {', '.join(missing)}: --record records them."
+        yield False
+        return
+    files = {
+        purpose: [folder / trace for trace in index.recordings[name].quietest.traces]
+        for purpose, name in NETWORK.items()
+    }
+    network = traced_network(files)
+    rows: list[Prediction] = []
+    for base in BASES:
+        yield f"from {base}"
+        found = predictions(index, folder, base, lambda *given: predicted_seconds(*given, network))
+        found = tuple(row for row in found if row.target not in NETWORK.values())
+        yield from lines(found)
+        rows += found
+    yield f"all {len(rows)} predictions"
+    yield from lines(rows)
+    yield len(rows) >= FEWEST
+    yield statistics.fmean(abs(row.error) for row in rows) <= MOST_ERROR

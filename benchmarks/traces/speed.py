@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.traces.changed import CALLS, RingNetwork
+from benchmarks.traces.reading_speed import measure, write_long_trace
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.traces.building import execution_graph
@@ -24,7 +21,7 @@ from costmodel.traces.reading import read_trace
 from costmodel.traces.replay import replay
 from costmodel.traces.structure import parts
 
-GZIPPED_BYTES, READ_SECONDS = 100e6, 60.0
+GZIPPED_BYTES, READ_SECONDS = 100_000_000, 60.0
 NUM_EVENTS, GRAPH_SECONDS = 1_000_000, 30.0
 CHANGE_SECONDS = 1.0
 MOST_MEMORY = 1.5
@@ -38,51 +35,16 @@ def report(path: Path) -> Iterator[str | bool]:
     yield from _change()
 
 
-# --- reading -----------------------------------------------------------------------------------------------
-
-
 def _reading(path: Path) -> Iterator[str | bool]:
     with tempfile.TemporaryDirectory() as folder:
-        large = Path(folder) / "large.json.gz"
-        json_bytes = _repeated(path, large)
-        seconds, memory = _in_a_process(large)
-        yield (
-            f"reading {large.stat().st_size / 1e6:.0f} MB of gzipped JSON, {json_bytes / 1e9:.2f} GB: {seconds:.1f} s, "
-            f"{memory / 1e9:.2f} GB of memory"
-        )
-    yield seconds <= READ_SECONDS
-    yield memory <= MOST_MEMORY * json_bytes
-
-
-def _repeated(path: Path, large: Path) -> int:
-    """A file with a trace's events again and again, so often that it is as large as wanted; bytes of its JSON."""
-    with gzip.open(path) as stream:
-        document = json.load(stream)
-    events = document.pop("traceEvents")
-    head = json.dumps(document)[:-1].encode() + b', "traceEvents": [\n'
-    body = b",\n".join(json.dumps(one).encode() for one in events)
-    first, next_ = gzip.compress(head + body, 6), gzip.compress(b",\n" + body, 6)
-    number = max(1, round(GZIPPED_BYTES / len(next_)))
-    with large.open("wb") as stream:  # a file of several members is one stream
-        stream.write(first)
-        for _ in range(number - 1):
-            stream.write(next_)
-        stream.write(gzip.compress(b"\n]}"))
-    return len(head) + number * (len(body) + 2)
-
-
-def _in_a_process(large: Path) -> tuple[float, float]:
-    """Seconds of reading a file, and the memory that a process of its own took."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_read, (large,))
-
-
-def _read(large: Path) -> tuple[float, float]:
-    begin = time.perf_counter()
-    read_trace(large)
-    seconds = time.perf_counter() - begin
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+        large = Path(folder) / path.name
+        found = measure(large, write_long_trace(path, large, GZIPPED_BYTES))
+    yield (
+        f"reading {found.file_bytes / 1e6:.0f} MB of gzipped JSON, {found.json_bytes / 1e9:.2f} GB, "
+        f"{found.num_events:,} events: {found.seconds:.1f} s, {found.peak_bytes / 1e9:.2f} GB of memory"
+    )
+    yield found.seconds <= READ_SECONDS
+    yield found.peak_bytes <= MOST_MEMORY * found.json_bytes
 
 
 # --- graphs ------------------------------------------------------------------------------------------------

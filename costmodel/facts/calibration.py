@@ -113,7 +113,7 @@ class Measured:
     tp_contention
         Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
     compute_scaling, communication_scaling
-        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
+        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives; below 1 of worse ones.
     """
 
     rates: tuple[MeasuredRate, ...] = ()
@@ -123,8 +123,8 @@ class Measured:
     head_pipeline_fill_fraction: NotNegative = 0.0
     embedding_head_fraction: Fraction = 1.0
     tp_contention: NotNegative = 0.0
-    compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
-    communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    compute_scaling: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    communication_scaling: Annotated[float, Field(ge=0.01, le=100)] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
-from costmodel.facts.calibration import Calibration as DeviceCalibration
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
-from planner.calibration.constants import Constant, constants, read, written_fields
+from planner.calibration.constants import Constant, around, constants, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
 from planner.jobs.document import nested
@@ -156,7 +155,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
     _require_enough(timed, others)
-    _require_consistent(timed)
+    require_consistent(timed)
     base = base or _one_device(timed)
     fitted = _fitted(timed, known, base)
     return Calibration(
@@ -221,8 +220,15 @@ def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow]) -> Non
         )
 
 
-def _require_consistent(timed: Sequence[Case]) -> None:
-    """Refuse runs of the same configuration that take very different times."""
+def require_consistent(timed: Sequence[Case]) -> None:
+    """
+    Refuse runs of the same configuration that take very different times.
+
+    Raises
+    ------
+    Unfit
+        If one takes more than ``MOST_REPEATED`` times as long as another.
+    """
     times: dict[Any, list[Case]] = {}
     for case in timed:
         times.setdefault(_configuration(case), []).append(case)
@@ -258,7 +264,7 @@ class _Fitted:
 def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
     calibration = catalog.device(base).calibration
     chain = catalog.calibration_chain(calibration.name)
-    all_constants = tuple(_of_base(one, calibration) for one in constants() if one.calibration in chain)
+    all_constants = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
     if not all_constants:
         raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
     predictor, start = _start(timed, known, all_constants)
@@ -297,13 +303,6 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     return replace(predictor, constants=chosen), Fit(
         logs=logs[is_seen], jacobian=jacobian[:, is_seen], residuals=residuals
     )
-
-
-def _of_base(constant: Constant, base: DeviceCalibration) -> Constant:
-    """A constant of the catalog's table around the value that a calibration has."""
-    values = [value for field in constant.fields if (value := read(base.constants, field))]
-    prior = min(max(values[0] if values else constant.prior, constant.lower), constant.upper)
-    return replace(constant, prior=prior)
 
 
 def _weights(timed: Sequence[Case]) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, cast, get_args
@@ -264,7 +264,18 @@ def read(known: Constants, field: str) -> float | None:
 
     >>> read(catalog.calibration("volta").constants, "matmul_efficiency.bf16") is None
     True
+    >>> read(catalog.calibration("volta").constants, "measured.compute_scaling")
+    1.0
     """
     name, _, key = field.partition(".")
     value = getattr(known, name, None)
-    return cast("float | None", value.get(key) if key and isinstance(value, dict) else value)
+    if key:
+        value = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+    return cast("float | None", value)
+
+
+def around(constant: Constant, known: Constants) -> Constant:
+    """A constant whose prior is the value that a calibration has, within its bounds; its own where there is none."""
+    values = [value for field in constant.fields if (value := read(known, field))]
+    prior = min(max(values[0] if values else constant.prior, constant.lower), constant.upper)
+    return replace(constant, prior=prior)

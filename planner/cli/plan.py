@@ -24,6 +24,7 @@ from planner.report import FORMATS
 
 if TYPE_CHECKING:
     from constraints.joint import JointModel
+    from planner.jobs.problem import Problem
     from planner.plan import PlanReport
 
 UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin holds decisions fixed."
@@ -52,6 +53,16 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="report the best strategies whatever they have in common, not one per combination of tp, cp, pp, dp, ep",
     )
+    parser.add_argument(
+        "--from",
+        dest="small",
+        metavar="SMALL.yaml",
+        action="append",
+        type=Path,
+        default=[],
+        help="runs of the job cut down, measured on this cluster: constants that follow from them take the place of "
+        "the device's (planner/projection/README.md); may be given several times",
+    )
     add_target(parser)
     add_time_limit(parser, "the best plan so far is reported")
     parser.add_argument(
@@ -79,11 +90,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
         from planner.report import render
 
         problem = load(arguments.job, overridden(overrides, arguments))
-        check_output(arguments.output, problem.sources)
-        _check_model_file(arguments, problem.sources)
+        sources = (*problem.sources, *arguments.small)
+        check_output(arguments.output, sources)
+        _check_model_file(arguments, sources)
+        problem, said = _from_small_runs(problem, arguments.small)
         report = plan(problem)
         text = render(report, arguments.format)
         model = _model(report) if arguments.write_model else None
+    for line in said:
+        print(f"planner: {line}", file=sys.stderr)
     if problem.given.decisions or problem.given.layout:
         print(f"planner: {UNUSED_STRATEGY}", file=sys.stderr)
     write(text, arguments.output)
@@ -92,6 +107,18 @@ def run_plan(arguments: argparse.Namespace) -> int:
     elif arguments.write_model:
         print(f"planner: {arguments.write_model} was not written: {NO_MODEL}", file=sys.stderr)
     return int(report.exit_code)
+
+
+def _from_small_runs(problem: Problem, paths: Sequence[Path]) -> tuple[Problem, tuple[str, ...]]:
+    """The job on the device that follows from small runs, and what they say; the job itself without any."""
+    if not paths:
+        return problem, ()
+    from planner.projection.anchor import anchor
+    from planner.projection.small_runs import small_runs
+    from planner.projection.wording import anchor_lines
+
+    found = anchor(problem, small_runs(paths, problem))
+    return found.applied(problem), tuple(anchor_lines(found))
 
 
 def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) -> None:

@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import dense_data_group
+from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
 from costmodel.step.p2p import p2p_seconds
 from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import Layout, faster, rebuilt, without_launches, without_overlap
 from costmodel.traces.events import Message
 from costmodel.traces.replay import Replayed, measured, replay
+from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.structure import parts
 
 if TYPE_CHECKING:
@@ -246,10 +250,9 @@ def _rebuilt(
     before, after = layouts
     if jobs is None:
         return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
-    old, new = (each.plan for each in jobs)
+    new = jobs[1].plan
     layer = layer_parameters(new.facts.model) / new.strategy.tp
-    old_share = _rank_parameters(old.facts.model, before) / old.strategy.tp
-    new_share = _rank_parameters(new.facts.model, after) / new.strategy.tp
+    share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
     message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
     network = PlannedNetwork(new.facts, new.strategy)
     return rebuilt(
@@ -258,7 +261,7 @@ def _rebuilt(
         before,
         after,
         network=network,
-        parameters=new_share / old_share,
+        parameters=share[1] / share[0],
         layer_gradients=message,
     )
 
@@ -286,8 +289,30 @@ class _NoNetwork:
 
 
 def _retimed(graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]) -> ExecutionGraph:
-    """The graph with what its operators take at the wanted sizes."""
-    return graph
+    """The graph with what its operators and messages take at the wanted sizes."""
+    old, new = (each.plan for each in jobs)
+    before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
+    if same_shapes(before, after):
+        return graph
+    found = retimed(graph, before, after, samples=_samples(new.facts))
+    doubts.extend(found.doubts)
+    weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
+    weights *= old.strategy.tp / new.strategy.tp
+    factors = message_factors(graph, before, after, weights=weights)
+    duration = np.where(factors != 1, np.rint(found.duration * factors), found.duration).astype(np.int64)
+    return replace(graph, tasks=replace(graph.tasks, duration=duration))
+
+
+def _samples(facts: Facts) -> SampledPasses | None:
+    """Sampled times of the job's device, if it has any."""
+    device = facts.cluster.device
+    samples = device.calibration.samples
+    return None if samples is None else sampled_passes(samples, device.num_processors or UNKNOWN_PROCESSORS)
+
+
+def same_shapes(before: Sizes, after: Sizes) -> bool:
+    """Whether every operator has the same sizes in two jobs."""
+    return replace(before, num_parameters=after.num_parameters) == after
 
 
 # --- words -------------------------------------------------------------------------------------------------

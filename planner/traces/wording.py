@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.profiles.device import FittedDevice
+from planner.profiles.learning import FEWEST
 from planner.profiles.wording import fitted_text
 from planner.traces.device_file import Constant, HostTime
 from planner.traces.extraction import Extracted
@@ -73,6 +74,10 @@ def _short(name: str, most: int = 50) -> str:
 def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str) -> str:
     """The report of a device's file: what was learned, and constants that only the traces say."""
     lines = [fitted_text(fitted, path)]
+    if any(one.num_samples < FEWEST for one in fitted.operators):
+        lines.append(
+            f"Errors of operators with fewer than {FEWEST} samples are assumed: no shape of theirs was left out."
+        )
     if constants:
         lines += ["", f"{'constant from the traces':<34} {'value':>12}  from"]
         lines += [f"{one.name:<34} {one.value:>12.4g}  {one.meaning}" for one in constants]

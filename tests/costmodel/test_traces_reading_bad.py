@@ -46,6 +46,7 @@ class TestRefused:
             (b"\x1f\x8b" + bytes(50), "is broken before its first event: the gzip data are broken"),
             (gzip.compress(b""), "ends before its first event"),
         ],
+        ids=lambda given: given if isinstance(given, str) else "",
     )
     def test_content(self, content, problem, tmp_path):
         path = tmp_path / "trace.json"

@@ -153,11 +153,11 @@ class Streams:
             number = int(events.correlation[row])
             if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
-            track, marked = self.track_of(wait, row), begun[wait.record]
-            last = self.launched_before(track, marked)
+            track, made = self.track_of(wait, row), begun[wait.record]
+            last = self.launched_before(track, made)
             launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
             pending = waited.get(track, [])
-            since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (marked, UNKNOWN))]
+            since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (made, UNKNOWN))]
             awaited = [last, *(place for _, place in since)]
             own, moment = int(events.track[row]), begun[number]
             waited.setdefault(own, []).extend((moment, place) for place in sorted(awaited))

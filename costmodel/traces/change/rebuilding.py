@@ -144,13 +144,13 @@ class _Rebuilding:
 
     def retimed(self, task: int) -> int:
         """Nanoseconds of a copied communication: those of gradients by the number of replicas."""
-        message, recorded = self.tasks.message(task), int(self.source.tasks.duration[task])
+        message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
         if message is None or not self.is_gradient(task) or self.before.dp == self.after.dp:
-            return recorded
+            return traced
         old, new = (
             self.network.nanoseconds(message, purpose="dp", ranks=each.dp) for each in (self.before, self.after)
         )
-        return recorded + new - old if old == recorded else round(recorded * new / max(1, old))
+        return traced + new - old if old == traced else round(traced * new / max(1, old))
 
     # --- what is written ---------------------------------------------------------------------------------------
 
@@ -288,14 +288,14 @@ class _Rebuilding:
         in_unit = {place: number for number, unit in enumerate(units) for place in unit}
         waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in in_unit]
         updates = [place for place, task in enumerate(end) if self.tasks.is_update(task)]
-        layers, recorded = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
+        layers, traced = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
         first_update = updates[0] if updates else 0
         waits_for_all = len(waits) == self._num_open(template, units)
         done: set[str] = set()
         for place, task in enumerate(end):
             if place in in_unit:
                 if "gradients" not in done and self.after.dp > 1:
-                    self._put_units(writer, end, units, len(layers) / len(recorded))
+                    self._put_units(writer, end, units, len(layers) / len(traced))
                 done.add("gradients")
             elif place in waits:
                 number = len(writer.open) if waits_for_all else len(waits)

@@ -44,6 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cuda-graphs", action="store_true", help="launches taken out")
     parser.add_argument("--no-overlap", action="store_true", help="no communication beside computation")
     add_output(parser, TEXT_FORMATS)
+    parser.set_defaults(assignments=[])  # changes behind options come here
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from planner.traces.what_if_text import what_if_json, what_if_text
 
     files = [word for word in arguments.traces if "=" not in word or Path(word).exists()]
-    own, others = read_changes([word for word in arguments.traces if word not in files])
+    own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])
     if not files:
         raise SpecError("traces", "there is no file among what was given, only changes.")
     if arguments.job is None:

@@ -1,0 +1,293 @@
+"""
+Published small runs projected to larger ones of the same source, with constants that saw neither.
+
+A small run is a proxy (fewer layers) or on one node; its larger siblings share source, model, device and precision, and
+have at least as many layers and devices. How far runs that differ hold is the planner's own figure of two layouts.
+
+Which constants a small run moves (the table's, a factor on kernels, or both) was chosen on llm-foundry, whose figure is
+therefore no result; on dgxc these variants differ by 0.1 of 3.6 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import yaml
+
+from benchmarks.accuracy.fit import chosen_constants, timed_cases
+from benchmarks.accuracy.tables import read_table
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.step.estimate import estimate
+from costmodel.tables import Facts
+from planner.calibration.cases import Predictor, measured_logarithms, source_weights
+from planner.calibration.constants import Constant, prior_factors, read, with_values
+from planner.calibration.fit import Fit, fit, priors_of
+from planner.jobs.cluster import Fitted
+from planner.projection.anchor import Anchor, anchor
+from planner.projection.comparison import differences, require_cut_down
+from planner.projection.projected import projected_interval, projected_parts
+from planner.runs.jobs import References
+from planner.runs.predictions import Case, unreported_recompute
+from planner.uncertainty.intervals import step_interval
+
+CONSTANTS = Path(__file__).parent / "projected_constants.yaml"
+
+SOURCES: Mapping[str, str] = {"NVIDIA dgxc": "reported", "llm-foundry": "the method was chosen on it"}
+"""Sources of rows that have small runs, by how their names begin."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """
+    A small run and a larger one.
+
+    Parameters
+    ----------
+    source, name
+        Whose runs they are; model, precision and device.
+    sizes
+        Layers and devices of both.
+    is_alike
+        Whether they differ in nothing but their sizes.
+    measured, model, projected
+        Seconds of the larger one: measured, predicted without and with the small one.
+    measured_fraction
+        Share of the projected step that was measured.
+    is_inside
+        Whether the measured step lies in the projection's interval.
+    """
+
+    source: str
+    name: str
+    sizes: str
+    is_alike: bool
+    measured: float
+    model: float
+    projected: float
+    measured_fraction: float
+    is_inside: bool
+
+    @property
+    def model_error(self) -> float:
+        """Absolute error without the small run."""
+        return abs(self.model / self.measured - 1)
+
+    @property
+    def error(self) -> float:
+        """Absolute error with it."""
+        return abs(self.projected / self.measured - 1)
+
+
+# --- published runs ----------------------------------------------------------------------------------------
+
+
+def siblings(timed: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
+    """Each small run with each of its larger siblings."""
+    groups: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    for one in timed:
+        groups[one.run.source, one.run.model, one.run.device, one.facts.workload.precision.name].append(one)
+    for group in groups.values():
+        for small in group:
+            if small.run.kind == "proxy" or small.facts.cluster.num_nodes == 1:
+                yield from ((small, large) for large in group if _is_larger(large, small) and _is_cut(small, large))
+
+
+def _is_cut(small: Case, large: Case) -> bool:
+    """Whether the planner takes the small run for a cut of the larger one: some have other numbers of KV heads."""
+    try:
+        require_cut_down(small, large.problem)
+    except SpecError:
+        return False
+    return True
+
+
+def _is_larger(large: Case, small: Case) -> bool:
+    sizes, own = _sizes(large), _sizes(small)
+    return sizes != own and sizes[0] >= own[0] and sizes[1] >= own[1]
+
+
+def _sizes(one: Case) -> tuple[int, int]:
+    return one.facts.model.num_layers, one.run.num_devices
+
+
+def published(timed: Sequence[Case], known: References) -> Iterator[Pair | SpecError]:
+    """Every pair, with constants fitted without the source and without its models; or why a run is refused."""
+    without = read_constants()
+    for source in SOURCES:
+        pairs = [pair for pair in siblings(timed) if pair[0].run.source.startswith(source)]
+        theirs = known.with_fitted(without[source])
+        anchors: dict[tuple[str, tuple[str, ...]], Anchor | SpecError] = {}
+        for small, large in pairs:
+            key = (small.run.id, differences(small, large.problem, large.strategy))
+            if key not in anchors:
+                anchors[key] = _anchor(small, large, theirs)
+            found = anchors[key]
+            yield found if isinstance(found, SpecError) else _pair(small, large, found, theirs)
+
+
+def _anchor(small: Case, large: Case, known: References) -> Anchor | SpecError:
+    try:
+        return anchor(large.problem, [small], large.strategy, known.fitted)
+    except SpecError as error:
+        return error
+
+
+def _pair(small: Case, large: Case, found: Anchor, known: References) -> Pair:
+    facts = _anchored(large, found, known.fitted)
+    before, after = (estimate(given, large.strategy) for given in (known.facts(large.problem), facts))
+    parts = projected_parts(found.timed, before, after, facts.model)
+    of_model = step_interval(facts.model, facts.cluster, step_seconds=after.step_seconds)
+    interval = projected_interval(parts, found.noise, of_model, after.step_seconds)
+    measured = large.run.step_seconds or math.nan
+    run = found.runs[0]
+    return Pair(
+        source=large.run.source,
+        name=f"{large.run.model} {large.facts.workload.precision.name} {large.run.device}",
+        sizes=" -> ".join("{} layers on {}".format(*_sizes(one)) for one in (small, large)),
+        is_alike=not run.differences,
+        measured=measured,
+        model=before.step_seconds,
+        projected=after.step_seconds,
+        measured_fraction=sum(one.seconds * one.measured_fraction for one in parts) / after.step_seconds,
+        is_inside=interval.low_seconds <= measured <= interval.high_seconds,
+    )
+
+
+def _anchored(large: Case, found: Anchor, fitted: Fitted) -> Facts:
+    machine = large.problem.machine
+    assert machine is not None, "a row's job is loaded, not made by hand"
+    cluster = replace(machine, device=dict(found.device)).cluster(fitted)
+    return Facts(model=large.facts.model, cluster=cluster, workload=large.facts.workload)
+
+
+# --- constants that saw neither ----------------------------------------------------------------------------
+
+
+def read_constants() -> dict[str, Fitted]:
+    """Constants fitted without each source."""
+    document = yaml.safe_load(CONSTANTS.read_text(encoding="utf-8"))
+    return {source: Fitted(**entry) for source, entry in document.items()}
+
+
+def write_constants() -> None:
+    """Fit the constants without each source and its models, and write them; a quarter of an hour."""
+    rows, known = read_table()
+    timed = timed_cases(rows, known)
+    fitted = {source: constants_without(source, timed, known) for source in SOURCES}
+    text = yaml.safe_dump({source: _plain(one) for source, one in fitted.items()}, sort_keys=True, width=116)
+    head = (
+        "# Generated (benchmarks.traces.projected.write_constants): constants fitted without a source and its models.\n"
+    )
+    CONSTANTS.write_text(head + text, encoding="utf-8")
+
+
+def constants_without(source: str, timed: Sequence[Case], known: References) -> Fitted:
+    """
+    Constants of calibrations and frameworks fitted to rows of other sources and other models than a source has.
+
+    The fit begins at the catalog's constants, which saw all rows, but ends where the others put it: it goes on until it
+    converges, as in :func:`planner.calibration.left_out.left_out_logarithms`.
+    """
+    models = {large.run.model for _, large in siblings(timed) if large.run.source.startswith(source)}
+    others = [one for one in timed if not one.run.source.startswith(source) and one.run.model not in models]
+    chosen = chosen_constants(others, frameworks=True)
+    before = known.with_fitted(Fitted(factors=prior_factors()))
+    predictor = Predictor(cases=others, constants=chosen, known=before, num_processes=2)
+    priors, measured = priors_of(chosen), measured_logarithms(others)
+    logs = np.clip(np.log([_shipped(one) for one in chosen]), priors.lower, priors.upper)
+    residuals = predictor.logarithms(logs) - measured
+    start = Fit(logs=logs, jacobian=predictor.jacobian(logs), residuals=residuals)
+    weights = source_weights(others, without={one.run.id for one in others if unreported_recompute(one)})
+    found = fit(
+        predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start, num_refreshes=0
+    )
+    return with_values(before, chosen, np.exp(found.logs)).fitted
+
+
+def _shipped(one: Constant) -> float:
+    """The catalog's value of a constant."""
+    if one.framework:
+        return float(catalog.framework(one.framework).factors.get(one.fields[0], 1.0))
+    known = catalog.calibration(one.calibration).constants
+    return next((value for field in one.fields if (value := read(known, field))), one.prior)
+
+
+def _plain(fitted: Fitted) -> dict[str, object]:
+    tables = {"constants": fitted.constants, "factors": fitted.factors or {}}
+    return {
+        name: {key: {field: float(f"{value:.6g}") for field, value in entry.items()} for key, entry in table.items()}
+        for name, table in tables.items()
+    }
+
+
+# --- for people --------------------------------------------------------------------------------------------
+
+
+def report() -> str:
+    """All pairs of published runs, and mean errors by source; five minutes."""
+    rows, known = read_table()
+    timed = timed_cases(rows, known)
+    found = list(published(timed, known))
+    refused = Counter(str(one) for one in found if isinstance(one, SpecError))
+    lines = [*_lines([one for one in found if isinstance(one, Pair)]), *_noise_lines(timed)]
+    return "\n".join([*lines, *(f"refused, {count} pairs: {why}" for why, count in refused.items())])
+
+
+def _lines(pairs: Sequence[Pair]) -> Iterator[str]:
+    yield f"{'from one small run':64}{'measured':>10}{'model':>18}{'projected':>18}{'measured share':>16}"
+    for one in pairs:
+        mark = " " if one.is_alike else "~"
+        of_model, projected = ((seconds / one.measured - 1) for seconds in (one.model, one.projected))
+        yield (
+            f"{one.name[:32]:32} {one.sizes:30}{mark}{one.measured:>9.3f}s{one.model:>9.3f} {of_model:>+7.1%}"
+            f"{one.projected:>10.3f} {projected:>+7.1%}{one.measured_fraction:>13.0%}"
+        )
+    yield "~: differs in more than its size (release, sequence length, micro-batch, degrees, recomputation)"
+    yield ""
+    yield f"{'mean absolute error':56}{'pairs':>6}{'model':>9}{'projected':>11}{'inside':>8}"
+    for source, what in SOURCES.items():
+        own = [one for one in pairs if one.source.startswith(source)]
+        yield _mean_line(f"{source} ({what})", own)
+        yield _mean_line("  nothing but the size differs", [one for one in own if one.is_alike])
+        for name in dict.fromkeys(one.name for one in own):
+            yield _mean_line(f"  {name}", [one for one in own if one.name == name])
+    yield _mean_line("all", pairs)
+    yield _mean_line("  nothing but the size differs", [one for one in pairs if one.is_alike])
+
+
+def _mean_line(name: str, pairs: Sequence[Pair]) -> str:
+    if not pairs:
+        return f"{name[:56]:56}{0:>6}"
+    model, projected, inside = (
+        float(np.mean([getattr(one, figure) for one in pairs])) for figure in ("model_error", "error", "is_inside")
+    )
+    return f"{name[:56]:56}{len(pairs):>6}{model:>9.1%}{projected:>11.1%}{inside:>8.0%}"
+
+
+def _noise_lines(timed: Sequence[Case]) -> Iterator[str]:
+    """How far repeats of one configuration are apart in each source: the same job in other releases."""
+    yield ""
+    for source in SOURCES:
+        groups: dict[object, list[float]] = defaultdict(list)
+        for one in timed:
+            if one.run.source.startswith(source):
+                workload = (one.facts.workload.global_batch_size, one.facts.workload.sequence_length)
+                key = (one.run.model, one.run.device, one.run.num_devices, workload, one.strategy)
+                groups[key, one.facts.workload.precision.name, one.facts.model.num_layers].append(
+                    one.run.step_seconds or math.nan
+                )
+        spreads = [max(same) / min(same) - 1 for same in groups.values() if len(same) > 1]
+        if spreads:
+            yield (
+                f"{source}: {len(spreads)} configurations were measured in several releases; slowest over fastest "
+                f"{median(spreads):.1%} in the median, {np.mean(spreads):.1%} in the mean"
+            )
+        else:
+            yield f"{source}: no configuration was measured twice"

@@ -1,0 +1,208 @@
+"""Small runs of a job: what differs from the job, what was measured; or rows of a table of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.catalog.files import merged
+from costmodel.errors import SpecError
+from costmodel.facts.fields import STRICT, Positive
+from costmodel.validation import build
+from planner.jobs.document import nested, read_mapping
+from planner.jobs.problem import Problem
+from planner.runs.jobs import References, references
+from planner.runs.predictions import Case, case
+from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
+from planner.runs.table import read as read_table
+
+MODEL = "the job's model"
+"""How small runs refer to it."""
+
+SECTIONS = ("model", "cluster", "training", "settings")
+"""Sections of a job that a small run may change."""
+
+EXAMPLE = (
+    "Such as: runs: [{name: two layers, job: {model.num_layers: 2, cluster.num_devices: 8}, strategy: {pp: 1}, "
+    "step_seconds: 1.93, peak_memory_gib: 61.2, memory_kind: allocated}]."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SmallRun:
+    """
+    One small run as its file states it.
+
+    Parameters
+    ----------
+    name
+        How reports call it; empty: the file's name and its number.
+    job
+        Entries of the job that were different, by dotted key: ``model.num_layers``, ``cluster.num_devices``,
+        ``training.global_batch_size``.
+    strategy
+        Decisions that were different from the job's ``strategy``.
+    step_seconds
+        Measured step; None: that of ``traces``, or not measured.
+    traces
+        Profiler traces of the run, one for each rank recorded, relative to the file.
+    peak_memory_gib, memory_kind
+        Measured peak of the fullest device, and what measured it: ``allocated``, ``reserved``, ``nvidia-smi``.
+    """
+
+    name: str = ""
+    job: dict[str, Any] = field(default_factory=dict)
+    strategy: dict[str, Any] = field(default_factory=dict)
+    step_seconds: Positive | None = None
+    traces: tuple[str, ...] = ()
+    peak_memory_gib: Positive | None = None
+    memory_kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SmallRuns:
+    """
+    A file of small runs.
+
+    Parameters
+    ----------
+    runs
+        At least one.
+    """
+
+    runs: Annotated[tuple[SmallRun, ...], Field(min_length=1)]
+
+
+def small_runs(paths: Sequence[Path], problem: Problem) -> tuple[Case, ...]:
+    """
+    The small runs of some files as jobs with strategies.
+
+    Parameters
+    ----------
+    paths
+        YAML as :class:`SmallRuns`, each run as it differs from the job; or CSV with the columns of
+        ``planner calibrate --runs``, each row complete.
+    problem
+        The job that they were cut down from.
+
+    Raises
+    ------
+    SpecError
+        If a file or a run in it is wrong, or there is none.
+    """
+    found = tuple(one for path in paths for one in _of_file(path, problem))
+    if not any(one.run.step_seconds for one in found):
+        raise SpecError("small runs", "none of them has a step time.", EXAMPLE)
+    return found
+
+
+def _of_file(path: Path, problem: Problem) -> Iterator[Case]:
+    if path.name.endswith((".json", ".json.gz")):
+        raise SpecError(
+            str(path),
+            "is a trace, which does not say of which job it is.",
+            "Name it under 'traces' of a run: runs: [{job: {model.num_layers: 2}, traces: [rank0.json.gz]}].",
+        )
+    if path.suffix == ".csv":
+        yield from _of_table(path)
+        return
+    document = read_mapping(path)
+    given = build(SmallRuns, document if "runs" in document else {"runs": [document]}, str(path))
+    for number, one in enumerate(given.runs):
+        where = f"{path}: runs.{number}"
+        yield _located(where, _run(one, problem, path, where), _references(problem))
+
+
+def _of_table(path: Path) -> Iterator[Case]:
+    known = references(None, path.parent)
+    for row in read_table(path):
+        if isinstance(row, RejectedRow):
+            raise SpecError(f"{path}: {row.id}", row.reason)
+        yield _located(f"{path}: {row.id}", row, known)
+
+
+def _located(where: str, run: Run, known: References) -> Case:
+    """The case of a run; what is wrong with it says whose it is."""
+    try:
+        return case(run, known)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error.where}", error.problem, error.hint) from None
+
+
+def _references(problem: Problem) -> References:
+    return References(models={MODEL: problem.document["model"]})
+
+
+def _run(one: SmallRun, problem: Problem, path: Path, where: str) -> Run:
+    if one.step_seconds is None and one.peak_memory_gib is None and not one.traces:
+        raise SpecError(where, "has neither step_seconds nor traces nor peak_memory_gib: nothing was measured.")
+    if one.step_seconds is not None and one.traces:
+        raise SpecError(f"{where}.step_seconds", "is given with traces, which have a step time of their own; keep one.")
+    if one.memory_kind not in ("", *MEMORY_KINDS):
+        raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
+    seconds = traced_seconds([path.parent / name for name in one.traces]) if one.traces else one.step_seconds
+    return Run(
+        id=one.name or f"{path.name}, run {where.rpartition('.')[2]}",
+        source=str(path),
+        date="",
+        kind="proxy",
+        entries=_entries(one, problem, where),
+        step_seconds=seconds,
+        peak_memory_gib=one.peak_memory_gib,
+        memory_kind=one.memory_kind,
+    )
+
+
+def _entries(one: SmallRun, problem: Problem, where: str) -> dict[str, Any]:
+    """The whole job's sections with what was different."""
+    different = nested(one.job)
+    for name in different:
+        if name not in SECTIONS:
+            raise SpecError(f"{where}.job.{name}", f"is nothing that a small run changes: {', '.join(SECTIONS)}.")
+    whole = {name: dict(problem.document.get(name) or {}) for name in SECTIONS if name != "model"}
+    sections = merged(whole, {name: entry for name, entry in different.items() if name != "model"})
+    return {**sections, "model": {"base": MODEL, **_model(different, where)}, "strategy": _strategy(one, problem)}
+
+
+def _model(different: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    changes = different.get("model", {})
+    if not isinstance(changes, Mapping):
+        problem = f"is '{changes}': a small run is of the job's own model."
+        raise SpecError(f"{where}.job.model", problem, "Say what is cut, such as model.num_layers: 2.")
+    return changes
+
+
+def _strategy(one: SmallRun, problem: Problem) -> dict[str, Any]:
+    """The job's strategy with what was different; its stages are of the whole job."""
+    given = problem.document.get("strategy") or {}
+    kept = {name: value for name, value in given.items() if name not in ("dp", "layout")}
+    return {**kept, **one.strategy}
+
+
+def traced_seconds(paths: Sequence[Path]) -> float:
+    """
+    The median step time in seconds of the iterations in some traces of one run.
+
+    Raises
+    ------
+    SpecError
+        If a trace cannot be read, or holds no complete iteration.
+    """
+    from statistics import median
+
+    from costmodel.traces.iterations import iterations
+    from costmodel.traces.reading import read_trace
+
+    lengths: list[int] = []
+    for path in paths:
+        found = iterations(read_trace(path))
+        whole = [one for one in found if one.found != "whole"]
+        if not whole:
+            raise SpecError(str(path), "holds no complete iteration whose time would be a step's.")
+        lengths += [one.end - one.begin for one in whole]
+    return median(lengths) / 1e9

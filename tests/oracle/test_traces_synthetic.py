@@ -189,7 +189,7 @@ class TestJobs:
         """From dp 8, pp 4 to dp 16, pp 8: as many micro-batches and layers, and so as much time of matmuls."""
         totals = []
         for recipe in before_and_after(0):
-            made = make(replace(recipe, num_steps=1))
+            made = make(replace(recipe, num_layers=8, num_steps=1))
             names = [np.array([name.startswith("matmul") for name in trace.names]) for trace in made.traces]
             spent = [
                 trace.events.duration[(trace.events.category == Category.KERNEL) & matmul[trace.events.name]].sum()

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.traces.synthetic.making import Made
+from benchmarks.traces.synthetic.truth import Place
 from costmodel.traces.breakdown import breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers
-from costmodel.traces.graph import ExecutionGraph
+from costmodel.traces.graph import Dependency, ExecutionGraph
 from costmodel.traces.replay import replay
 
 
@@ -24,6 +25,8 @@ class Differences:
     ----------
     missing
         Number of calls and kernels of the iteration that are no tasks of the graph.
+    edges
+        Number of launches and waits for events that are in the graph and not true, or the other way round.
     starts, ends
         Number of tasks that start or end at another time.
     iterations, breakdowns
@@ -31,6 +34,7 @@ class Differences:
     """
 
     missing: int
+    edges: int
     starts: int
     ends: int
     iterations: int
@@ -67,6 +71,7 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Diff
     parts = breakdowns(graph, times)
     return Differences(
         missing=_num_tasks(made, step) - int((rows != UNKNOWN).sum()),
+        edges=_num_wrong_edges(made, graph),
         starts=int((times.start != start)[rows != UNKNOWN].sum()),
         ends=int((times.end != end)[rows != UNKNOWN].sum()),
         iterations=sum(times.iterations[rank] != true[rank].duration for rank in ranks),
@@ -115,6 +120,21 @@ def _spans(graph: ExecutionGraph, rows: Integers, made: Made, step: int) -> tupl
 
 def _tasks_of(graph: ExecutionGraph, trace: int) -> NDArray[np.intp]:
     return np.flatnonzero((graph.tasks.trace == trace) & (graph.tasks.event != UNKNOWN))
+
+
+def _num_wrong_edges(made: Made, graph: ExecutionGraph) -> int:
+    """How many of the launches and of the waits for events between tasks are only true, or only in the graph."""
+    ranks = [graph.tracks[track].rank for track in graph.tasks.track.tolist()]
+    places = [Place(rank, row) for rank, row in zip(ranks, graph.tasks.event.tolist(), strict=True)]
+    chosen = np.isin(graph.edges.dependency, (Dependency.LAUNCH, Dependency.EVENT))
+    pairs = zip(graph.edges.before[chosen].tolist(), graph.edges.after[chosen].tolist(), strict=True)
+    inside = set(places)
+    true = {
+        (one.before, one.after)
+        for one in made.truth.dependences
+        if one.reason in ("launch", "event") and {one.before, one.after} <= inside
+    }
+    return len(true ^ {(places[before], places[after]) for before, after in pairs})
 
 
 def _num_tasks(made: Made, step: int) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +45,7 @@ class TracedNetwork:
         return round(self.nanoseconds_per_element[purpose] * message.elements_in) if ranks > 1 else 0
 
 
-def traced_network(of_two_ranks: dict[str, Sequence[Path]]) -> TracedNetwork:
+def traced_network(of_two_ranks: Mapping[str, Sequence[Path]]) -> TracedNetwork:
     """The network of traces of two ranks, by what it is for."""
     found = {}
     for purpose, files in of_two_ranks.items():
@@ -164,8 +164,11 @@ def report(folder: Path) -> Iterator[str | bool]:
     rows: list[Prediction] = []
     for base in BASES:
         yield f"from {base}"
-        found = predictions(index, folder, base, lambda *given: predicted_seconds(*given, network))
-        found = tuple(row for row in found if row.target not in NETWORK.values())
+        found = tuple(
+            row
+            for row in predictions(index, folder, base, partial(predicted_seconds, network=network))
+            if row.target not in NETWORK.values()
+        )
         yield from lines(found)
         rows += found
     yield f"all {len(rows)} predictions"

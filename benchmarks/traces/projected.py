@@ -35,11 +35,15 @@ from planner.projection.comparison import differences, require_cut_down
 from planner.projection.projected import projected_interval, projected_parts
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
-from planner.uncertainty.intervals import step_interval
+from planner.uncertainty.intervals import Kind, kind_of, step_interval
 
 CONSTANTS = Path(__file__).parent / "projected_constants.yaml"
 
-SOURCES: Mapping[str, str] = {"NVIDIA dgxc": "reported", "llm-foundry": "the method was chosen on it"}
+SOURCES: Mapping[str, str] = {
+    "NVIDIA dgxc": "looked at, no matter for the method",
+    "llm-foundry": "the method was chosen on it",
+    "vTrain": "not looked at before",
+}
 """Sources of rows that have small runs, by how their names begin."""
 
 
@@ -89,14 +93,18 @@ class Pair:
 
 
 def siblings(timed: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
-    """Each small run with each of its larger siblings."""
+    """Each small run with each of its larger siblings, at most ``MOST_PAIRS`` of a kind."""
     groups: dict[tuple[str, ...], list[Case]] = defaultdict(list)
     for one in timed:
         groups[one.run.source, one.run.model, one.run.device, one.facts.workload.precision.name].append(one)
     for group in groups.values():
-        for small in group:
-            if small.run.kind == "proxy" or small.facts.cluster.num_nodes == 1:
-                yield from ((small, large) for large in group if _is_larger(large, small) and _is_cut(small, large))
+        small = [one for one in group if one.run.kind == "proxy" or one.facts.cluster.num_nodes == 1]
+        pairs = [(one, other) for one in small for other in group if _is_larger(other, one) and _is_cut(one, other)]
+        yield from pairs[:: -(-len(pairs) // MOST_PAIRS) or 1]
+
+
+MOST_PAIRS = 40
+"""Of one source, model, device and precision; of more (vTrain's grids of layouts) every so many."""
 
 
 def _is_cut(small: Case, large: Case) -> bool:
@@ -123,9 +131,10 @@ def published(timed: Sequence[Case], known: References) -> Iterator[Pair | SpecE
     for source in SOURCES:
         pairs = [pair for pair in siblings(timed) if pair[0].run.source.startswith(source)]
         theirs = known.with_fitted(without[source])
-        anchors: dict[tuple[str, tuple[str, ...]], Anchor | SpecError] = {}
+        anchors: dict[tuple[str, Kind | None], Anchor | SpecError] = {}
         for small, large in pairs:
-            key = (small.run.id, differences(small, large.problem, large.strategy))
+            differs = bool(differences(small, large.problem, large.strategy))
+            key = (small.run.id, kind_of(large.facts.model, large.facts.cluster) if differs else None)
             if key not in anchors:
                 anchors[key] = _anchor(small, large, theirs)
             found = anchors[key]

@@ -36,8 +36,9 @@ GENERAL = (
     _general("microbatch_seconds", 1e-3, 1.0),
 )
 """
-What small runs say of a device whose calibration has no fitted constants, such as one that was sampled: all kernels and
-all messages by one factor each, and seconds per step and per micro-batch where the calibration has any.
+What small runs say of a device whose calibration has no fitted constants, such as one that was sampled.
+
+All kernels have one factor, all messages another; seconds per step and micro-batch vary where the calibration has any.
 """
 
 

@@ -30,7 +30,7 @@ class TestPairs:
         """Source, model, device and precision are the same; layers and devices are no fewer, and not both equal."""
         pairs = list(siblings(table[0]))
 
-        assert {small.run.source.split()[0] for small, _ in pairs} == {"NVIDIA", "llm-foundry"}
+        assert {small.run.source.split()[0] for small, _ in pairs} == {"NVIDIA", "llm-foundry", "vTrain"}
         for small, large in pairs:
             assert (small.run.source, small.run.model, small.run.device) == (
                 large.run.source,

@@ -1,39 +1,105 @@
 """
 ``python -m benchmarks.traces``: traces replayed, changed and predicted, beside what was measured.
 
-``--record FOLDER`` trains small transformers on this machine, ``--minutes`` long: steps without the profiler, and
-traces of steps with it. Rounds are added to those that the folder has. ``--recorded FOLDER`` prints what it has.
+Real traces are those of a folder (``--traces``). Small transformers are trained and traced on this machine by
+``--record FOLDER``, half an hour during which nothing else should run; ``--recorded FOLDER`` predicts them.
+``--only`` runs some of the parts. The exit code is 0 only if all that was run is as it must be.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.traces import changed, predicting, projected, projected_recorded, replayed, speed
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations
 from benchmarks.traces.recorded.folder import read_recorded
 from benchmarks.traces.recorded.recording import record
+from benchmarks.traces.synthetic import make
+from benchmarks.traces.synthetic.comparison import differences
+from benchmarks.traces.synthetic.drawn import drawn_recipe, with_other_durations
 from costmodel.errors import SpecError, did_you_mean
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "data" / "traces"
+"""Where real traces lie beside the checkout."""
+
+PARTS = {
+    "replay": "real traces, unchanged",
+    "made": "traces of pipelines that a machine of threads and streams made",
+    "changed": "these, changed to another layout",
+    "speed": "reading, graph and replay, a change",
+    "projected": "published runs, from smaller ones",
+    "recorded": "small transformers recorded on this machine, predicted from one another",
+}
+
+MADE_JOBS = 40
 
 
 def main() -> int:
     """Do what is asked; return the exit code."""
-    parser = _parser()
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     try:
         if arguments.record:
-            chosen = _chosen(arguments.only)
+            chosen = _chosen(arguments.names)
             record(chosen, arguments.record, minutes=arguments.minutes, rounds=arguments.rounds)
-        elif arguments.recorded:
-            print("\n".join(recorded_lines(arguments.recorded)))
-        else:
-            parser.error("nothing to do: --record or --recorded.")
+            return 0
+        return int(not all(_part(name, arguments) for name in arguments.only))
     except (SpecError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+
+
+def _part(name: str, arguments: argparse.Namespace) -> bool:
+    """Run one part and print it; whether all of it is as it must be."""
+    print(f"--- {name}: {PARTS[name]}", flush=True)
+    begin, holds = time.perf_counter(), []
+    for line in _lines(name, arguments):
+        if isinstance(line, bool):
+            holds.append(line)
+        else:
+            print(line, flush=True)
+    good = all(holds)
+    print(f"{'ok' if good else 'NOT REACHED'}, {time.perf_counter() - begin:.0f} s\n", flush=True)
+    return good
+
+
+def _lines(name: str, arguments: argparse.Namespace) -> Iterator[str | bool]:
+    folder: Path = arguments.traces
+    if name in ("replay", "speed") and not folder.is_dir():
+        yield f"skipped: there is no folder {folder} with traces."
+        return
+    if name == "replay":
+        yield from replayed.report(folder)
+    elif name == "made":
+        yield from made_lines()
+    elif name == "changed":
+        yield from changed.report()
+    elif name == "speed":
+        yield from speed.report(folder / replayed.DEEPSEEK)
+    elif name == "projected":
+        yield projected.report()
+    else:
+        if not arguments.recorded:
+            yield "skipped: --record FOLDER records small transformers, --recorded FOLDER predicts them."
+            return
+        yield from recorded_lines(arguments.recorded)
+        yield from predicting.report(arguments.recorded)
+        yield projected_recorded.recorded_report(arguments.recorded)
+
+
+def made_lines() -> Iterator[str | bool]:
+    """How many random jobs are replayed to the nanosecond, with their own and with other durations."""
+    exact = 0
+    for seed in range(MADE_JOBS):
+        recipe = drawn_recipe(seed)
+        made, other = make(recipe), make(with_other_durations(recipe))
+        found = [differences(made, step) for step in range(recipe.num_steps)] + [differences(made, other=other)]
+        exact += not any(one.any for one in found)
+    yield f"{exact} of {MADE_JOBS} random jobs exact: each step, and the first one with other durations."
+    yield exact == MADE_JOBS
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,8 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="record steps of this machine into this folder")
     parser.add_argument("--minutes", type=float, default=12.0, help="how long (default: 12)")
     parser.add_argument("--rounds", type=int, default=5, help="over all configurations, at most (default: 5)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these configurations")
-    parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="print what this folder has")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="record only these configurations")
+    parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="predict what this folder has")
+    parser.add_argument("--traces", type=Path, default=TRACES, metavar="FOLDER", help="real traces")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART", help=", ".join(PARTS))
     return parser
 
 

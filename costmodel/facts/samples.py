@@ -208,6 +208,8 @@ class Samples:
         What was learned of each kind of operator and pass.
     collectives
         What was learned of collectives; None: nobody sampled them.
+    origin
+        What the report calls them: ``samples`` measured alone, or a ``trace`` of a training step.
     sources
         Where the numbers come from.
     """
@@ -215,4 +217,5 @@ class Samples:
     machine: str
     operators: tuple[SampledOperator, ...] = ()
     collectives: SampledFabric | None = None
+    origin: Literal["samples", "trace"] = "samples"
     sources: dict[str, str] = field(default_factory=dict, hash=False)

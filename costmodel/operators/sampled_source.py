@@ -175,11 +175,14 @@ class SampledSource:
         Times of all other operators.
     name
         The device.
+    samples_name
+        What its samples are called.
     """
 
     passes: SampledPasses
     otherwise: Roofline
     name: str
+    samples_name: str = "samples"
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass."""
@@ -198,7 +201,7 @@ class SampledSource:
     def origin(self, operator: Operator) -> str:
         """That it was sampled on the device, or who timed it otherwise."""
         is_sampled = self.is_sampled(operator)
-        return f"samples of {self.name}" if is_sampled else self.otherwise.origin(operator)
+        return f"{self.samples_name} of {self.name}" if is_sampled else self.otherwise.origin(operator)
 
     def is_sampled(self, operator: Operator) -> bool:
         """Whether samples time both passes of an operator."""

@@ -161,4 +161,5 @@ def sampled_source(
         passes=sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS),
         otherwise=modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs),
         name=device.name,
+        samples_name=device.calibration.samples.origin,
     )

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from costmodel.traces.events import UNKNOWN
-from costmodel.traces.graph import ExecutionGraph
+from costmodel.traces.graph import ExecutionGraph, Kind
 from costmodel.traces.replay import Replayed
+
+PathKind: TypeAlias = Literal["host", "computation", "copy", "communication", "gap"]
+"""
+What a part of the path is: work of a thread, kernels that compute, copies between host and device, communication.
+
+``gap``: the time between a launch and its task, or between one task on a device and the next.
+"""
+
+KINDS: Mapping[int, PathKind] = {
+    Kind.HOST: "host",
+    Kind.COMPUTE: "computation",
+    Kind.COPY: "copy",
+    Kind.COMMUNICATION: "communication",
+}
+
+BETWEEN_CALLS = "between the calls of a thread"
+LAUNCH_OR_GAP = "launches, and gaps between tasks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,3 +77,56 @@ def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
         found.append(Step(task=task, begin=begin, end=end))
         task, until = cause, begin
     return tuple(reversed(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PathPart:
+    """
+    All pieces of the critical path with one name.
+
+    Parameters
+    ----------
+    name, kind
+        Of the tasks; ``BETWEEN_CALLS`` and ``LAUNCH_OR_GAP`` are what lies between them.
+    num_tasks
+        Number of pieces.
+    nanoseconds
+        That they take of the iteration.
+    """
+
+    name: str
+    kind: PathKind
+    num_tasks: int
+    nanoseconds: int
+
+
+def path_parts(graph: ExecutionGraph, times: Replayed, path: Sequence[Step]) -> tuple[PathPart, ...]:
+    """
+    What the critical path consists of, the longest part first; together they are the iteration.
+
+    Of the path the last stretch counts that is as long as the iteration: what came before, the host did ahead.
+
+    Parameters
+    ----------
+    graph, times, path
+        A graph, its replay and the critical path of both.
+    """
+    earliest = path[-1].end - times.iteration
+    counts: Counter[tuple[str, PathKind]] = Counter()
+    sums: Counter[tuple[str, PathKind]] = Counter()
+
+    def add(name: str, kind: PathKind, nanoseconds: int) -> None:
+        if nanoseconds > 0:
+            counts[name, kind] += 1
+            sums[name, kind] += nanoseconds
+
+    for step in path:
+        kind = KINDS[int(graph.tasks.kind[step.task])]
+        begin, end = max(step.begin, earliest), max(step.end, earliest)
+        own = max(0, min(end, int(times.end[step.task])) - max(begin, int(times.start[step.task])))
+        add(graph.names[graph.tasks.name[step.task]], kind, own)
+        add(*(BETWEEN_CALLS, "host") if kind == "host" else (LAUNCH_OR_GAP, "gap"), end - begin - own)
+    return tuple(
+        PathPart(name=name, kind=kind, num_tasks=counts[name, kind], nanoseconds=nanoseconds)
+        for (name, kind), nanoseconds in sums.most_common()
+    )

@@ -110,7 +110,8 @@ class Message:
     ----------
     operation
         ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``send``, ``recv``,
-        ``barrier``, ``dispatch``, ``combine``; "" where a rule knows that it communicates, but not how.
+        ``barrier``, ``reduce``, ``gather``, ``scatter``, ``dispatch``, ``combine``, ``notify`` (what experts' exchanges
+        tell each other in front); "" where a rule knows that it communicates, but not how.
     group, description, ranks, num_ranks
         Name of the process group, what the framework says that it is for, its ranks and their number.
     elements_in, elements_out, dtype

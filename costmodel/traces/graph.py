@@ -49,6 +49,8 @@ class Dependency(IntEnum):
     """A thread waits for another one."""
     ADDED = 3
     """Somebody asked for it."""
+    PROCESSORS = 4
+    """A kernel finds no free processor until another stream's ends."""
 
 
 class RankTrack(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.errors import SpecError
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 
 Found: TypeAlias = Literal["steps", "optimizer", "repetition", "whole"]
@@ -97,6 +98,31 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     if len(trace.events) == 0:
         return ()
     return _by_steps(trace) or _by_updates(trace) or _by_repetition(trace) or (_whole(trace),)
+
+
+def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
+    """
+    An iteration of a trace.
+
+    Parameters
+    ----------
+    trace
+        What the profiler recorded.
+    number
+        Which, from 0; by default the last one that another follows, else the last.
+
+    Raises
+    ------
+    SpecError
+        If there is no such iteration.
+    """
+    found = iterations(trace)
+    if number is None:
+        followed = [one for one in found if one.followed]
+        return followed[-1] if followed else found[-1]
+    if not 0 <= number < len(found):
+        raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
+    return found[number]
 
 
 def main_thread(trace: Trace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
@@ -29,18 +29,15 @@ CATEGORIES: Mapping[int, str] = {
 }
 """What PyTorch's profiler calls each."""
 
-WITH_CORRELATION = (Category.CALL, *ON_STREAMS, Category.SYNCHRONIZATION)
-NUMBERS: Mapping[int, dict[str, str]] = {
-    category: {"External id": "external"}
-    | ({"correlation": "correlation"} if category in WITH_CORRELATION else {})
-    | ({"bytes": "nbytes"} if category in (Category.COPY, Category.FILL) else {})
-    | ({"Sequence number": "sequence", "Fwd thread id": "forward_thread"} if category == Category.OPERATOR else {})
-    for category in Category
+NUMBERS = {
+    "External id": "external",
+    "correlation": "correlation",
+    "Sequence number": "sequence",
+    "Fwd thread id": "forward_thread",
+    "bytes": "nbytes",
 }
-"""Numbers that the events of each category have: what the profiler calls them, and which column they are."""
+"""Numbers of an event: what the profiler calls them, and which column they are."""
 
-WITHOUT_MESSAGE = frozenset((Category.CALL, Category.SYNCHRONIZATION))
-WITH_OPERANDS = frozenset((Category.OPERATOR, Category.ANNOTATION, Category.DEVICE_ANNOTATION, Category.MODULE))
 KIND_OF_WAIT = {of: kind for kind, of in sorted(WAITS.items(), reverse=True)}
 
 FASTEST = 1
@@ -56,8 +53,8 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     """
     Write a trace that :func:`~costmodel.traces.reading.read_trace` reads as the same columns, and Perfetto shows.
 
-    Arrows from launches to kernels, and names of threads and streams, are there for readers. What a category does not
-    have, such as the grid of an operator, is not written.
+    Arrows from launches to kernels, and names of threads and streams, are there for people. Grids of what is no kernel,
+    bytes of what is no copy, and waits of what does not wait, are not read again.
 
     Parameters
     ----------
@@ -192,29 +189,24 @@ class _Arguments:
     """What the profiler writes as the arguments of an event."""
 
     def __init__(self, trace: Trace) -> None:
-        self._operands = [{"Input Dims": one.sizes, "Input type": one.dtypes} for one in trace.operands]
-        self._blocks = [_blocks(one) for one in trace.blocks]
-        self._messages = [_message(one) for one in trace.messages]
-        self._waits = [_wait(one) for one in trace.waits]
+        self._tables: Mapping[str, Sequence[Plain]] = {
+            "operands": [{"Input Dims": one.sizes, "Input type": one.dtypes} for one in trace.operands],
+            "blocks": [_blocks(one) for one in trace.blocks],
+            "message": [_message(one) for one in trace.messages],
+            "wait": [_wait(one) for one in trace.waits],
+        }
         self._tracks = trace.tracks
 
     def of(self, row: Mapping[str, int]) -> Plain:
-        """Of an event as a row."""
-        category = row["category"]
-        numbers = {name: row[column] for name, column in NUMBERS[category].items() if row[column] != UNKNOWN}
-        if "Fwd thread id" in numbers:
-            numbers["Sequence number"] = row["sequence"]
-        found: Plain = numbers
-        if category in ON_STREAMS:
+        """Of an event as a row: whatever is known."""
+        found: Plain = {name: row[column] for name, column in NUMBERS.items() if row[column] != UNKNOWN}
+        if "Fwd thread id" in found:
+            found["Sequence number"] = row["sequence"]
+        if row["category"] in ON_STREAMS:
             found |= self._stream(row["track"])
-        if category in WITH_OPERANDS and row["operands"] != UNKNOWN:
-            found |= self._operands[row["operands"]]
-        if category == Category.KERNEL and row["blocks"] != UNKNOWN:
-            found |= self._blocks[row["blocks"]]
-        if category not in WITHOUT_MESSAGE and row["message"] != UNKNOWN:
-            found |= self._messages[row["message"]]
-        if category == Category.SYNCHRONIZATION and row["wait"] != UNKNOWN:
-            found |= self._waits[row["wait"]]
+        for column, table in self._tables.items():
+            if row[column] != UNKNOWN:
+                found |= table[row[column]]
         return found
 
     def _stream(self, place: int) -> Plain:

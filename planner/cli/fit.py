@@ -50,14 +50,15 @@ def run_fit(arguments: argparse.Namespace) -> int:
         from planner.sampling.table import read_samples
 
         samples = read_samples(arguments.samples, notify=lambda text: print(f"planner: {text}", file=sys.stderr))
-        facts = _facts(arguments.facts) if arguments.facts else None
+        facts = read_facts(arguments.facts) if arguments.facts else None
         found = fitted_device(samples, name=arguments.output.stem, facts=facts)
     write(device_text(found.entry), arguments.output)
     write(fitted_text(found, str(arguments.output)), None)
     return EXIT_SOME_UNLEARNED if found.unlearned else 0
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
+    """Entries of a device that somebody states in a file."""
     from planner.jobs.document import parse, read_text
 
     found = parse(read_text(path), str(path))

@@ -17,7 +17,7 @@ from costmodel.validation import build, shown
 from planner.profiles.fabric import sampled_fabric, unlearned_collectives
 from planner.profiles.learning import FEWEST
 from planner.profiles.operators import Unlearned, rounded, sampled_operators
-from planner.sampling.samples import Machine, Sample, Sizes
+from planner.sampling.samples import TRACED, Machine, Sample, Sizes
 from planner.sampling.work import least_flops, moved_bytes
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
@@ -152,6 +152,7 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
         "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
         "operators": [_plain(one) for one in operators],
         **({"collectives": _plain(collectives)} if collectives else {}),
+        **({"origin": "trace"} if machine.software.startswith(TRACED) else {}),
         "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
     }
     catalog.device_of(entry, "facts")
@@ -280,11 +281,12 @@ def _fastest(
 
 
 def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The fastest matmul of each dtype, in FLOP/s: MFU of a device without a datasheet refers to it."""
+    """The fastest matmul of each dtype in FLOP/s, of large ones if there are any: MFU without a datasheet needs it."""
     dtypes = dict.fromkeys(one.point.dtype for one in samples if one.point.operator == "matmul")
+    of_dtype = {dtype: [one for one in samples if one.point.dtype == dtype] for dtype in dtypes}
     rates = {
-        dtype: _fastest([one for one in samples if one.point.dtype == dtype], ("matmul",), least_flops, LARGE_FLOPS)
-        for dtype in dtypes
+        dtype: _fastest(own, ("matmul",), least_flops, LARGE_FLOPS) or _fastest(own, ("matmul",), least_flops, 0.0)
+        for dtype, own in of_dtype.items()
     }
     return {dtype: rounded(rate) for dtype, rate in rates.items() if rate}
 

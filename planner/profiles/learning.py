@@ -30,6 +30,9 @@ LENGTHS = (0.1, 100.0)
 FEWEST = 3
 """Samples from which anything is learned: a rate and a least time have two unknowns."""
 
+LEAST_SHARE = 1e-3
+"""Share of the least time of fewer samples that a kernel takes whatever its size: it is not known, so hardly any."""
+
 FEW = 8
 """Samples below which lengths and variances are not chosen, but assumed."""
 
@@ -38,7 +41,12 @@ ASSUMED_LENGTH, ASSUMED_VARIANCE, ASSUMED_NOISE = 3.0, 0.05, 1e-3
 
 
 def learned(
-    shapes: Shapes, seconds: Rows, families: Sequence[Hashable], *, base: SampledTimes | None = None
+    shapes: Shapes,
+    seconds: Rows,
+    families: Sequence[Hashable],
+    *,
+    base: SampledTimes | None = None,
+    fewest: int = FEWEST,
 ) -> SampledTimes:
     """
     Times learned from samples of one kind of operator on one device.
@@ -52,15 +60,18 @@ def learned(
     base
         Another device's times: the difference from them is learned, where that is closer on families left out than
         learning from the samples alone.
+    fewest
+        Samples from which on anything is learned. Fewer than ``FEWEST`` say one rate: times grow with the work, and how
+        far they are off on other shapes is assumed.
 
     Raises
     ------
     SpecError
-        If there are fewer than ``FEWEST`` samples, or scikit-learn is not installed.
+        If there are fewer than ``fewest`` samples, or scikit-learn is not installed.
     """
-    if len(seconds) < FEWEST:
+    if len(seconds) < fewest:
         problem = f"{len(seconds)} of one kind of operator are too few."
-        raise SpecError("samples", problem, f"At least {FEWEST} are needed.")
+        raise SpecError("samples", problem, f"At least {fewest} are needed.")
     rates = estimated_rates(shapes, seconds)
     alone = SampledTimes(
         rates=rates, processes=(), lowest=np.min(shapes.features, axis=0), highest=np.max(shapes.features, axis=0)
@@ -79,6 +90,9 @@ def _beyond(
     """Times that know how samples differ from a start; before them the mean error of families that were left out."""
     differences = np.log(seconds / start.seconds(shapes))
     process = tuned(shapes.features, differences)
+    if len(seconds) < FEWEST:
+        assumed = float(np.sqrt(process.variance))
+        return assumed, replace(start, processes=(*start.processes, process), left_out_error=assumed)
     errors, deviations = left_out(process, shapes.features, differences, families)
     times = replace(
         start,
@@ -98,9 +112,12 @@ def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     SpecError
         If SciPy is not installed.
     """
-    optimize = _imported("scipy.optimize")
     computes = bool(np.any(shapes.flops > 0))
     smallest = float(np.min(seconds))
+    if len(seconds) < FEWEST:
+        fastest = [float(np.max(amount / seconds)) for amount in (shapes.flops if computes else 1.0, shapes.nbytes)]
+        return _rates(np.log([*fastest, LEAST_SHARE * smallest]), computes)
+    optimize = _imported("scipy.optimize")
     start = np.log(
         [
             float(np.quantile(shapes.flops / seconds, 0.95)) if computes else 1.0,

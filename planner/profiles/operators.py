@@ -14,7 +14,7 @@ from costmodel.operators.sampled import SampledTimes
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
 from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS
 from planner.profiles.learning import FEWEST, learned
-from planner.sampling.samples import COLLECTIVES, OPERATORS, Sample
+from planner.sampling.samples import COLLECTIVES, OPERATORS, TRACED, Sample
 
 NUM_SUPPORT = 160
 """Support points of an operator in a file: 100 of them leave a twentieth more of the error."""
@@ -62,6 +62,8 @@ def sampled_operators(
     """
     What a device's file says of each operator, pass and dtype, and of which it says nothing.
 
+    A trace has few shapes of each, but those of a job: of recorded operators one is enough.
+
     Parameters
     ----------
     samples
@@ -91,13 +93,14 @@ def sampled_operators(
 def _learned(key: tuple[str, str, str], group: Sequence[Sample], num_processors: int) -> SampledOperator | Unlearned:
     operator, of_pass, dtype = key
     name = " ".join(key)
-    if len(group) < FEWEST:
+    fewest = 1 if group[0].machine.software.startswith(TRACED) else FEWEST
+    if len(group) < fewest:
         return Unlearned(name=name, reason=f"{len(group)} samples; at least {FEWEST} are needed")
     needs = OPERATORS[operator].needs
     sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
     shapes = sampled_shapes(operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors)
     seconds = np.array([one.timing.seconds for one in group])
-    times = learned(shapes, seconds, families(operator, sizes))
+    times = learned(shapes, seconds, families(operator, sizes), fewest=fewest)
     if times.left_out_error > MOST_ERROR:
         reason = f"samples contradict each other: families left out are {times.left_out_error:.0%} off in the median"
         return Unlearned(name=name, reason=reason)

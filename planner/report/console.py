@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from planner.report.document import AnyReport
 from planner.report.section import Section
@@ -16,7 +16,12 @@ GAP = "  "
 
 def console_text(report: AnyReport) -> str:
     """All sections, an empty line between them."""
-    return "\n\n".join("\n".join(_lines(section)) for section in all_sections(report)) + "\n"
+    return sections_text(all_sections(report))
+
+
+def sections_text(sections: Iterable[Section]) -> str:
+    """Sections as text, an empty line between them."""
+    return "\n\n".join("\n".join(_lines(section)) for section in sections) + "\n"
 
 
 def _lines(section: Section) -> Iterator[str]:

@@ -12,6 +12,10 @@ DTYPES = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
 """Dtypes of the cost model, and that of optimizer states. What is only moved has one, too."""
 
 
+TRACED = "profiler trace"
+"""How the software of a machine begins whose samples were recorded in a training step, instead of measured alone."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
     """

@@ -126,10 +126,15 @@ def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> 
             name=f"{part.name} communication",
             share=part.exposed_seconds / step,
             relative_deviation=float(times.relative_deviation(kind, **case)) if times and known else ROOFLINE_DEVIATION,
-            origin=f"{'samples' if known else 'networks'} of {cluster.device.name}",
+            origin=f"{_samples_name(cluster) if known else 'networks'} of {cluster.device.name}",
             is_sampled=known,
             is_outside=bool(times.is_outside(kind, **case)) if times and known else False,
         )
+
+
+def _samples_name(cluster: Cluster) -> str:
+    samples = cluster.device.calibration.samples
+    return samples.origin if samples else "samples"
 
 
 def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
 
 from benchmarks.traces.synthetic.machine import (
     Await,
@@ -171,7 +170,7 @@ class Calls:
 
     # --- threads and their stretches
 
-    def hand_over(self, thread: Literal["main", "autograd"]) -> None:
+    def hand_over(self, thread: str) -> None:
         """Another thread goes on; this one does nothing until it gets the hand back."""
         self.num_signals += 1
         self.do(Signal(self.num_signals))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
 from benchmarks.traces.synthetic.machine import Lags
 from benchmarks.traces.synthetic.recipe import Recipe, Work
+from costmodel.errors import SpecError
 from costmodel.pipelines.orders import ONE_CHUNK, has_order
 from costmodel.strategy import V_SHAPED, Schedule
 
-MOST_RANKS, MOST_PASSES = 16, 400
-"""Size of a drawn job: ranks, and forward passes of all of them in a step."""
+MOST_RANKS, MOST_LAYERS = 16, 300
+"""Size of a drawn job: ranks, and layers times micro-batches of all replicas and tp ranks."""
 
 
 class Range(NamedTuple):
@@ -22,6 +23,14 @@ class Range(NamedTuple):
 
     least: int
     most: int
+
+
+KERNELS, COMMUNICATIONS = Range(5_000, 90_000), Range(10_000, 60_000)
+CALLS, SLOW_CALLS = Range(1_500, 6_000), Range(8_000, 40_000)
+"""Of hosts that are ahead of their devices, and of hosts that mostly are not."""
+
+OTHER_SEEDS = 1_000_000
+"""What the seed of a job's other durations has more than its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +47,9 @@ class DrawnDurations:
     """
 
     seed: int
-    kernels: Range = Range(5_000, 90_000)
-    communications: Range = Range(10_000, 60_000)
-    calls: Range = Range(1_500, 6_000)
+    kernels: Range = KERNELS
+    communications: Range = COMMUNICATIONS
+    calls: Range = CALLS
 
     def __call__(self, work: Work) -> int:
         """Nanoseconds of a piece of work."""
@@ -69,18 +78,18 @@ class SteadyDurations:
     """
 
     seed: int
-    kernels: Range = Range(5_000, 90_000)
-    calls: Mapping[str, int]
+    kernels: Range = KERNELS
+    calls: Mapping[str, int] = field(default_factory=dict)
     latency: int = 3_000
     bytes_per_nanosecond: int = 400
 
     def __call__(self, work: Work) -> int:
-        """
+        r"""
         Nanoseconds of a piece of work.
 
-        .. math:: t = 2 (n - 1) (\\alpha + V / (n \\beta))
+        .. math:: t = 2 (n - 1) (\alpha + V / (n \beta))
 
-        of an all-reduce of V bytes over a ring of n ranks; :math:`\\alpha + V / \\beta` of a send.
+        of an all-reduce of V bytes over a ring of n ranks; :math:`\alpha + V / \beta` of a send.
         """
         nbytes, number = 2 * work.elements, len(work.ranks)
         if work.ranks and work.group.startswith(("forward", "backward")):
@@ -97,20 +106,41 @@ def _number(seed: int, what: object) -> int:
     return int.from_bytes(blake2b(f"{seed} {what!r}".encode(), digest_size=8).digest(), "big")
 
 
-def drawn_recipe(seed: int) -> Recipe:
-    """A random job: any pipeline, with or without overlap, its devices or its hosts slower."""
+def drawn_recipe(seed: int, *, most_layers: int = MOST_LAYERS) -> Recipe:
+    """
+    A random job: any pipeline, with or without overlap, its devices or its hosts slower.
+
+    Parameters
+    ----------
+    seed
+        Other seeds, other jobs.
+    most_layers
+        Number of layers times micro-batches, of all replicas and tp ranks, that it has at most.
+    """
     chooser = random.Random(seed)
-    slow_hosts = chooser.random() < 0.4
-    calls = Range(8_000, 40_000) if slow_hosts else Range(1_500, 6_000)
-    pipeline = _drawn_pipeline(chooser)
-    stages = pipeline["pp"] * (1 if pipeline["schedule"] in ONE_CHUNK else pipeline["vpp"])
-    dp = chooser.randint(1, max(1, min(3, MOST_RANKS // pipeline["pp"])))
+    while True:
+        recipe = _drawn(chooser, seed)
+        if recipe is not None and recipe.dp * recipe.tp * recipe.num_microbatches * recipe.num_layers <= most_layers:
+            return recipe
+
+
+def _drawn(chooser: random.Random, seed: int) -> Recipe | None:
+    """A random job; None where its schedule has no order."""
+    schedule = chooser.choice([Schedule.ONE_F_ONE_B] * 6 + [one for one in Schedule if one != Schedule.ONE_F_ONE_B])
+    pp, num_microbatches = chooser.randint(1, 8), chooser.randint(1, 16)
+    vpp = 2 if schedule in V_SHAPED else 1 if schedule in ONE_CHUNK or pp == 1 else chooser.randint(1, 3)
+    dp, tp = chooser.randint(1, 3), chooser.choice([1, 1, 2])
+    if pp * dp * tp > MOST_RANKS or not has_order(schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches):
+        return None
     return Recipe(
-        duration=DrawnDurations(seed=seed, calls=calls),
-        **pipeline,
+        duration=DrawnDurations(seed=seed, calls=chooser.choice([CALLS, CALLS, SLOW_CALLS])),
+        schedule=schedule,
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=num_microbatches,
         dp=dp,
-        tp=2 if pipeline["pp"] * dp * 2 <= MOST_RANKS and chooser.random() < 0.3 else 1,
-        num_layers=stages * chooser.randint(1, 2) + chooser.randint(0, stages - 1),
+        tp=tp,
+        num_layers=pp * vpp * chooser.randint(1, 2) + chooser.randint(0, pp * vpp - 1),
         num_steps=chooser.randint(2, 3),
         overlap_p2p=chooser.random() < 0.6,
         overlap_gradients=chooser.random() < 0.6,
@@ -124,11 +154,21 @@ def drawn_recipe(seed: int) -> Recipe:
     )
 
 
-def _drawn_pipeline(chooser: random.Random) -> dict:
-    while True:
-        schedule = chooser.choice([Schedule.ONE_F_ONE_B] * 6 + [one for one in Schedule if one != Schedule.ONE_F_ONE_B])
-        pp, microbatches = chooser.randint(1, 8), chooser.randint(1, 16)
-        vpp = 2 if schedule in V_SHAPED else 1 if schedule in ONE_CHUNK else chooser.randint(1, 3)
-        possible = has_order(schedule, pp=pp, vpp=vpp, num_microbatches=microbatches)
-        if possible and (vpp == 1 or pp > 1) and pp * vpp * microbatches <= MOST_PASSES // 2:
-            return {"schedule": schedule, "pp": pp, "vpp": vpp, "num_microbatches": microbatches}
+def with_other_durations(recipe: Recipe) -> Recipe:
+    """A drawn job whose work takes other random times, drawn between the same ones."""
+    drawn = recipe.duration
+    if not isinstance(drawn, DrawnDurations):
+        raise SpecError("duration", "is not drawn at random.")
+    return replace(recipe, duration=replace(drawn, seed=drawn.seed + OTHER_SEEDS))
+
+
+def before_and_after(seed: int) -> tuple[Recipe, Recipe]:
+    """
+    A job on dp 8 and pp 4, and the same one on dp 16 and pp 8: half as many micro-batches, twice as many stages.
+
+    Whatever is the same takes equally long, messages what their bytes say: the traces of the one say all of the other.
+    """
+    before = Recipe(
+        duration=SteadyDurations(seed=seed), pp=4, dp=8, num_microbatches=8, num_layers=16, annotations=True
+    )
+    return before, replace(before, pp=8, dp=16, num_microbatches=4)

@@ -1,8 +1,8 @@
 """
 A machine of threads and streams, run one call after the other: the oracle of whoever learns from traces.
 
-It asks every thread and every stream again and again whether its next thing can begin, until all is done. It knows no
-graph and no formula, only these rules:
+Threads and streams go on until they wait for something, and again when that has happened, until all is done. It knows
+no graph and no formula, only these rules:
 
 - A thread runs its calls one after the other.
 - A stream runs its kernels in the order in which they were put on it, ``gap`` after the one before, no earlier than
@@ -15,7 +15,7 @@ graph and no formula, only these rules:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
@@ -221,6 +221,9 @@ class Machine:
         self.signals: dict[tuple[int, int], tuple[int, tuple[Event, Reason] | None]] = {}
         self.collectives: dict[tuple[str, int], list[Event]] = defaultdict(list)
         self.events: list[Event] = []
+        self.ready: deque[_Thread | _Stream] = deque(self.threads)
+        self.blocked: dict[Event | tuple[int, int], list[_Thread | _Stream]] = defaultdict(list)
+        """Who goes on when an event has ended, or a signal was given to a thread of a rank."""
 
     def run(self) -> list[Event]:
         """
@@ -236,32 +239,32 @@ class Machine:
         RuntimeError
             If ranks wait for each other for ever.
         """
-        moved = True
-        while moved:
-            moved = False
-            for thread in self.threads:
-                while thread.place < len(thread.program) and self._step(thread, thread.program[thread.place]):
-                    thread.place += 1
-                    moved = True
-            for stream in self.streams.values():
-                while stream.num_ended < len(stream.kernels) and self._start(stream):
-                    stream.num_ended += 1
-                    moved = True
+        while self.ready:
+            one = self.ready.popleft()
+            if isinstance(one, _Thread):
+                while one.place < len(one.program) and self._step(one, one.program[one.place]):
+                    one.place += 1
+            else:
+                while one.num_ended < len(one.kernels) and self._start(one, one.kernels[one.num_ended]):
+                    one.num_ended += 1
         stuck = [thread.lane for thread in self.threads if thread.place < len(thread.program)]
         stuck += [lane for lane, stream in self.streams.items() if stream.num_ended < len(stream.kernels)]
         if stuck:
             raise RuntimeError(f"These wait for ever: {stuck}.")
         return self.events
 
-    def _start(self, stream: _Stream) -> bool:
+    def _has_happened(self, what: Event | tuple[int, int]) -> None:
+        self.ready.extend(self.blocked.pop(what, ()))
+
+    def _start(self, stream: _Stream, kernel: Event) -> bool:
         """Start the next kernel of a stream, if all that it waits for has ended; whether it has ended."""
-        kernel = stream.kernels[stream.num_ended]
         if kernel.start is None:
             begins = [kernel.earliest]
             for other, why in kernel.after:
                 if why == "launch":
                     continue
                 if other.end is None:
+                    self.blocked[other].append(stream)
                     return False
                 begins.append(other.end + (self.lags.gap if why == "stream" else 0))
             kernel.start = max(begins)
@@ -269,6 +272,9 @@ class Machine:
                 self._join(self.collectives[kernel.collective], kernel)
             else:
                 kernel.end = kernel.start + kernel.duration
+                self._has_happened(kernel)
+        if kernel.end is None:
+            self.blocked[kernel].append(stream)
         return kernel.end is not None
 
     def _join(self, others: list[Event], kernel: Event) -> None:
@@ -279,6 +285,7 @@ class Machine:
             for one in others:
                 one.end = max(starts) + one.duration
                 one.after += [(other, "collective") for other in others if other is not one]
+                self._has_happened(one)
 
     def _step(self, thread: _Thread, instruction: Instruction) -> bool:
         """Do one instruction, if it can be done now."""
@@ -295,8 +302,10 @@ class Machine:
                 self.events.append(event)
             case Signal(token):
                 self.signals[rank, token] = thread.clock, thread.before
+                self._has_happened((rank, token))
             case Await(token):
                 if (rank, token) not in self.signals:
+                    self.blocked[rank, token].append(thread)
                     return False
                 clock, before = self.signals[rank, token]
                 thread.clock = max(thread.clock, clock + self.lags.handoff)
@@ -326,6 +335,8 @@ class Machine:
         stream.kernels.append(kernel)
         self.events.append(kernel)
         self._call(thread, event)
+        if stream.num_ended == len(stream.kernels) - 1:
+            self.ready.append(stream)
 
     def _synchronize(self, thread: _Thread, event: Event, stream: str | None, shown: Event) -> bool:
         rank = thread.lane.rank
@@ -333,6 +344,7 @@ class Machine:
         awaited = [one for lane in lanes for one in self.streams[lane].contents()]
         ends = [one.end for one in awaited if one.end is not None]
         if len(ends) < len(awaited):
+            self.blocked[next(one for one in awaited if one.end is None)].append(thread)
             return False
         event.after = [(one, "synchronize") for one in awaited]
         self._call(thread, event, until=ends)

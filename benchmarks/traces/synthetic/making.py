@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.traces.synthetic.calls import AUTOGRAD, MAIN
 from benchmarks.traces.synthetic.machine import Event, Lane, Machine
 from benchmarks.traces.synthetic.recipe import Recipe
 from benchmarks.traces.synthetic.steps import programs
-from benchmarks.traces.synthetic.truth import Place, Truth, span, truth_of
-from costmodel.traces.events import UNKNOWN, Device, Events, Integers, Message, Trace, Track
+from benchmarks.traces.synthetic.truth import Truth, span, truth_of
+from costmodel.traces.events import UNKNOWN, Device, Events, Integers, Message, Operands, Trace, Track, Wait
 
 DEVICES_PER_NODE = 8
 DEVICE = Device("NVIDIA H100 80GB HBM3", 132, 85_899_345_920)
@@ -67,12 +68,10 @@ def make(recipe: Recipe) -> Made:
         by_rank[event.lane.rank].append(event)
     for own in by_rank.values():
         own.sort(key=lambda one: (span(one)[0], -span(one)[1]))
-    places = {id(one): Place(rank, row) for rank, own in by_rank.items() for row, one in enumerate(own)}
-    begins = {rank: span(own[0])[0] for rank, own in by_rank.items()}
     return Made(
         recipe=recipe,
         traces=tuple(_trace(recipe, rank, own) for rank, own in by_rank.items()),
-        truth=truth_of(events, places, begins),
+        truth=truth_of(by_rank),
     )
 
 
@@ -85,31 +84,35 @@ class _Table(Generic[T]):
     def place(self, value: T | None) -> int:
         return UNKNOWN if value is None else self.places.setdefault(value, len(self.places))
 
-    def column(self, values: Iterable[T | None]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    def column(self, values: Iterable[T | None]) -> NDArray[np.int32]:
         return np.array([self.place(one) for one in values], dtype=np.int32)
 
 
 def _trace(recipe: Recipe, rank: int, events: Sequence[Event]) -> Trace:
-    names, tracks, operands, messages, waits = _Table(), _Table(), _Table(), _Table(), _Table()
+    names, tracks, operands = _Table[str](), _Table[Track](), _Table[Operands]()
+    messages, waits = _Table[Message](), _Table[Wait]()
     begin = span(events[0])[0]
-    columns = {
-        "category": np.array([one.category for one in events], dtype=np.int8),
-        "name": names.column(one.name for one in events),
-        "track": tracks.column(_track(one.lane) for one in events),
-        "start": _integers(span(one)[0] - begin for one in events),
-        "duration": _integers(span(one)[1] - span(one)[0] for one in events),
-        "operands": operands.column(one.operands for one in events),
-        "blocks": np.full(len(events), UNKNOWN, dtype=np.int32),
-        "message": messages.column(one.message for one in events),
-        "wait": waits.column(one.wait for one in events),
-    }
-    for column in ("correlation", "external", "sequence", "forward_thread", "nbytes"):
-        columns[column] = _integers(getattr(one, column) for one in events)
+    columns = Events(
+        category=np.array([one.category for one in events], dtype=np.int8),
+        name=names.column(one.name for one in events),
+        track=tracks.column(_track(one.lane) for one in events),
+        start=_integers(span(one)[0] - begin for one in events),
+        duration=_integers(span(one)[1] - span(one)[0] for one in events),
+        correlation=_integers(one.correlation for one in events),
+        external=_integers(one.external for one in events),
+        sequence=_integers(one.sequence for one in events),
+        forward_thread=_integers(one.forward_thread for one in events),
+        operands=operands.column(one.operands for one in events),
+        blocks=np.full(len(events), UNKNOWN, dtype=np.int32),
+        message=messages.column(one.message for one in events),
+        wait=waits.column(one.wait for one in events),
+        nbytes=_integers(one.nbytes for one in events),
+    )
     return Trace(
         source=f"rank {rank}",
         rank=rank,
         world_size=recipe.world_size,
-        events=Events(**columns),
+        events=columns,
         names=tuple(names.places),
         tracks=tuple(tracks.places),
         operands=tuple(operands.places),

@@ -1,6 +1,4 @@
-"""
-The job whose traces are made: its pipeline, its ranks, and the kernels of a layer.
-"""
+"""The job whose traces are made: its pipeline, its ranks, and the kernels of a layer."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ result waits for an event behind the communication, as PyTorch's process groups 
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 from typing import Literal
 
@@ -53,6 +52,7 @@ class _Rank:
         ).tolist()
         self.sequences: dict[tuple[int, int, int, str], int] = {}
         self.received: dict[tuple[Direction, int], int | None] = {}
+        """The event behind each receive that was posted in this step; None where the stage before is here, too."""
         self.unfinished: list[int] = []
         """Events behind the sends and the reductions of gradients of this step."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.traces.synthetic.machine import Event, Reason
-from costmodel.traces.events import ON_STREAMS, Category
+from costmodel.traces.events import ON_STREAMS, Category, Integers
 
 NOT_TASKS = (Category.ANNOTATION, Category.OPERATOR, Category.SYNCHRONIZATION)
 """Events that stand for others, or for a stretch of them."""
@@ -78,31 +81,33 @@ class Truth:
     dependences
         What waits for what.
     critical
-        Of each step, the events that its end depends on, one after the other: none of them could be longer without the
-        step being longer, but for ties.
+        Of each step, the events that its end depends on, one after the other: no kernel of them could be longer without
+        the step being longer. Of a call that launches, only its begin counts.
     begins
         Nanoseconds at which each rank's trace begins, by one clock for all of them.
+    durations
+        Nanoseconds of each event of a rank by itself, without waiting; shape (events,).
     """
 
     iterations: Mapping[tuple[int, int], Iteration]
     dependences: tuple[Dependence, ...]
     critical: tuple[tuple[Place, ...], ...]
     begins: Mapping[int, int]
+    durations: Mapping[int, Integers]
 
 
-def truth_of(events: Sequence[Event], places: Mapping[int, Place], begins: Mapping[int, int]) -> Truth:
+def truth_of(by_rank: Mapping[int, Sequence[Event]]) -> Truth:
     """
     What is true of events that a machine made.
 
     Parameters
     ----------
-    events
-        All of them.
-    places
-        Where each is in the traces, by its ``id``.
-    begins
-        As in :class:`Truth`.
+    by_rank
+        All of each rank, in the order of its trace.
     """
+    events = [event for own in by_rank.values() for event in own]
+    places = {id(one): Place(rank, row) for rank, own in by_rank.items() for row, one in enumerate(own)}
+    begins = {rank: span(own[0])[0] for rank, own in by_rank.items()}
     steps = sorted({event.step for event in events})
     return Truth(
         iterations={key: _iteration(own, begins[key[0]]) for key, own in _by_rank_and_step(events).items()},
@@ -113,6 +118,7 @@ def truth_of(events: Sequence[Event], places: Mapping[int, Place], begins: Mappi
         ),
         critical=tuple(tuple(places[id(one)] for one in critical_path(events, step)) for step in steps),
         begins=begins,
+        durations={rank: np.array([one.duration for one in own], dtype=np.int64) for rank, own in by_rank.items()},
     )
 
 
@@ -183,7 +189,7 @@ def _shares(
             changes += [(min(max(first, start), stop), which, 1), (min(max(last, start), stop), which, -1)]
     changes.sort()
     active, total = [0, 0], {(True, False): 0, (False, True): 0, (True, True): 0, (False, False): 0}
-    for (now, which, change), (then, _, _) in zip(changes, changes[1:], strict=False):
+    for (now, which, change), (then, _, _) in pairwise(changes):
         active[which] += change
         total[active[0] > 0, active[1] > 0] += then - now
     return total[True, False], total[False, True], total[True, True], total[False, False]

@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from costmodel.errors import SpecError
 from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
 from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
 from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from costmodel.traces.iterations import Iteration, iterations
+from costmodel.traces.iterations import chosen_iteration
 
 CLOCKS_DISAGREE = 1_000_000
 """Nanoseconds by which the ends of most collectives may differ between ranks before it is said."""
@@ -40,20 +39,10 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
         If a trace has no such iteration.
     """
     ranks = [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
-    chosen = [_chosen(trace, iteration) for trace in traces]
+    chosen = [chosen_iteration(trace, iteration) for trace in traces]
     parts = [rank_graph(trace, which) for trace, which in zip(traces, chosen, strict=True)]
     begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
     return _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
-
-
-def _chosen(trace: Trace, number: int | None) -> Iteration:
-    found = iterations(trace)
-    if number is None:
-        followed = [one for one in found if one.followed]
-        return followed[-1] if followed else found[-1]
-    if not 0 <= number < len(found):
-        raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
-    return found[number]
 
 
 # --- ranks side by side ------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.background import ASKS, background, background_edges, queue_track
+from costmodel.traces.building.polls import POLLS, polled
 from costmodel.traces.building.streams import Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import pauses, thread_edges
@@ -22,6 +24,9 @@ END_OF_ITERATION = "end of the iteration"
 
 BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
 """Names of copies that leave or enter a device."""
+
+Link: TypeAlias = tuple[int, int, int, Dependency]
+"""An edge: before, after, lag, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +162,7 @@ class _Builder:
 
     # --- edges -------------------------------------------------------------------------------------------------
 
-    def _launches(self) -> list[tuple[int, int, int, Dependency]]:
+    def _launches(self) -> list[Link]:
         lag, found = self.streams.lags.launch, []
         for place in self.places.tolist():
             call = self.task_of_row.get(int(self.streams.call[place]))
@@ -165,16 +170,20 @@ class _Builder:
                 found.append((call, int(self.task_of_place[place]), lag, Dependency.LAUNCH))
         return found
 
-    def _events(self) -> list[tuple[int, int, int, Dependency]]:
+    def _events(self) -> list[Link]:
         lag, of = self.streams.lags.event, self.task_of_place
         pairs = ((int(of[before]), int(of[after])) for before, after in self.streams.waits)
-        return [(before, after, lag, Dependency.EVENT) for before, after in pairs if UNKNOWN not in (before, after)]
+        found = [(before, after, lag, Dependency.EVENT) for before, after in pairs]
+        for before, after, late in self.streams.contended:
+            found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
+        return [one for one in found if UNKNOWN not in one[:2]]
 
-    def _with_threads(self, tasks: Tasks, found: list[tuple[int, int, int, Dependency]]) -> tuple[Tasks, Edges]:
+    def _with_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
         threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
         gap = tasks.gap.copy()
         gap[threads.explained] = 0
         found += self._background(gap)
+        found += self._polls(tasks, gap, found)
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
         edges = Edges(
             before=np.concatenate([columns[0], threads.before]),
@@ -184,7 +193,7 @@ class _Builder:
         )
         return replace(tasks, gap=gap), edges
 
-    def _background(self, gap: Integers) -> list[tuple[int, int, int, Dependency]]:
+    def _background(self, gap: Integers) -> list[Link]:
         """Edges of communication in the background; pauses of the main thread that are waits for it become none."""
         of_main = np.flatnonzero(self.track == self.iteration.thread)
         rows, first = self.background.rows, self.num_host + len(self.places)
@@ -201,6 +210,19 @@ class _Builder:
             *((first + one, task[place], lag, Dependency.THREAD) for one, place, lag in waits),
         ]
 
+    def _polls(self, tasks: Tasks, gap: Integers, found: list[Link]) -> list[Link]:
+        """Edges of kernels that a thread waits for without a call; its pause before the next task becomes none."""
+        operations = [message.operation in POLLS for message in self.trace.messages]
+        kernels = {int(task) for task in np.flatnonzero(tasks.message != UNKNOWN) if operations[tasks.message[task]]}
+        launches = [(before, after) for before, after, _, why in found if why == Dependency.LAUNCH and after in kernels]
+        same = np.flatnonzero(self.track[1:] == self.track[:-1])
+        following = dict(zip(same.tolist(), (same + 1).tolist(), strict=True))
+        ends = np.concatenate([self.end, self.streams.end[self.places], self.events.end[self.background.rows]])
+        times = (dict(enumerate((tasks.start + self.iteration.begin).tolist())), dict(enumerate(ends.tolist())))
+        polls = polled(launches, following, *times) if launches else []
+        gap[[waiting for _, waiting, _ in polls]] = 0
+        return [(kernel, waiting, lag, Dependency.THREAD) for kernel, waiting, lag in polls]
+
     def _num_queues(self) -> int:
         return int(self.background.queue.max(initial=-1)) + 1
 
@@ -215,6 +237,11 @@ class _Builder:
             found.append(
                 f"{self.streams.inferred:,} waits of streams for events do not say which: what had ended last was "
                 "taken. Record with enable_cuda_sync_events=True."
+            )
+        if self.streams.contended:
+            found.append(
+                f"{len(self.streams.contended):,} kernels began late, just when another one freed processors: they are "
+                "taken to have waited for it."
             )
         if self.inferred:
             found.append(

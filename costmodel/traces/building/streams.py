@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left as bisect
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,9 @@ from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Tra
 
 JUST = 10_000
 """Nanoseconds within which something happens just after something else: a few times what an event takes."""
+
+DRAINING = 40_000
+"""Nanoseconds in which the last blocks of a kernel may end, while others begin on the processors that are free."""
 
 SOON = 64
 """Number of launches in which a stream that was made to wait is looked for."""
@@ -77,13 +81,14 @@ class Streams:
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
         """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
-        counted = (self.call != UNKNOWN) & ~self.first
+        counted = self.call != UNKNOWN
         counted[waiting] = False
-        before = np.r_[0, self.end[:-1]]
+        before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
         since = self.start - self.when
         idle = since[counted & (self.when >= before)]
-        launch = _quantile(idle, quantile) if len(idle) else int(since[self.call != UNKNOWN].min(initial=0))
-        gap = _quantile((self.start - before)[counted & (self.when + launch < before)], quantile)
+        launched = since[self.call != UNKNOWN]
+        launch = _quantile(idle, quantile) if len(idle) else int(launched.min()) if len(launched) else 0
+        gap = _quantile((self.start - before)[counted & ~self.first & (self.when + launch < before)], quantile)
         return max(0, launch), max(0, gap)
 
     def _free(self, launch: int, gap: int) -> Integers:
@@ -122,12 +127,50 @@ class Streams:
         number = int(np.searchsorted(self.when[places], moment, side="left"))
         return int(places[number]) if number < len(places) else UNKNOWN
 
+    @cached_property
+    def contended(self) -> list[tuple[int, int, int]]:
+        """
+        Kernels that began late, when one of another stream ended that left them no processors: that one, this one, lag.
+
+        The last blocks of a kernel leave processors free a little before it ends, so that lags may be below zero. Where
+        the profiler did not say how many blocks kernels have, nothing is known.
+        """
+        share = self._share_of_processors()
+        late = (self.start - self._free(self.lags.launch, self.lags.gap) > JUST) & (share > 0)
+        late[[after for _, after in self.waits]] = False
+        large = np.flatnonzero(share > 0)
+        large = large[np.argsort(self.end[large], kind="stable")]
+        ends = self.end[large]
+        found = []
+        for place in np.flatnonzero(late).tolist():
+            begin = int(self.start[place])
+            first, last = np.searchsorted(ends, [begin - JUST, begin + DRAINING]).tolist()
+            others = [
+                one
+                for one in large[first:last].tolist()
+                if self.track[one] != self.track[place]
+                and self.start[one] < begin - DRAINING
+                and share[one] + share[place] > 1
+            ]
+            if others:
+                other = min(others, key=lambda one: abs(int(self.end[one]) - begin))
+                found.append((other, place, begin - int(self.end[other])))
+        return found
+
+    def _share_of_processors(self) -> NDArray[np.float64]:
+        """Share of the device's processors that each kernel's blocks fill, one for each; 0 of what communicates."""
+        events, number = self.trace.events, max((one.num_processors for one in self.trace.devices), default=0)
+        blocks = np.array([*(one.num_blocks for one in self.trace.blocks), 0])[events.blocks[self.rows]]
+        share = np.minimum(1.0, blocks / number) if number else np.zeros(len(self.rows))
+        found: NDArray[np.float64] = np.where(events.message[self.rows] == UNKNOWN, share, 0.0)
+        return found
+
     # --- waits between streams ---------------------------------------------------------------------------------
 
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
         known = self._recorded_waits()
-        found = {pair for pair in known.values() if UNKNOWN not in pair}
+        found = {pair for pairs in known.values() for pair in pairs if UNKNOWN not in pair}
         unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
         if unknown:
             launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
@@ -136,18 +179,30 @@ class Streams:
         self.inferred = len(unknown)
         return sorted(found, key=lambda pair: pair[1])
 
-    def _recorded_waits(self) -> dict[int, tuple[int, int]]:
-        """Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event."""
-        events = self.trace.events
-        found: dict[int, tuple[int, int]] = {}
-        start_of = self._begun
-        for row in self.trace.of(Category.SYNCHRONIZATION).tolist():
+    def _recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
+        """
+        Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
+
+        An event is behind what its stream was given last, and behind all for which that stream waits since then.
+        """
+        events, begun = self.trace.events, self._begun
+        found: dict[int, list[tuple[int, int]]] = {}
+        waited: dict[int, list[tuple[int, int]]] = {}
+        rows = self.trace.of(Category.SYNCHRONIZATION)
+        for row in rows[np.argsort(events.start[rows], kind="stable")].tolist():
             wait = self.trace.waits[events.wait[row]] if events.wait[row] != UNKNOWN else None
             number = int(events.correlation[row])
-            if wait is None or wait.of != "stream_event" or wait.record not in start_of or number not in start_of:
+            if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
-            awaited = self.launched_before(self.track_of(wait, row), start_of[wait.record])
-            found[number] = (awaited, self._launched_from(int(events.track[row]), start_of[number]))
+            track, made = self.track_of(wait, row), begun[wait.record]
+            last = self.launched_before(track, made)
+            launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
+            pending = waited.get(track, [])
+            since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (made, UNKNOWN))]
+            awaited = [last, *(place for _, place in since)]
+            own, moment = int(events.track[row]), begun[number]
+            waited.setdefault(own, []).extend((moment, place) for place in sorted(awaited))
+            found[number] = [(place, self._launched_from(own, moment)) for place in awaited]
         return found
 
     def track_of(self, wait: Wait, row: int) -> int:

@@ -1,4 +1,4 @@
-"""Layers of a pipeline whose stages are too short to repeat themselves: those of one stage are like those of another."""
+"""Layers of stages too short to repeat themselves: those of one stage are like those of another."""
 
 from __future__ import annotations
 

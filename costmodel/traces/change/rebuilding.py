@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from costmodel.errors import SpecError
@@ -31,6 +32,7 @@ def rebuilt(
     network: Network,
     parameters: float | None = None,
     layer_gradients: Message | None = None,
+    activations: Message | None = None,
 ) -> ExecutionGraph:
     """
     The graph of one replica of another layout, made of the recorded one (Lumos, arXiv 2504.09307).
@@ -52,13 +54,15 @@ def rebuilt(
         None: as the number of its layers.
     layer_gradients
         What replicas reduce of a layer, where there were none in the recorded job.
+    activations
+        What a stage sends to the next one, where there was none in the recorded job.
 
     Raises
     ------
     SpecError
         If the traces do not fit the layout.
     """
-    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients).graph()
+    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -71,15 +75,20 @@ class _Rebuilding:
         network: Network,
         parameters: float | None,
         layer_gradients: Message | None,
+        activations: Message | None,
     ) -> None:
         self.source, self.before, self.after, self.network = graph, before, after, network
         self.parameters, self.layer_gradients = parameters, layer_gradients
+        self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
         self.templates = [
             rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(pipeline_ranks(graph, before))
         ]
         self.layers, self.dealt = self._recorded_layers(), after.layers()
         self.inside = self._groups_of_forward_passes()
+        self.gradient_starts = {
+            host for host, launched in self.tasks.launched.items() if any(self.is_gradient(each) for each in launched)
+        }
         self.written = Written()
         self.arrivals: dict[tuple[int, Pass], int] = {}
         self.collectives: dict[tuple[Direction, int, int], int] = {}
@@ -135,13 +144,13 @@ class _Rebuilding:
 
     def retimed(self, task: int) -> int:
         """Nanoseconds of a copied communication: those of gradients by the number of replicas."""
-        message, recorded = self.tasks.message(task), int(self.source.tasks.duration[task])
+        message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
         if message is None or not self.is_gradient(task) or self.before.dp == self.after.dp:
-            return recorded
+            return traced
         old, new = (
             self.network.nanoseconds(message, purpose="dp", ranks=each.dp) for each in (self.before, self.after)
         )
-        return recorded + new - old if old == recorded else round(recorded * new / max(1, old))
+        return traced + new - old if old == traced else round(traced * new / max(1, old))
 
     # --- what is written ---------------------------------------------------------------------------------------
 
@@ -191,7 +200,7 @@ class _Rebuilding:
         units = [unit for each in self.templates for unit in each.transfers.get((operation, one.direction), ())]
         if units:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
-        message = Message(operation=operation, description="pipeline", elements_in=0, num_ranks=2)
+        message = replace(self.activations, operation=operation, description="pipeline", num_ranks=2)
         duration = self.network.nanoseconds(message, purpose="pp", ranks=2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number
@@ -268,11 +277,7 @@ class _Rebuilding:
 
     def _gradient_units(self, tasks: Sequence[int]) -> list[range]:
         """Places of the tasks that start reductions of gradients."""
-        starts = [
-            place
-            for place, task in enumerate(tasks)
-            if any(self.is_gradient(each) for each in self.tasks.launched.get(task, ()))
-        ]
+        starts = [place for place, task in enumerate(tasks) if task in self.gradient_starts]
         return [self.tasks.unit(tasks, place) for place in starts]
 
     # --- behind the passes -------------------------------------------------------------------------------------
@@ -283,16 +288,17 @@ class _Rebuilding:
         in_unit = {place: number for number, unit in enumerate(units) for place in unit}
         waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in in_unit]
         updates = [place for place, task in enumerate(end) if self.tasks.is_update(task)]
-        layers, recorded = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
+        layers, traced = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
         first_update = updates[0] if updates else 0
+        waits_for_all = len(waits) == self._num_open(template, units)
         done: set[str] = set()
         for place, task in enumerate(end):
             if place in in_unit:
                 if "gradients" not in done and self.after.dp > 1:
-                    self._put_units(writer, end, units, len(layers) / len(recorded))
+                    self._put_units(writer, end, units, len(layers) / len(traced))
                 done.add("gradients")
             elif place in waits:
-                number = len(writer.open) if len(waits) == self._num_open(template, units) else len(waits)
+                number = len(writer.open) if waits_for_all else len(waits)
                 if "waits" not in done:
                     writer.put(end[waits[min(one, len(waits) - 1)]] for one in range(number))
                 done.add("waits")

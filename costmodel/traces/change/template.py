@@ -125,7 +125,7 @@ class Tasks:
                 self.launched[self.launcher[task]].append(task)
 
     def _between_threads(self) -> tuple[dict[int, int], dict[int, int]]:
-        """By track: the usual gap between tasks of a thread, and the usual lag from another thread's task to its own."""
+        """By track: the usual gap between a thread's tasks, and the usual lag from another thread's task to its own."""
         tasks, edges = self.graph.tasks, self.graph.edges
         host = tasks.kind == Kind.HOST
         between = (edges.dependency == Dependency.THREAD) & host[edges.before] & host[edges.after]
@@ -261,11 +261,16 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     found = RankTemplate(rank=rank, stage=stage)
     parts = _filled([tasks.part(task) for task in program], tasks.graph.tasks.track[program].tolist())
     taken = _transfers_and_needs(tasks, program, found, layout)
+    ordered = layout.passes(stage)
+    parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
+    of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
+    for place, (task, (way, number, role, layer)) in enumerate(zip(program, parts, strict=True)):
+        if place not in taken:
+            of_pass[way, number].append((role, layer, task))
     passes = {
         direction: list(dict.fromkeys(number for way, number, *_ in parts if way == direction))
         for direction in ("forward", "backward")
     }
-    ordered = layout.passes(stage)
     for direction, numbers in passes.items():
         wanted = [one for one in ordered if one.direction == direction]
         if len(numbers) != len(wanted):
@@ -274,14 +279,8 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
                 f"rank {rank} has {len(numbers)} {direction} passes in its trace, but {len(wanted)} in a job with "
                 f"{layout.num_microbatches} micro-batches, pp = {layout.pp} and vpp = {layout.vpp}.",
             )
-        by_number = dict(zip(numbers, wanted, strict=True))
-        for number, one in by_number.items():
-            own = [
-                (part[2], part[3], task)
-                for place, (task, part) in enumerate(zip(program, parts, strict=True))
-                if part[:2] == (direction, number) and place not in taken
-            ]
-            found.passes[one] = _segments(own)
+        for number, one in zip(numbers, wanted, strict=True):
+            found.passes[one] = _segments(of_pass[direction, number])
     inside = [place for place, part in enumerate(parts) if part[0] is not None]
     first, last = (inside[0], inside[-1]) if inside else (len(program), -1)
     found.begin = tuple(program[place] for place in range(first) if place not in taken)
@@ -311,6 +310,32 @@ def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
         if before[:2] == following[place][:2] or same_thread:
             filled[place] = (*before[:2], Role.OTHER, UNKNOWN)
     return filled
+
+
+def _one_pass_each(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
+    """
+    The same where several chunks of a micro-batch have one number: each run of tasks is a pass then.
+
+    Nothing changes where there are as many numbers as passes.
+    """
+    changed = list(parts)
+    for direction in ("forward", "backward"):
+        wanted = sum(one.direction == direction for one in ordered)
+        places = [place for place, part in enumerate(parts) if part[0] == direction]
+        if len({parts[place][1] for place in places}) == wanted:
+            continue
+        run, before, runs = -1, None, []
+        for place, part in enumerate(parts):
+            if part[0] is None:
+                continue
+            run += part[:2] != before and part[0] == direction
+            before = part[:2]
+            runs.append((place, run))
+        if run + 1 == wanted:
+            for place, number in runs:
+                if parts[place][0] == direction:
+                    changed[place] = (parts[place][0], number, *parts[place][2:])
+    return changed
 
 
 def _keep_between(

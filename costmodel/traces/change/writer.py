@@ -150,7 +150,7 @@ class RankWriter:
         return self.copies[started]
 
     def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
-        """A communication that nobody recorded, started by the thread as soon as it is here, behind what was computed."""
+        """A communication that nobody recorded: begun when the thread is here, behind what was computed."""
         number = self.number_of(track)
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
@@ -172,10 +172,10 @@ class RankWriter:
         return self.written.tracks.setdefault(RankTrack(self.rank, track), len(self.written.tracks))
 
     def _copy(self, task: int, scale: float) -> int:
-        recorded = self.tasks.graph.tasks
+        columns = self.tasks.graph.tasks
         number = self.number_of(self.tasks.track(task))
         kind = self.tasks.kind[task]
-        duration = self.retimed(task) if kind == Kind.COMMUNICATION else int(recorded.duration[task])
+        duration = self.retimed(task) if kind == Kind.COMMUNICATION else int(columns.duration[task])
         one = self.written.add(
             source=task,
             track=number,
@@ -191,13 +191,13 @@ class RankWriter:
             self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
             if self.is_gradient(task):
                 self.open.append(one)
-        waiting = int(recorded.waiting[task])
+        waiting = int(columns.waiting[task])
         if waiting == Waiting.STREAM:
-            stream = self.tasks.named(int(recorded.waits_for[task]))
+            stream = self.tasks.named(int(columns.waits_for[task]))
             self.written.waiting[one], self.written.waits_for[one] = waiting, self.number_of(stream)
-        elif waiting == Waiting.TASK and int(recorded.waits_for[task]) in self.copies:
+        elif waiting == Waiting.TASK and int(columns.waits_for[task]) in self.copies:
             self.written.waiting[one] = waiting
-            self.written.waits_for[one] = self.copies[int(recorded.waits_for[task])]
+            self.written.waits_for[one] = self.copies[int(columns.waits_for[task])]
         elif waiting == Waiting.DEVICE:
             self.written.waiting[one] = waiting
         self.latest[number] = one
@@ -237,6 +237,8 @@ class RankWriter:
                 joined = True
             elif message is not None and message.operation == "recv":
                 continue  # what the next pass needs is in ``arrived``
+            elif dependency == Dependency.PROCESSORS and before not in self.copies:
+                continue  # other kernels run beside it now
             elif before in self.copies:
                 self.written.edges.append((self.copies[before], one, lag, dependency))
             else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from marshal import loads
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from costmodel.traces.reading.described import Described
 from costmodel.traces.reading.messages import Rows, Tables, messages
 
 Entry = TypeVar("Entry", bound=Hashable)
-Number = TypeVar("Number", bound=np.signedinteger)
 
 
 def assembled(columns: Columns, about: Described, source: str) -> Trace:
@@ -33,58 +33,25 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     source
         Where it comes from.
     """
-    start = _taken(columns, "start", np.int64)
-    duration = np.maximum(_taken(columns, "duration", np.int64), 0)
-    order = np.lexsort((-duration, start))
-    begin = int(start[order[0]])
-    start, duration = start[order] - begin, duration[order]
-    category = _taken(columns, "category", np.int8)[order]
-    external = _taken(columns, "external", np.int64)[order]
-    listed = {name: _listed(columns, name, len(order))[order] for name in LISTED}
-    names, name = _in_order(list(columns.names), _taken(columns, "name", np.int32)[order])
-    tracks, track = _in_order([_track(*key) for key in columns.tracks], _taken(columns, "track", np.int32)[order])
-    operands, operand = _in_order([said.operands(*loads(key)) for key in columns.operands], listed["operands"])
-    blocks, block = _in_order([said.blocks(*loads(key)) for key in columns.blocks], listed["blocks"])
-    waits, wait = _in_order(list(columns.waits), listed["wait"])
-    rows = Rows(
-        category=category,
-        name=name,
-        track=track,
-        start=start,
-        duration=duration,
-        correlation=listed["correlation"],
-        operands=operand,
-        message=listed["message"],
-        peer=listed["peer"],
-    )
-    sent = messages(rows, Tables(names, operands, list(columns.messages), about.groups, about.library))
-    found, message = _in_order(sent[1], sent[0])
-    events = Events(
-        category=category,
-        name=name,
-        track=track,
-        start=start,
-        duration=duration,
-        correlation=listed["correlation"],
-        external=external,
-        sequence=listed["sequence"],
-        forward_thread=listed["forward_thread"],
-        operands=operand,
-        blocks=block,
-        message=message,
-        wait=wait,
-        nbytes=listed["nbytes"],
-    )
+    begin, rows = _sorted(columns)
+    names, rows["name"] = _in_order(list(columns.names), rows["name"])
+    tracks, rows["track"] = _in_order([_track(*key) for key in columns.tracks], rows["track"])
+    operands, rows["operands"] = _in_order([said.operands(*loads(key)) for key in columns.operands], rows["operands"])
+    blocks, rows["blocks"] = _in_order([said.blocks(*loads(key)) for key in columns.blocks], rows["blocks"])
+    waits, rows["wait"] = _in_order(list(columns.waits), rows["wait"])
+    tables = Tables(names, operands, list(columns.messages), about.groups, about.library)
+    message, found = messages(Rows(**{column: rows[column] for column in Rows._fields}), tables)
+    sent, rows["message"] = _in_order(found, message)
     return Trace(
         source=source,
         rank=about.rank,
         world_size=about.world_size,
-        events=events,
+        events=Events(**{column.name: rows[column.name] for column in fields(Events)}),
         names=names,
         tracks=tracks,
         operands=operands,
         blocks=blocks,
-        messages=found,
+        messages=sent,
         waits=waits,
         devices=about.devices,
         groups=about.groups,
@@ -92,7 +59,21 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     )
 
 
-def _taken(columns: Columns, name: str, dtype: type[Number]) -> NDArray[Number]:
+def _sorted(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:
+    """When the first event starts; and all columns in the order of time, the longer first."""
+    start = _taken(columns, "start", np.int64)
+    duration = np.maximum(_taken(columns, "duration", np.int64), 0)
+    order = np.lexsort((-duration, start))
+    begin = int(start[order[0]])
+    rows: dict[str, NDArray[Any]] = {"start": start[order] - begin, "duration": duration[order]}
+    for name, dtype in (("category", np.int8), ("external", np.int64), ("name", np.int32), ("track", np.int32)):
+        rows[name] = _taken(columns, name, dtype)[order]
+    for name in LISTED:
+        rows[name] = _listed(columns, name, len(order))[order]
+    return begin, rows
+
+
+def _taken(columns: Columns, name: str, dtype: type[np.signedinteger]) -> NDArray[Any]:
     """A column that every event has; gives its memory away."""
     column: array[int] = getattr(columns, name)
     setattr(columns, name, array(column.typecode))
@@ -111,7 +92,7 @@ def _track(on_stream: bool, process: object, number: object) -> Track:
     return Track("stream" if on_stream else "thread", str(process), str(number))
 
 
-def _in_order(entries: Sequence[Entry], column: NDArray[Number]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
+def _in_order(entries: Sequence[Entry], column: NDArray[Any]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
     """Entries in the order in which a column meets them, each once; and the column with their new places."""
     first = np.full(len(entries) + 1, len(column))
     first[column[::-1]] = np.arange(len(column))[::-1]

@@ -44,7 +44,7 @@ CATEGORIES: Mapping[str, int] = {
 OCCUPYING = frozenset(map(int, ON_STREAMS))
 OF_STREAMS = OCCUPYING | {int(Category.DEVICE_ANNOTATION), int(Category.SYNCHRONIZATION)}
 COPYING = frozenset((int(Category.COPY), int(Category.FILL)))
-KERNELS, MODULES = int(Category.KERNEL), int(Category.MODULE)
+KERNELS, SYNCHRONIZATIONS, MODULES = int(Category.KERNEL), int(Category.SYNCHRONIZATION), int(Category.MODULE)
 """Plain numbers, which are compared in no time."""
 
 LISTED = ("correlation", "sequence", "forward_thread", "operands", "blocks", "message", "wait", "nbytes", "peer")
@@ -118,7 +118,7 @@ class Columns:
         self.seen: set[str] = set()
         self.num_left_out = 0
         self._where = where
-        self._categories: dict[object, int] = {**CATEGORIES}
+        self._categories: dict[Any, int] = dict(CATEGORIES)
 
     def __len__(self) -> int:
         """Number of events."""
@@ -244,7 +244,8 @@ class Columns:
         self._list("blocks", [(row, self.blocks[_key(one, BLOCKS)]) for row, one in kernels if "grid" in one])
         sent = [(row, said.communication(one)) for row, one in given if said.OPERATION in one]
         self._list("message", [(row, self.messages[one]) for row, one in sent])
-        waits = [(row, said.wait(one)) for row, one in given if said.WAIT in one]
+        waiting = [one for one, of in zip(given, categories, strict=True) if of == SYNCHRONIZATIONS]
+        waits = [(row, said.wait(one)) for row, one in waiting]
         self._list("wait", [(row, self.waits[one]) for row, one in waits if one])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from costmodel.catalog.files import read
 
-RULES = Path(__file__).with_name("communication.yaml")
+RULES = "communication.yaml"
+"""In the catalog."""
 
 
 class Known(NamedTuple):
@@ -28,8 +28,8 @@ class Known(NamedTuple):
 
 @cache
 def _rules() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(RULES.read_text(encoding="utf-8"))
-    return loaded
+    rules: dict[str, Any] = read(RULES)
+    return rules
 
 
 @cache
@@ -65,6 +65,21 @@ def sends_nothing(name: str) -> bool:
     (True, False)
     """
     return _letters(name) in _rules()["none"]
+
+
+@cache
+def _element_bytes() -> dict[str, int]:
+    return {letters: nbytes for nbytes, names in _rules()["bytes"].items() for letters in names}
+
+
+def element_bytes(dtype: str) -> int:
+    """
+    Bytes of an element of a type as the profiler names it; 0 if nobody knows it.
+
+    >>> element_bytes("c10::BFloat16"), element_bytes("Long"), element_bytes("")
+    (2, 8, 0)
+    """
+    return _element_bytes().get(re.sub(r"[^a-z0-9]", "", dtype.lower()), 0)
 
 
 @cache

@@ -149,7 +149,7 @@ def _without_sizes(trace: Trace) -> str:
     )
     return (
         f"{num_silent:,} of {len(rows):,} communications do not say what they send to whom ({', '.join(libraries)}): "
-        "their times are used as they are. Recent releases of PyTorch say it of its own collectives; token dispatchers do not."
+        "their times are used as they are. Recent releases of PyTorch say it of collectives, token dispatchers do not."
     )
 
 

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     duration: Integers
     correlation: Integers
     operands: NDArray[np.int32]
-    message: NDArray[np.int32]
+    message: Integers
     peer: Integers
 
 
@@ -72,17 +72,17 @@ def messages(rows: Rows, tables: Tables) -> tuple[NDArray[np.int32], tuple[Messa
     """
     found: dict[Message, int] = {}
     column = np.full(len(rows.start), UNKNOWN, dtype=np.int32)
-    recorded = [_recorded(one, tables) for one in tables.said]
+    by_place = [_sent(one, tables) for one in tables.said]
 
     def place(row: int, message: Message) -> None:
         column[row] = found.setdefault(message, len(found))
 
-    has_message = np.array([*(message is not None for message in recorded), False])[rows.message]
+    has_message = np.array([*(message is not None for message in by_place), False])[rows.message]
     for row in np.flatnonzero(has_message).tolist():
-        place(row, _of_library(recorded[rows.message[row]], rows, tables, row))
+        place(row, _of_library(by_place[rows.message[row]], rows, tables, row))
     on_device = _unrecorded(rows, tables, ON_STREAMS, "kernels")
     for row, launcher in zip(on_device.tolist(), _launchers(rows, on_device, has_message), strict=True):
-        message = recorded[rows.message[launcher]] if launcher != UNKNOWN else None
+        message = by_place[rows.message[launcher]] if launcher != UNKNOWN else None
         place(row, _of_library(message, rows, tables, row))
     on_host = _unrecorded(rows, tables, (Category.ANNOTATION,), "annotations")
     senders = _enclosing(rows, on_host, np.flatnonzero(rows.peer != UNKNOWN))
@@ -136,7 +136,7 @@ def _enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
 # --- what they say ---------------------------------------------------------------------------------------------
 
 
-def _recorded(one: Arguments, tables: Tables) -> Message | None:
+def _sent(one: Arguments, tables: Tables) -> Message | None:
     """What the profiler says of a communication; None of what sends nothing."""
     if sends_nothing(one.operation):
         return None

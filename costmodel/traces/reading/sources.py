@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
+from os import SEEK_CUR
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -134,4 +135,4 @@ class Source:
 
     def _show(self, file: BinaryIO) -> None:
         if self._progress:
-            self._progress(min(file.tell() / self._size, 1.0))
+            self._progress(min(file.seek(0, SEEK_CUR) / self._size, 1.0))

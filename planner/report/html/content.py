@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import nothing_sections
 from planner.report.devices import nearby_sections
 from planner.report.html.charts import schedule_text, schedules_of
+from planner.report.html.frame import (
+    Chapter,
+    body_html,
+    chosen_html,
+    header_html,
+    pair,
+    plot,
+    side_by_side,
+    switch_html,
+    timeline,
+)
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
@@ -37,38 +47,35 @@ ALL_ROWS = 10**6
 
 def body(study: Study) -> Iterator[str]:
     """Header, navigation and chapters."""
-    chapters = [(*names, "".join(blocks)) for *names, blocks in _chapters(study)]
-    chapters = [chapter for chapter in chapters if chapter[-1]]
-    yield _header(study)
-    yield _navigation(study, chapters)
-    yield "<main>"
-    yield "<noscript><p class=note>The plots need JavaScript; the tables have all of their numbers.</p></noscript>"
-    for anchor, _, title, blocks in chapters:
-        yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{blocks}</section>'
-    yield "</main>"
+    numbers = range(1, len(study.report.plans) + 1)
+    return body_html(_header(study), _chapters(study), switch_html("Strategy", numbers))
 
 
-def _chapters(study: Study) -> Iterator[tuple[str, str, str, Iterable[str]]]:
-    """Anchor, title in the navigation, title and content of each chapter; those without content are left out."""
+def _chapters(study: Study) -> Iterator[Chapter]:
+    """Every chapter that the study may have."""
     report, whole = study.report, study.whole
-    yield "forbidden", "Forbidden", "Rules that forbid the strategy", map(section_html, forbidden_sections(whole))
+    yield Chapter(
+        "forbidden", "Forbidden", "Rules that forbid the strategy", map(section_html, forbidden_sections(whole))
+    )
     if isinstance(whole, PlanReportRecord) and not whole.plans:
-        yield "nothing", "Infeasible", "Why nothing fits", _nothing(whole)
+        yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
     if whole.plans:
-        yield "plans", "Strategies", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
-        yield "step", "Step", "Where the time of a step goes", _step(study)
-        yield "memory", "Memory", "Memory of each pipeline rank", _each(study, _memory)
-        yield "pipeline", "Pipeline", "The pipeline, pass by pass", _each(study, _timeline)
+        yield Chapter(
+            "plans", "Strategies", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
+        )
+        yield Chapter("step", "Step", "Where the time of a step goes", _step(study))
+        yield Chapter("memory", "Memory", "Memory of each pipeline rank", _each(study, _memory))
+        yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _each(study, _timeline))
     if study.explanation:
-        yield "binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study)
+        yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
     if study.pareto_front and study.pareto_front.points:
-        yield "front", "Pareto front", "Step time against memory", _pareto_front(study.pareto_front)
+        yield Chapter("front", "Pareto front", "Step time against memory", _pareto_front(study.pareto_front))
     if whole.plans:
-        yield "checkpoints", "Checkpoints", "Checkpoint interval", _each(study, _checkpoints)
+        yield Chapter("checkpoints", "Checkpoints", "Checkpoint interval", _each(study, _checkpoints))
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         sections = (*listed_sections(whole), *alternatives_sections(whole), search_section(report, whole))
-        yield "proof", "Proof", "The proof", map(section_html, sections)
-    yield "inputs", "Inputs", "Inputs and sources", _inputs(study)
+        yield Chapter("proof", "Proof", "The proof", map(section_html, sections))
+    yield Chapter("inputs", "Inputs", "Inputs and sources", _inputs(study))
 
 
 # --- the top -----------------------------------------------------------------------------------------------
@@ -78,11 +85,13 @@ def _header(study: Study) -> str:
     setting = heading_section(study.report, study.whole)
     facts = {row[0]: row[1] for row in setting.rows}
     answer, job = facts.pop("answer"), facts.pop("job")
-    rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
-    return (
-        f"<header><p class=job>{escape(job)}</p><h1>{escape(setting.title)}</h1>"
-        f'<p class="answer {_verdict(study.report)}">'
-        f"{escape(answer)}</p>{_tiles(study)}<dl class=setting>{rest}</dl></header>"
+    return header_html(
+        subject=job,
+        title=setting.title,
+        answer=answer,
+        verdict=_verdict(study.report),
+        tiles=_tiles(study),
+        facts=facts,
     )
 
 
@@ -93,26 +102,12 @@ def _verdict(report: PlanReport | EstimateReport) -> str:
     return "good" if report.exit_code == 0 else "bad" if report.exit_code == 1 else "plain"
 
 
-def _tiles(study: Study) -> str:
+def _tiles(study: Study) -> dict[str, str]:
     if not study.whole.plans:
-        return ""
+        return {}
     results = results_section(study.report, study.whole.plans)
     cells = dict(zip(results.header, results.rows[0], strict=True))
-    tiles = "".join(f"<div class=tile><span>{escape(name)}</span><b>{escape(cells[name])}</b></div>" for name in TILES)
-    return f"<div class=tiles>{tiles}</div>"
-
-
-def _navigation(study: Study, chapters: Iterable[Sequence[str]]) -> str:
-    links = "".join(f'<a href="#{anchor}">{escape(short)}</a>' for anchor, short, *_ in chapters)
-    return f"<nav aria-label=Chapters><div class=links>{links}</div>{_switch(len(study.report.plans))}</nav>"
-
-
-def _switch(num_plans: int) -> str:
-    """The control that chooses which plan the plots show."""
-    if num_plans < 2:
-        return ""
-    options = "".join(f"<option value={number}>{number}</option>" for number in range(1, num_plans + 1))
-    return f"<label class=switch>Strategy <select id=plan>{options}</select></label>"
+    return {name: cells[name] for name in TILES}
 
 
 # --- chapters ----------------------------------------------------------------------------------------------
@@ -121,7 +116,7 @@ def _switch(num_plans: int) -> str:
 def _nothing(whole: PlanReportRecord) -> Iterator[str]:
     yield from map(section_html, nothing_sections(whole, whole.conflict))
     if whole.conflict and whole.conflict.closest:
-        yield _plot("memory closest", "Memory of the closest strategy by pipeline rank")
+        yield plot("memory closest", "Memory of the closest strategy by pipeline rank")
 
 
 def _plans(study: Study) -> Iterator[str]:
@@ -135,15 +130,15 @@ def _plans(study: Study) -> Iterator[str]:
     yield from map(section_html, loss_sections(plans))
     for plan in plans:
         made = "".join(map(section_html, stages_sections(plan.strategy, _of(study, plan.number))))
-        yield _of_plan(plan.number, made) if made else ""
+        yield chosen_html(plan.number, made) if made else ""
 
 
 def _step(study: Study) -> Iterator[str]:
     tables = (
-        _of_plan(plan.number, section_html(breakdown_section(plan, _of(study, plan.number))))
+        chosen_html(plan.number, section_html(breakdown_section(plan, _of(study, plan.number))))
         for plan in study.whole.plans
     )
-    yield _side_by_side(_plot("steps", _STEP), "".join(tables))
+    yield side_by_side(plot("steps", _STEP), "".join(tables))
 
 
 _STEP = (
@@ -155,24 +150,25 @@ _STEP = (
 def _memory(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     of_plan = _of(study, plan.number)
     section = memory_section(study.whole, plan, of_plan, most_rows=ALL_ROWS)
-    yield _side_by_side(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
+    yield side_by_side(plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
 
 
 def _timeline(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
-    yield (
-        f'<figure class=timeline data-timeline="{plan.number}"><figcaption>{escape(_TIMELINE)}'
-        f"{_of(study, plan.number)}</figcaption><p class=note>No timeline: the step of this strategy is known by its "
-        "closed form only, it has too many passes to simulate, or only plans before it have a timeline.</p></figure>"
-    )
+    yield timeline(plan.number, f"{_TIMELINE}{_of(study, plan.number)}", _NO_TIMELINE)
 
 
 _TIMELINE = "Which chunk of which micro-batch runs when on each rank"
 
+_NO_TIMELINE = (
+    "No timeline: the step of this strategy is known by its closed form only, it has too many passes to simulate, or "
+    "only plans before it have a timeline."
+)
+
 
 def _checkpoints(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
-    yield _pair(
-        _plot(f"ettr {plan.number}", "Effective training time ratio"),
-        _plot(f"days {plan.number}", "Time of the whole training"),
+    yield pair(
+        plot(f"ettr {plan.number}", "Effective training time ratio"),
+        plot(f"days {plan.number}", "Time of the whole training"),
     )
     own = study.report.plans[plan.number - 1]
     schedules = schedules_of(study.report, own)
@@ -180,7 +176,7 @@ def _checkpoints(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     rows = [schedule_text(one).partition(": ")[::2] for one in chosen]
     others = Section(title="Other checkpoint intervals", header=("interval", "result"), rows=tuple(rows))
     run = run_section(study.whole, plan, _of(study, plan.number))
-    yield _pair(section_html(run), section_html(others))
+    yield pair(section_html(run), section_html(others))
 
 
 def _bindings(study: Study) -> Iterator[str]:
@@ -188,7 +184,7 @@ def _bindings(study: Study) -> Iterator[str]:
     explanation = study.explanation
     blocks = list(map(section_html, binding_sections(explanation, study.bindings)))
     if explanation.bindings:
-        yield _side_by_side(_plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
+        yield side_by_side(plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
         yield section_html(Section(title="What is not known", rows=numbered(explanation.left_out)))
@@ -216,8 +212,8 @@ def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
         rows=tuple(dict.fromkeys(rows)),
         notes=tuple(notes),
     )
-    yield _side_by_side(
-        _plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
+    yield side_by_side(
+        plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
     )
 
 
@@ -238,25 +234,8 @@ def _inputs(study: Study) -> Iterator[str]:
 
 def _each(study: Study, chapter: Callable[[Study, NumberedPlanRecord], Iterable[str]]) -> Iterator[str]:
     """One chapter repeated for every plan; the page shows one at a time."""
-    return (_of_plan(plan.number, "".join(chapter(study, plan))) for plan in study.whole.plans)
-
-
-def _of_plan(number: int, blocks: str) -> str:
-    return f'<div data-plan="{number}">{blocks}</div>'
+    return (chosen_html(plan.number, "".join(chapter(study, plan))) for plan in study.whole.plans)
 
 
 def _of(study: Study, number: int) -> str:
     return f" of strategy {number}" if len(study.report.plans) > 1 else ""
-
-
-def _side_by_side(plot: str, table: str) -> str:
-    """A plot and the table of its numbers."""
-    return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
-
-
-def _pair(first: str, second: str) -> str:
-    return f"<div class=pair><div>{first}</div><div>{second}</div></div>"
-
-
-def _plot(name: str, caption: str) -> str:
-    return f'<figure class=plot data-chart="{escape(name)}"><figcaption>{escape(caption)}.</figcaption></figure>'

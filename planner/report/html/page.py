@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from planner.report.html import content
@@ -18,14 +12,12 @@ from planner.report.html.charts import (
     pareto_chart,
     steps_chart,
 )
+from planner.report.html.frame import asset, page_text
 from planner.report.html.study import Study
 from planner.report.html.timeline import timeline_of
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord
 from planner.report.sections import heading_section
-
-SCRIPTS = ("draw.js", "bars.js", "plots.js", "timeline.js", "page.js")
-"""In the order in which they need each other."""
 
 MOST_TIMELINES = 4
 """Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""
@@ -33,18 +25,12 @@ MOST_TIMELINES = 4
 
 def page_html(study: Study) -> str:
     """A whole page."""
-    style, scripts = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
-    script = f'"use strict";(() => {{\n{scripts}\n}})();'
-    setting = heading_section(study.report, study.whole)
-    return Template(_asset("page.html")).substitute(
-        title=escape(setting.title),
-        job=escape(study.whole.job.name),
-        style=style,
-        style_hash=_hash(style),
-        script=script,
-        script_hash=_hash(script),
-        body="\n".join(content.body(study)),
-        data=_data(study),
+    return page_text(
+        title=heading_section(study.report, study.whole).title,
+        subject=study.whole.job.name,
+        body=content.body(study),
+        data=page_data(study),
+        scripts=[asset("timeline.js")],
     )
 
 
@@ -69,18 +55,3 @@ def page_data(study: Study) -> dict[str, Any]:
     drawn = {number: one for number, one in timelines.items() if one}
     data: dict[str, Any] = finite({"report": whole.model_dump(), "charts": charts, "timelines": drawn})
     return data
-
-
-def _data(study: Study) -> str:
-    """The data of a page as JSON that no parser of HTML can take for markup."""
-    text = json.dumps(page_data(study), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-
-
-def _asset(name: str) -> str:
-    return files("planner.report.html").joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _hash(text: str) -> str:
-    """What the page's Content-Security-Policy allows: this text and no other."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

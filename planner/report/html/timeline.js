@@ -3,22 +3,17 @@
 const KINDS = ["forward", "backward", "weight"];
 const NAMES = ["forward", "backward (input)", "backward (weights)"];
 const LANES = [[0, 1], [0, 0.5], [0.5, 1]];
-const LEFT = 46, TOP = 26, LABEL = 20;
+const LEFT = 46;
 
-function column(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Uint32Array(bytes.buffer);
-}
-
-class Timeline {
+class Timeline extends ZoomedCanvas {
   constructor(figure, data) {
+    super(data.end, LEFT, data.end * 1e-5);
     this.data = data;
     this.start = column(data.start);
     this.code = column(data.code);
     this.ticks = data.end / data.tick;
     this.lengths = this.lengthTable();
     this.firsts = data.counts.reduce((firsts, count) => [...firsts, firsts.at(-1) + count], [0]);
-    this.view = [0, data.end];
     this.hovered = -1;
     this.build(figure);
   }
@@ -45,16 +40,10 @@ class Timeline {
   build(figure) {
     figure.querySelector(".note")?.remove();
     this.buttons(figure);
-    this.box = element(figure, "div", "canvas");
-    this.canvas = element(this.box, "canvas");
-    this.canvas.tabIndex = 0;
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `${figure.querySelector("figcaption").textContent} ${this.summary()}`);
-    this.range = element(element(figure, "div", "range"), "div");
+    this.buildCanvas(figure, `${figure.querySelector("figcaption").textContent} ${this.summary()}`);
     legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["outside the passes: transfers, optimizer update", "beside"]]);
     element(figure, "p", "note", this.summary());
-    keepDrawn(this.box, (width) => this.resize(width));
-    this.listen();
+    this.drawAndListen();
   }
 
   summary() {
@@ -72,20 +61,13 @@ class Timeline {
   }
 
   buttons(figure) {
-    const row = element(figure, "div", "buttons");
-    const add = (text, act, label) => {
-      const button = element(row, "button", "", text);
-      button.type = "button";
-      if (label) button.setAttribute("aria-label", label);
-      button.addEventListener("click", act);
-    };
-    const { end } = this.data;
-    add("Whole step", () => this.show(0, end));
-    add("Start", () => this.show(0, this.warmUp()));
-    add("Middle", () => this.show(end / 2 - this.period(), end / 2 + this.period()));
-    add("End", () => this.show(end - this.warmUp(), end));
-    add("+", () => this.zoom(0.5), "Zoom in");
-    add("\u2212", () => this.zoom(2), "Zoom out");
+    const { end } = this;
+    this.buttonRow(figure, [
+      ["Whole step", () => this.show(0, end)],
+      ["Start", () => this.show(0, this.warmUp())],
+      ["Middle", () => this.show(end / 2 - this.period(), end / 2 + this.period())],
+      ["End", () => this.show(end - this.warmUp(), end)],
+    ]);
   }
 
   warmUp() {
@@ -103,87 +85,6 @@ class Timeline {
 
   period() {
     return (this.data.pipeline / this.data.microbatches) * Math.max(1, this.data.vpp > 1 ? this.data.pp / 8 : 1);
-  }
-
-  // --- the view ---
-
-  show(from, to) {
-    const { end } = this.data;
-    const width = Math.min(end, Math.max(to - from, end * 1e-5));
-    const start = Math.min(Math.max(0, from), end - width);
-    this.view = [start, start + width];
-    this.request();
-  }
-
-  zoom(factor, at = (this.view[0] + this.view[1]) / 2) {
-    const [from, to] = this.view;
-    this.show(at - (at - from) * factor, at + (to - at) * factor);
-  }
-
-  move(fraction) {
-    const [from, to] = this.view;
-    this.show(from + (to - from) * fraction, to + (to - from) * fraction);
-  }
-
-  time(event) {
-    const left = event.clientX - this.canvas.getBoundingClientRect().left - LEFT;
-    return this.view[0] + (left / (this.width - LEFT)) * (this.view[1] - this.view[0]);
-  }
-
-  listen() {
-    const canvas = this.canvas, fingers = new Map();
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.time(event)));
-    canvas.addEventListener("keydown", (event) => this.key(event));
-    canvas.addEventListener("pointerdown", (event) => {
-      fingers.set(event.pointerId, event);
-      canvas.setPointerCapture(event.pointerId);
-    });
-    for (const kind of ["pointerup", "pointercancel"]) {
-      canvas.addEventListener(kind, (event) => fingers.delete(event.pointerId));
-    }
-    canvas.addEventListener("pointerleave", () => this.hover(null));
-    canvas.addEventListener("pointermove", (event) => {
-      const before = fingers.get(event.pointerId);
-      if (before) this.dragged(fingers, before, event);
-      else this.hover(event);
-    });
-  }
-
-  dragged(fingers, before, event) {
-    if (fingers.size === 2) {
-      const [other] = [...fingers.values()].filter((one) => one.pointerId !== event.pointerId);
-      const was = Math.abs(before.clientX - other.clientX), is = Math.abs(event.clientX - other.clientX);
-      if (was > 10 && is > 10) this.zoom(was / is, this.time(other));
-    } else {
-      this.move((before.clientX - event.clientX) / (this.width - LEFT));
-    }
-    fingers.set(event.pointerId, event);
-    tip.hide();
-  }
-
-  wheel(event) {
-    if (event.ctrlKey || event.metaKey) {
-      event.preventDefault();
-      this.zoom(Math.exp(Math.max(-50, Math.min(50, event.deltaY)) * 0.01), this.time(event));
-    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      event.preventDefault();
-      this.move(event.deltaX / (this.width - LEFT));
-    }
-  }
-
-  key(event) {
-    const acts = {
-      ArrowLeft: () => this.move(-0.2),
-      ArrowRight: () => this.move(0.2),
-      "+": () => this.zoom(0.5),
-      "=": () => this.zoom(0.5),
-      "-": () => this.zoom(2),
-      Home: () => this.show(0, this.data.end),
-    };
-    if (!acts[event.key]) return;
-    event.preventDefault();
-    acts[event.key]();
   }
 
   // --- what is pointed at ---
@@ -231,15 +132,8 @@ class Timeline {
   // --- drawing ---
 
   resize(width) {
-    this.width = width;
     this.row = Math.min(56, Math.max(11, 480 / this.data.pp));
-    this.height = TOP + this.row * this.data.pp + LABEL;
-    const ratio = Math.min(3, devicePixelRatio || 1);
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${this.height}px`;
-    this.ratio = ratio;
+    this.fit(width, TOP + this.row * this.data.pp + LABEL);
     this.styles = this.shades();
     this.draw();
   }
@@ -255,35 +149,19 @@ class Timeline {
     });
   }
 
-  request() {
-    this.pending ||= requestAnimationFrame(() => {
-      this.pending = 0;
-      this.draw();
-    });
-  }
-
   draw() {
-    const context = this.canvas.getContext("2d");
-    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    context.clearRect(0, 0, this.width, this.height);
-    context.font = "11px system-ui, sans-serif";
-    context.fillStyle = colour("idle");
-    context.fillRect(LEFT, TOP, this.width - LEFT, this.row * this.data.pp);
-    context.save();
-    context.beginPath();
-    context.rect(LEFT, TOP, this.width - LEFT, this.row * this.data.pp);
-    context.clip();
-    const shares = this.tooThin();
-    for (let rank = 0; rank < this.data.pp; rank++) {
-      if (shares) this.drawShares(context, rank, shares);
-      else this.drawRank(context, rank);
-    }
-    this.drawBeside(context);
-    context.restore();
+    const high = this.row * this.data.pp;
+    const context = this.paintTimes(high, (inner) => {
+      inner.fillStyle = colour("idle");
+      inner.fillRect(LEFT, TOP, this.width - LEFT, high);
+      const shares = this.tooThin();
+      for (let rank = 0; rank < this.data.pp; rank++) {
+        if (shares) this.drawShares(inner, rank, shares);
+        else this.drawRank(inner, rank);
+      }
+      this.drawBeside(inner);
+    });
     this.drawAxes(context);
-    const [from, to] = this.view.map((time) => (100 * time) / this.data.end);
-    this.range.style.marginLeft = `${from}%`;
-    this.range.style.width = `${to - from}%`;
   }
 
   // Where passes are thinner than two pixels: of how wide a column the shares are drawn instead; else 0.
@@ -344,11 +222,6 @@ class Timeline {
     context.globalAlpha = 1;
   }
 
-  // To whole pixels of the screen: passes narrower than one stay crisp instead of blurring into each other.
-  snapped(place) {
-    return Math.round(place * this.ratio) / this.ratio;
-  }
-
   drawText(context, piece, [left, top, width, height]) {
     const chunk = Math.floor(piece.stage / this.data.pp);
     const long = this.data.vpp > 1 && width > 58 ? `${piece.microbatch} \u00b7 c${chunk}` : `${piece.microbatch}`;
@@ -386,23 +259,6 @@ class Timeline {
     }
     context.textAlign = "left";
     context.fillText("rank", 0, TOP - 12);
-    const x = linear(...this.view, LEFT, this.width);
-    const ticks = x.ticks(Math.max(2, Math.floor(this.width / 110)));
-    const digits = decimals((ticks[1] ?? 1) - ticks[0]);
-    for (const tick of ticks) {
-      const text = `${tick.toFixed(digits)} s`, half = context.measureText(text).width / 2;
-      const place = Math.min(Math.max(x(tick), LEFT + half), this.width - half);
-      context.textAlign = "center";
-      context.fillText(text, place, TOP - 12);
-      context.fillRect(x(tick) - 0.5, TOP - 4, 1, 4);
-    }
+    this.drawTicks(context);
   }
-}
-
-const decimals = (step) => (String(Number(step.toPrecision(3))).split(".")[1] || "").length;
-
-function rgb(text) {
-  const hex = text.replace("#", "");
-  const full = hex.length === 3 ? [...hex].map((digit) => digit + digit).join("") : hex;
-  return [0, 2, 4].map((index) => parseInt(full.slice(index, index + 2), 16));
 }

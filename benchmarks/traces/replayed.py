@@ -1,0 +1,117 @@
+"""Real traces replayed beside what was recorded, a sum of their kernels, and a replay without events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.traces.breakdown import Breakdown, breakdowns, length, union
+from costmodel.traces.building import execution_graph
+from costmodel.traces.events import ON_STREAMS, Trace
+from costmodel.traces.graph import Dependency, ExecutionGraph, Kind
+from costmodel.traces.iterations import iterations
+from costmodel.traces.reading import read_trace
+from costmodel.traces.replay import measured, replay
+
+MOST_ERROR = 0.03
+"""Largest error of an iteration's replayed time."""
+
+DEEPSEEK = "deepseek_h800_ep64_rank0.json.gz"
+DEEPSEEK_SPAN, DEEPSEEK_EXPERTS = 129.0e6, 113.4e6
+"""Nanoseconds from the first to the last kernel of DeepSeek's trace, and of its expert-parallel communication."""
+
+WITHIN = 0.001
+"""Difference up to which these two are the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayedStep:
+    """
+    An iteration of a real trace.
+
+    Parameters
+    ----------
+    source, name
+        Of the trace and the iteration.
+    complete
+        Whether the trace holds all of it: marked by the profiler, or followed by another one.
+    recorded, replayed, without_events, kernels
+        Nanoseconds as recorded, replayed, replayed without waits of streams for events, and summed over kernels.
+    breakdown
+        Of the replay.
+    """
+
+    source: str
+    name: str
+    complete: bool
+    recorded: int
+    replayed: int
+    without_events: int
+    kernels: int
+    breakdown: Breakdown
+
+    @property
+    def error(self) -> float:
+        """Replayed over recorded, less 1."""
+        return self.replayed / self.recorded - 1
+
+
+def replayed_steps(trace: Trace) -> Iterator[ReplayedStep]:
+    """Every iteration of a trace."""
+    for number, one in enumerate(iterations(trace)):
+        graph = execution_graph([trace], number)
+        times = replay(graph)
+        on_stream = graph.tasks.kind != Kind.HOST
+        yield ReplayedStep(
+            source=Path(trace.source).name,
+            name=one.name,
+            complete=one.found == "steps" or one.followed,
+            recorded=measured(graph).iteration,
+            replayed=times.iteration,
+            without_events=replay(_without_events(graph)).iteration,
+            kernels=int(graph.tasks.duration[on_stream].sum()),
+            breakdown=breakdowns(graph, times)[graph.ranks[0]],
+        )
+
+
+def _without_events(graph: ExecutionGraph) -> ExecutionGraph:
+    return replace(graph, edges=graph.edges[graph.edges.dependency != Dependency.EVENT])
+
+
+def report(folder: Path) -> Iterator[str | bool]:
+    """Lines of a table, and whether each of the checks holds."""
+    yield f"{'trace':46}{'iteration':>18}{'recorded, ms':>14}{'replay':>9}{'no events':>11}{'kernels':>10}"
+    for path in sorted(folder.glob("*.json.gz")):
+        trace = read_trace(path)
+        for one in replayed_steps(trace):
+            note = "" if one.complete else "  incomplete: not counted"
+            yield (
+                f"{one.source:46}{one.name:>18}{one.recorded / 1e6:>14.3f}{one.error:>+9.2%}"
+                f"{one.without_events / one.recorded - 1:>+11.2%}{one.kernels / one.recorded - 1:>+10.1%}{note}"
+            )
+            yield not one.complete or abs(one.error) <= MOST_ERROR
+            yield one.breakdown.total == one.replayed
+        if path.name == DEEPSEEK:
+            yield from _deepseek(trace)
+
+
+def _deepseek(trace: Trace) -> Iterator[str | bool]:
+    rows = trace.of(*ON_STREAMS)
+    start, end = trace.events.start[rows], trace.events.end[rows]
+    span = int(end.max() - start.min())
+    talks = trace.events.message[rows] >= 0
+    own = int((end - start)[talks].sum())
+    everything = (int(start.min()), int(end.max()))
+    alone = length(union(start, end, np.ones(len(rows), dtype=bool), *everything))
+    exposed = alone - length(union(start, end, ~talks, *everything))
+    graph = execution_graph([trace])
+    replayed = breakdowns(graph, replay(graph))[graph.ranks[0]].communication
+    yield (
+        f"{'':46}span {span / 1e6:.1f} ms, expert-parallel communication {own / 1e6:.1f} ms, of which exposed "
+        f"{exposed / 1e6:.1f} ms (replayed {replayed / 1e6:.1f} ms)"
+    )
+    yield abs(span / DEEPSEEK_SPAN - 1) <= WITHIN
+    yield abs(own / DEEPSEEK_EXPERTS - 1) <= WITHIN

@@ -1,0 +1,96 @@
+"""How long it takes to read, to build and replay a graph, and to answer a change."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.traces.changed import CALLS, RingNetwork
+from benchmarks.traces.reading_speed import measure, write_long_trace
+from benchmarks.traces.synthetic import Recipe, make
+from benchmarks.traces.synthetic.drawn import SteadyDurations
+from costmodel.traces.building import execution_graph
+from costmodel.traces.change import Layout, rebuilt
+from costmodel.traces.events import UNKNOWN, Category, Events, Trace
+from costmodel.traces.reading import read_trace
+from costmodel.traces.replay import replay
+from costmodel.traces.structure import parts
+
+GZIPPED_BYTES, READ_SECONDS = 100_000_000, 60.0
+NUM_EVENTS, GRAPH_SECONDS = 1_000_000, 30.0
+CHANGE_SECONDS = 1.0
+MOST_MEMORY = 1.5
+"""Bytes of memory for each byte of JSON."""
+
+
+def report(path: Path) -> Iterator[str | bool]:
+    """Lines, and whether each limit is kept; with the events of a real trace."""
+    yield from _reading(path)
+    yield from _graph(read_trace(path))
+    yield from _change()
+
+
+def _reading(path: Path) -> Iterator[str | bool]:
+    with tempfile.TemporaryDirectory() as folder:
+        large = Path(folder) / path.name
+        found = measure(large, write_long_trace(path, large, GZIPPED_BYTES))
+    yield (
+        f"reading {found.file_bytes / 1e6:.0f} MB of gzipped JSON, {found.json_bytes / 1e9:.2f} GB, "
+        f"{found.num_events:,} events: {found.seconds:.1f} s, {found.peak_bytes / 1e9:.2f} GB of memory"
+    )
+    yield found.seconds <= READ_SECONDS
+    yield found.peak_bytes <= MOST_MEMORY * found.json_bytes
+
+
+# --- graphs ------------------------------------------------------------------------------------------------
+
+
+def _graph(trace: Trace) -> Iterator[str | bool]:
+    large = tiled(trace, -(-NUM_EVENTS // len(trace.events)))
+    begin = time.perf_counter()
+    graph = execution_graph([large])
+    built = time.perf_counter()
+    replay(graph)
+    seconds = time.perf_counter() - begin
+    yield (
+        f"graph and replay of {len(large.events):,} events, {len(graph.tasks):,} tasks: {built - begin:.1f} s and "
+        f"{seconds - built + begin:.1f} s"
+    )
+    yield seconds <= GRAPH_SECONDS
+
+
+def tiled(trace: Trace, number: int) -> Trace:
+    """A trace whose events come again and again, one after the other, as one iteration."""
+    events = trace.events[trace.events.category != Category.ANNOTATION]
+    span, numbers = int(events.end.max()) + 1_000, int(events.correlation.max()) + 1
+    copies = []
+    for copy in range(number):
+        known = events.correlation != UNKNOWN
+        copies.append(
+            replace(
+                events,
+                start=events.start + copy * span,
+                correlation=np.where(known, events.correlation + copy * numbers, UNKNOWN),
+            )
+        )
+    names = [one for one in Events.__dataclass_fields__]
+    joined = Events(**{name: np.concatenate([getattr(one, name) for one in copies]) for name in names})
+    return replace(trace, events=joined)
+
+
+def _change() -> Iterator[str | bool]:
+    durations = SteadyDurations(seed=0, calls=CALLS)
+    made = make(Recipe(duration=durations, annotations=True, operators=True, num_layers=16, num_microbatches=16, pp=4))
+    graph, found = execution_graph(made.traces), [parts(trace) for trace in made.traces]
+    before = Layout(num_layers=16, num_microbatches=16, pp=4)
+    begin = time.perf_counter()
+    changed = rebuilt(graph, found, before, replace(before, pp=8), network=RingNetwork(durations))
+    replay(changed)
+    seconds = time.perf_counter() - begin
+    yield f"pp 4 to pp 8, {len(graph.tasks):,} to {len(changed.tasks):,} tasks: {seconds:.2f} s"
+    yield seconds <= CHANGE_SECONDS

@@ -1,0 +1,38 @@
+"""What simpler predictions make of a graph: how much of a replay's accuracy is due to its dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodel.traces.breakdown import device_tasks
+from costmodel.traces.graph import Dependency, ExecutionGraph
+from costmodel.traces.replay import Replayed, replay
+
+
+def sums_of_tasks(graph: ExecutionGraph, times: Replayed) -> Mapping[int, int]:
+    """
+    Nanoseconds of all that occupies each rank's device, added up as if nothing overlapped and nothing waited.
+
+    Parameters
+    ----------
+    graph, times
+        A graph and the times of its tasks.
+    """
+    lengths = times.end - times.start
+    return {rank: int(lengths[device_tasks(graph, rank)].sum()) for rank in graph.ranks}
+
+
+def replay_without_events(graph: ExecutionGraph) -> Replayed:
+    """
+    A replay in which no stream waits for another: what is left without events recorded and waited for.
+
+    dPRO replays so (arXiv 2205.02473); Lumos (arXiv 2504.09307) adds these dependencies.
+
+    Parameters
+    ----------
+    graph
+        Of an iteration.
+    """
+    kept = graph.edges[graph.edges.dependency != Dependency.EVENT]
+    return replay(replace(graph, edges=kept))

@@ -1,0 +1,168 @@
+"""What only a trace knows of a device: how much slower it computes beside communication, and when its host is late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.structure.nesting import launched_by
+
+BESIDE, ALONE = 0.9, 0.01
+"""Share of a kernel's time from which on it ran beside communication, and up to which it ran alone."""
+
+STEADY, FEWEST = 0.1, 2
+"""
+Half the interquartile range over the median up to which kernels do the same work each time, and fewest of either kind.
+
+Persistent kernels have one grid for every size: where sizes were not recorded, only times tell them apart.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowdown:
+    """
+    How much slower kernels are beside communication.
+
+    Parameters
+    ----------
+    factor
+        Median over kinds of kernels, each weighted by its time: median beside communication over the median alone.
+    num_kinds, num_kernels
+        Kinds of kernels that ran both ways, and all kernels of these.
+    """
+
+    factor: float
+    num_kinds: int
+    num_kernels: int
+
+
+def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
+    """
+    How much slower kernels of the same name, grid and inputs are while communication runs on another stream.
+
+    Only kinds count whose times are steady both ways.
+
+    Parameters
+    ----------
+    trace
+        Of one rank.
+
+    Returns
+    -------
+    Slowdown or None
+        None where no kind of kernel ran both ways.
+    """
+    events = trace.events
+    is_kernel = events.category == Category.KERNEL
+    computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
+    talking = np.flatnonzero(is_kernel & (events.message != UNKNOWN))
+    covered = covered_nanoseconds(
+        events.start[computing], events.end[computing], events.start[talking], events.end[talking]
+    )
+    share = covered / np.maximum(events.duration[computing], 1)
+    kinds: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    columns = (events.name[computing], events.blocks[computing], _operands(trace, computing))
+    for place, kind in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        kinds[kind].append(place)
+    ratios, weights, number = [], [], 0
+    for places in kinds.values():
+        own = share[places]
+        spent = events.duration[computing[places]]
+        beside, alone = spent[own >= BESIDE], spent[own <= ALONE]
+        if _is_steady(beside) and _is_steady(alone):
+            ratios.append(float(np.median(beside) / np.median(alone)))
+            weights.append(float(beside.sum()))
+            number += len(beside) + len(alone)
+    if not ratios:
+        return None
+    return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+
+
+def _is_steady(nanoseconds: Integers) -> bool:
+    if len(nanoseconds) < FEWEST:
+        return False
+    low, median, high = np.quantile(nanoseconds, (0.25, 0.5, 0.75))
+    return bool((high - low) / 2 <= STEADY * median)
+
+
+def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
+    """Inputs of the operator that launched each kernel; ``UNKNOWN`` where nobody recorded them."""
+    events = trace.events
+    operators = trace.of(Category.OPERATOR)
+    operators = operators[events.external[operators] != UNKNOWN]
+    if not len(operators):
+        return np.full(len(rows), UNKNOWN)
+    numbers, first = np.unique(events.external[operators], return_index=True)
+    place = np.minimum(np.searchsorted(numbers, events.external[rows]), len(numbers) - 1)
+    same = numbers[place] == events.external[rows]
+    return np.where(same, events.operands[operators[first[place]]], UNKNOWN)
+
+
+def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+    """
+    How much of each stretch of time others cover, which may overlap each other.
+
+    >>> one = np.array([0, 10, 20]), np.array([10, 20, 30])
+    >>> covered_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
+    [5, 8, 0]
+    """
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
+    if not len(begins):
+        return np.zeros_like(start)
+    fresh = np.r_[True, begins[1:] > ends[:-1]]
+    first = np.flatnonzero(fresh)
+    begins, ends = begins[first], ends[np.r_[first[1:] - 1, len(ends) - 1]]
+    before = np.r_[0, np.cumsum(ends - begins)]
+
+    def until(time: Integers) -> Integers:
+        place = np.searchsorted(begins, time, side="right") - 1
+        inside = np.minimum(time - begins[np.maximum(place, 0)], (ends - begins)[np.maximum(place, 0)])
+        return np.where(place < 0, 0, before[np.maximum(place, 0)] + inside)
+
+    found: Integers = until(end) - until(start)
+    return found
+
+
+def weighted_median(values: list[float], weights: list[float]) -> float:
+    """
+    The value at which half of the weight lies below.
+
+    >>> weighted_median([1.0, 3.0, 2.0], [1.0, 1.0, 5.0])
+    2.0
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(np.array(weights)[order])
+    return float(np.array(values)[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def late_launches(trace: Trace) -> Integers:
+    """
+    Nanoseconds between the calls of two kernels in a row, of those that streams waited for.
+
+    A kernel is late if the host calls it when its stream has nothing to do any more. Where two in a row on a stream
+    are, and one thread calls both, what lies between the calls is what the host needs for a kernel. Calls that others
+    interrupt, such as waiting for the device, are longer; so is what begins a pass: medians are what counts.
+
+    Parameters
+    ----------
+    trace
+        Of one rank.
+    """
+    events = trace.events
+    rows = trace.of(Category.KERNEL)
+    call = launched_by(trace)[rows]
+    rows, call = rows[call != UNKNOWN], call[call != UNKNOWN]
+    order = np.lexsort((events.start[rows], events.track[rows]))
+    rows, call = rows[order], call[order]
+    if len(rows) < 3:
+        return np.zeros(0, dtype=np.int64)
+    same = events.track[rows[1:]] == events.track[rows[:-1]]
+    late = np.r_[False, same & (events.start[call[1:]] >= events.end[rows[:-1]])]
+    both = late[1:] & late[:-1] & (events.track[call[1:]] == events.track[call[:-1]])
+    between: Integers = (events.start[call[1:]] - events.start[call[:-1]])[both]
+    return between[between > 0]

@@ -1,0 +1,185 @@
+"""Operators of forward passes found among the events of threads, alone or as sequences of others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.iterations import BACKWARD
+from costmodel.traces.operators.names import Names, Pattern
+from costmodel.traces.structure.nesting import Nesting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """
+    An operator of a forward pass.
+
+    Parameters
+    ----------
+    pattern
+        What it is.
+    dtype, sizes
+        Its type and sizes as the table of samples has them.
+    rows
+        The events of its sequence, views between them included.
+    """
+
+    pattern: Pattern
+    dtype: str
+    sizes: Mapping[str, int]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backward:
+    """
+    Which events belong to backward passes; arrays of shape (events,).
+
+    Parameters
+    ----------
+    node
+        Row of the node of autograd around an event, itself included; ``UNKNOWN`` in forward passes.
+    """
+
+    node: Integers
+
+
+def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
+    """
+    Find the nodes of autograd, and what runs in them.
+
+    What a node computes again is a forward pass: its operators have numbers of their own, as autograd records them.
+    """
+    events = trace.events
+    is_name = np.array([name.startswith(BACKWARD) for name in trace.names], dtype=bool)
+    node = np.full(len(events), UNKNOWN, dtype=np.int64)
+    starts = is_name[events.name] & (events.category == Category.OPERATOR)
+    again = (events.sequence != UNKNOWN) & ~_is_inner_node(trace, nesting, starts)
+    found: list[int] = node.tolist()
+    parents = nesting.parent.tolist()
+    for row, (is_node, is_again) in enumerate(zip(starts.tolist(), again.tolist(), strict=True)):
+        parent = parents[row]
+        if is_node:
+            found[row] = row
+        elif parent != UNKNOWN and not is_again:
+            found[row] = found[parent]
+    return Backward(node=np.array(found, dtype=np.int64))
+
+
+def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows of the operators that autograd's nodes run first, and which have their number."""
+    events = trace.events
+    parent = np.maximum(nesting.parent, 0)
+    inside = (nesting.parent != UNKNOWN) & starts[parent]
+    found: NDArray[np.bool_] = inside & (events.sequence == events.sequence[parent])
+    return found
+
+
+def matches(
+    trace: Trace, nesting: Nesting, backward: Backward, names: Names, within: NDArray[np.bool_]
+) -> tuple[list[Match], dict[str, str]]:
+    """
+    Operators of the forward passes, none inside another; and of names that were not, why not.
+
+    Parameters
+    ----------
+    trace, nesting, backward
+        A trace, and what lies within what.
+    names
+        What operators are called.
+    within
+        Which events count; shape (events,).
+    """
+    by_first: dict[str, list[Pattern]] = defaultdict(list)
+    for pattern in names.patterns:
+        for name in pattern.sequence[0]:
+            by_first[name].append(pattern)
+    search = _Search(trace, names, by_first)
+    rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (backward.node == UNKNOWN))
+    for siblings in _siblings(trace, nesting, rows):
+        search.among(siblings, int(nesting.parent[siblings[0]]))
+    return search.found, search.reasons
+
+
+def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Rows with one parent and thread, in the order in which they ran; outer ones first."""
+    order = np.lexsort((rows, trace.events.track[rows], nesting.parent[rows]))
+    rows = rows[order]
+    parent, track = nesting.parent[rows], trace.events.track[rows]
+    breaks = np.flatnonzero((parent[1:] != parent[:-1]) | (track[1:] != track[:-1])) + 1
+    return [group for group in np.split(rows, breaks) if len(group)]
+
+
+class _Search:
+    """Goes from outer to inner operators, and never into one that it has found."""
+
+    def __init__(self, trace: Trace, names: Names, by_first: Mapping[str, Sequence[Pattern]]) -> None:
+        self.found: list[Match] = []
+        self.reasons: dict[str, str] = {}
+        self._trace = trace
+        self._names = names
+        self._by_first = by_first
+        self._inside: set[int] = set()
+
+    def among(self, siblings: NDArray[np.intp], parent: int) -> None:
+        """Look for sequences among operators that ran one behind the other."""
+        rows = siblings.tolist()
+        if parent in self._inside:
+            self._inside.update(rows)
+            return
+        names = [self._trace.names[name] for name in self._trace.events.name[siblings].tolist()]
+        place = 0
+        while place < len(rows):
+            place = self._at(rows, names, place) if names[place] in self._by_first else place + 1
+
+    def _at(self, rows: list[int], names: list[str], place: int) -> int:
+        """Where to go on: behind what begins here, or one further."""
+        for pattern in self._by_first[names[place]]:
+            members = self._members(pattern, names, place)
+            if members and self._take(pattern, rows, members):
+                return members[-1] + 1
+        return place + 1
+
+    def _members(self, pattern: Pattern, names: list[str], place: int) -> list[int]:
+        """Places of a sequence that begins here; none if it does not."""
+        members = [place]
+        for allowed in pattern.sequence[1:]:
+            place += 1
+            while place < len(names) and names[place] in self._names.views and names[place] not in allowed:
+                place += 1
+            if place >= len(names) or names[place] not in allowed:
+                return []
+            members.append(place)
+        return members
+
+    def _take(self, pattern: Pattern, rows: list[int], members: list[int]) -> bool:
+        row = rows[members[pattern.at]]
+        name, place = self._trace.name_of(row), int(self._trace.events.operands[row])
+        if place == UNKNOWN:
+            self.reasons.setdefault(name, NO_SHAPES)
+            return False
+        operands = self._trace.operands[place]
+        sizes = pattern.sizes_of(operands)
+        dtype = operands.dtypes[pattern.dtype] if pattern.dtype < len(operands.dtypes) else ""
+        if sizes is None or dtype not in self._names.dtypes:
+            if not pattern.alike:
+                self.reasons.setdefault(name, f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}")
+            return False
+        own = tuple(rows[members[0] : members[-1] + 1])
+        self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))
+        self._inside.update(own)
+        return True
+
+
+NO_SHAPES = "no shapes were recorded (torch.profiler.profile(record_shapes=True))"
+"""Why operators of which only the name is known have no sizes."""
+
+
+def _shown(sizes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(" x ".join(str(size) for size in one) or "-" for one in sizes[:4])

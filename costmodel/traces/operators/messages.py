@@ -1,0 +1,130 @@
+"""Collectives and messages that traces recorded: how large they are, and how long they take without waiting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.traces.events import UNKNOWN, Category, Message, Trace
+from costmodel.traces.iterations import iterations
+
+WHOLE = {
+    "all_reduce": "elements_in",
+    "reduce_scatter": "elements_in",
+    "all_gather": "elements_out",
+    "all_to_all": "elements_in",
+    "broadcast": "elements_in",
+    "send": "elements_in",
+}
+"""The side of each collective that has the whole tensor, as the samples' table counts it."""
+
+ELEMENTS: Mapping[str, tuple[str, int]] = {
+    "float": ("fp32", 4),
+    "c10::float": ("fp32", 4),
+    "bfloat16": ("bf16", 2),
+    "c10::bfloat16": ("bf16", 2),
+    "half": ("fp16", 2),
+    "c10::half": ("fp16", 2),
+    "byte": ("fp8", 1),
+    "float8_e4m3fn": ("fp8", 1),
+    "float8_e5m2": ("fp8", 1),
+}
+"""Types as NCCL's and Gloo's records name them in small letters, and bytes of an element. 8-bit tensors go as bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedMessage:
+    """
+    One collective, or one message from a rank to another.
+
+    Parameters
+    ----------
+    kind, dtype
+        As the table of samples names them.
+    nbytes, num_ranks
+        Bytes of the whole tensor, and ranks that take part.
+    ranks
+        Which; () where the trace does not say.
+    nanoseconds
+        The least of all ranks that were recorded: the last one to come does not wait for others.
+    is_complete
+        Whether all of them were recorded, so that nobody else can have come later.
+    """
+
+    kind: str
+    dtype: str
+    nbytes: int
+    num_ranks: int
+    ranks: tuple[int, ...]
+    nanoseconds: int
+    is_complete: bool
+
+
+def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
+    """
+    What ranks sent each other in their iterations; and how many messages have no size or kind, by their names.
+
+    The n-th collective of a kind in a group is the same for all of its ranks. Messages from one rank to another are the
+    n-th send of the one and the n-th receive of the other.
+
+    Parameters
+    ----------
+    traces
+        Of ranks of one job.
+    """
+    joined: dict[Hashable, list[tuple[Message, int]]] = defaultdict(list)
+    unknown: dict[str, int] = {}
+    for place, trace in enumerate(traces):
+        count: dict[Hashable, int] = defaultdict(int)
+        for row, message in _messages(trace):
+            ns = int(trace.events.duration[row])
+            if ns <= 0:
+                continue
+            if message.operation not in (*WHOLE, "recv") or message.dtype.lower() not in ELEMENTS or not _size(message):
+                name = message.operation or trace.name_of(row)
+                unknown[name] = unknown.get(name, 0) + 1
+                continue
+            key = _key(message, trace.rank if trace.rank is not None else place)
+            joined[key, count[key]].append((message, ns))
+            count[key] += 1
+    return tuple(_joined(several) for several in joined.values() if several), unknown
+
+
+def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
+    """Rows that carry a message: kernels, or where nothing runs on a device what a library recorded on its thread."""
+    of = Category.KERNEL if trace.has_device else Category.ANNOTATION
+    start, steps = trace.events.start, iterations(trace)
+    for row in np.flatnonzero((trace.events.message != UNKNOWN) & (trace.events.category == of)).tolist():
+        if any(one.begin <= start[row] < one.end for one in steps):
+            yield row, trace.messages[int(trace.events.message[row])]
+
+
+def _size(message: Message) -> int:
+    return int(getattr(message, WHOLE.get(message.operation, "elements_out")))
+
+
+def _key(message: Message, rank: int) -> tuple[Hashable, ...]:
+    if message.operation in ("send", "recv"):
+        ends = (rank, message.peer) if message.operation == "send" else (message.peer, rank)
+        return ("send", message.group, *ends)
+    return (message.operation, message.group, message.ranks, _size(message))
+
+
+def _joined(several: Iterable[tuple[Message, int]]) -> TracedMessage:
+    messages = [message for message, _ in several]
+    first = messages[0]
+    kind = "send" if first.operation in ("send", "recv") else first.operation
+    dtype, element = ELEMENTS[first.dtype.lower()]
+    number = 2 if kind == "send" else first.num_ranks or len(first.ranks)
+    return TracedMessage(
+        kind=kind,
+        dtype=dtype,
+        nbytes=element * _size(first),
+        num_ranks=number,
+        ranks=() if kind == "send" else first.ranks,
+        nanoseconds=min(ns for _, ns in several),
+        is_complete=len(messages) >= number,
+    )

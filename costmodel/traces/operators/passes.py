@@ -1,0 +1,140 @@
+"""Passes of the operators that a trace recorded: forward ones, and what autograd runs for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.operators.autograd import forward_of_nodes
+from costmodel.traces.operators.matching import Backward, Match
+from costmodel.traces.operators.names import known_names
+from costmodel.traces.operators.records import TracedPass
+from costmodel.traces.structure.nesting import Nesting
+
+MULTIPLICATIONS = frozenset(
+    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"}
+)
+"""Operators by which autograd multiplies."""
+
+SUMS = frozenset({"aten::add", "aten::add_"})
+"""Operators by which autograd adds up the gradients of what was used twice."""
+
+ONLY_FORWARD = ("residual", "adam")
+"""Operators without a backward pass: the gradient of a sum is handed on."""
+
+
+class Passes:
+    """
+    All passes of the operators that were found in forward passes, and which events each is made of.
+
+    Parameters
+    ----------
+    trace, nesting, backward
+        A trace, and what lies within what.
+    number
+        Iteration of each event, shape (events,).
+    matches
+        The operators of its forward passes; the n-th pass is the forward one of the n-th of them.
+    """
+
+    def __init__(
+        self, trace: Trace, nesting: Nesting, backward: Backward, number: Integers, matches: Sequence[Match]
+    ) -> None:
+        self.trace = trace
+        self.nesting = nesting
+        self.backward = backward
+        self.matches = matches
+        self.found: list[TracedPass] = []
+        self.owner = np.full(len(trace.events), UNKNOWN, dtype=np.int64)
+        self.taken: set[tuple[int, str]] = set()
+        self._number = number
+        self._add_forward()
+        of_match = nesting.handed_down(self.owner, unknown=UNKNOWN)
+        self.match_of_node = forward_of_nodes(trace, nesting, backward, of_match)
+        self._add_backward()
+        self._add_products()
+        self._add_sums()
+
+    def add(self, match: Match, of_pass: str, row: int) -> int:
+        """One more pass without events of its own; its number."""
+        self.found.append(
+            TracedPass(
+                operator=match.pattern.operator,
+                of_pass=of_pass,
+                dtype=match.dtype,
+                sizes=match.sizes,
+                row=row,
+                iteration=int(self._number[row]),
+            )
+        )
+        return len(self.found) - 1
+
+    def _add_forward(self) -> None:
+        for match in self.matches:
+            row = match.rows[min(match.pattern.at, len(match.rows) - 1)]
+            self.owner[list(match.rows)] = self.add(match, "forward", row)
+
+    def _add_backward(self) -> None:
+        """Nodes of operators that are no matmuls: all of an operator's together."""
+        several: dict[int, list[int]] = defaultdict(list)
+        for node, place in self.match_of_node.items():
+            if self.matches[place].pattern.operator not in (*MATMULS, *ONLY_FORWARD):
+                several[place].append(node)
+        for place, nodes in several.items():
+            self.owner[nodes] = self.add(self.matches[place], "backward", nodes[0])
+
+    def _add_products(self) -> None:
+        """Gradients of inputs and weights of matmuls, by the sizes of the products in their nodes."""
+        for row in self._in_nodes(MULTIPLICATIONS):
+            node = int(self.backward.node[row])
+            place, operands = self.match_of_node.get(node), int(self.trace.events.operands[row])
+            if place is None or operands == UNKNOWN or self.owner[self.nesting.parent[row]] != UNKNOWN:
+                continue
+            match = self.matches[place]
+            for of_pass in _passes_of(match, self.trace.operands[operands].sizes):
+                if (node, of_pass) not in self.taken:
+                    self.taken.add((node, of_pass))
+                    self.owner[row] = self.add(match, of_pass, row)
+                    break
+
+    def _add_sums(self) -> None:
+        """Gradients of what a residual was added to and a block read: autograd adds them up, too."""
+        (residual,) = (one for one in known_names().patterns if one.operator == "residual")
+        added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
+        for row in self._in_nodes(SUMS):
+            place = int(self.trace.events.operands[row])
+            if self.nesting.parent[row] != self.backward.node[row] or place == UNKNOWN:
+                continue
+            operands = self.trace.operands[place]
+            sizes, dtype = residual.sizes_of(operands), known_names().dtypes.get(operands.dtypes[0])
+            if sizes and tuple(sizes.items()) in added and dtype:
+                match = Match(pattern=residual, dtype=dtype, sizes=sizes, rows=(row,))
+                self.owner[row] = self.add(match, "forward", row)
+
+    def _in_nodes(self, names: frozenset[str]) -> list[int]:
+        known = np.array([name in names for name in self.trace.names], dtype=bool)
+        inside = (self.backward.node != UNKNOWN) & (self.trace.events.category == Category.OPERATOR)
+        rows: list[int] = np.flatnonzero(known[self.trace.events.name] & inside).tolist()
+        return rows
+
+
+def _passes_of(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str]:
+    """
+    Which gradients of a matmul a product may be, by its sizes.
+
+    Of y = x w that of x multiplies (m, n) by (n, k), that of w sums over m.
+    Both have the same sizes where m is n: then autograd does the weight's first.
+    """
+    sides = [one[-2:] for one in sizes if len(one) > 1][-2:]
+    m, n, k = (match.sizes[name] for name in ("m", "n", "k"))
+    if len(sides) < 2:
+        return
+    left, right = sides
+    if (left, right) in (((n, m), (m, k)), ((k, m), (m, n))):
+        yield "wgrad"
+    if (left, right) == ((m, n), (n, k)):
+        yield "dgrad"

@@ -1,0 +1,172 @@
+"""How long each pass of the recorded operators took, and all that belongs to none of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.fields import NARROW
+from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.iterations import iterations
+from costmodel.traces.operators.matching import backward_nodes, matches
+from costmodel.traces.operators.names import Names, known_names
+from costmodel.traces.operators.passes import Passes
+from costmodel.traces.operators.records import Other, TracedOperators
+from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+
+NOT_KNOWN = "no operator that the planner samples"
+EIGHT_BITS = "its kernels read 8 bits, and the recipe that they belong to was not recorded"
+CAUSAL = (
+    "Attention without a mask is taken to be causal where it has as many queries as keys: the profiler's flag is not "
+    "read."
+)
+
+
+def traced_operators(trace: Trace) -> TracedOperators:
+    """
+    The operators that the iterations of a trace ran, each of their passes with its time.
+
+    An operator of a forward pass is known by its name, or a sequence by those of its members; its backward pass by the
+    number that autograd gave both. Kernels belong to the operator in which they were launched. On the device the time
+    of a pass is the sum of its kernels, on a thread what it took there, less what does not belong to it.
+
+    Parameters
+    ----------
+    trace
+        Of one rank, with shapes.
+    """
+    names, inside = known_names(), nesting(trace)
+    backward = backward_nodes(trace, inside)
+    within, number = _iteration_of(trace)
+    found, reasons = matches(trace, inside, backward, names, within)
+    return _timed(Passes(trace, inside, backward, number, found), names, within, reasons)
+
+
+def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
+    """Which events begin in an iteration, and in which; both of shape (events,)."""
+    steps, start = iterations(trace), trace.events.start
+    begins = np.array([one.begin for one in steps], dtype=np.int64)
+    ends = np.array([one.end for one in steps], dtype=np.int64)
+    number = np.searchsorted(begins, start, side="right") - 1
+    within = (number >= 0) & (start < ends[np.maximum(number, 0)]) if len(steps) else np.zeros(len(start), dtype=bool)
+    return within, number
+
+
+def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
+    """The passes with their times, and what is left."""
+    trace, events = passes.trace, passes.trace.events
+    owner = passes.nesting.handed_down(passes.owner, unknown=UNKNOWN)
+    if trace.has_device:
+        launched = launched_by(trace)
+        rows = _computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
+        owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
+        reasons = _without_other_kernels(passes, names, rows, owner) | reasons
+        _add_bare_products(passes, names, rows, launched, owner)
+        around, spent = launched, events.duration[rows]
+    else:
+        rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
+        around, spent = passes.nesting.parent, own_nanoseconds(trace, passes.nesting)[rows]
+    known = owner[rows] != UNKNOWN
+    sums = np.zeros(len(passes.found), dtype=np.int64)
+    np.add.at(sums, owner[rows[known]], spent[known])
+    attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
+    return TracedOperators(
+        operators=tuple(replace(one, nanoseconds=int(ns)) for one, ns in zip(passes.found, sums, strict=True)),
+        others=_others(passes, rows[~known], spent[~known], around, reasons),
+        owner=owner,
+        nanoseconds=int(spent.sum()),
+        doubts=(CAUSAL,) if attention else (),
+    )
+
+
+def _computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """What runs on a stream in an iteration and is no communication, copies over the host's link included."""
+    events = trace.events
+    of_device = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
+    return np.flatnonzero(of_device & within & (events.message == UNKNOWN))
+
+
+def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
+    """What each operator takes without the operators in it; shape (events,)."""
+    events, inside = trace.events, inside or nesting(trace)
+    is_operator = events.category == Category.OPERATOR
+    around = inside.handed_down(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
+    own: Integers = events.duration.copy()
+    nested = np.flatnonzero(is_operator & (inside.parent != UNKNOWN))
+    outer = around[inside.parent[nested]]
+    np.subtract.at(own, outer[outer != UNKNOWN], events.duration[nested[outer != UNKNOWN]])
+    return np.maximum(own, 0)
+
+
+def _without_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
+    """
+    Take from matmuls the kernels that are none of theirs; why, by the names of the operators.
+
+    Some operators do more than multiply. Kernels of 8-bit inputs in one of 16 bits are those of a recipe, which says
+    neither which one it is nor how its casts count.
+    """
+    multiplies, eight = _named(passes.trace, names.gemm, rows), _named(passes.trace, names.eight_bits, rows)
+    reasons: dict[str, str] = {}
+    for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
+        place = int(owner[row])
+        if place == UNKNOWN or passes.found[place].operator not in MATMULS:
+            continue
+        only_products = place < len(passes.matches) and passes.matches[place].pattern.gemm
+        if is_eight and passes.found[place].dtype not in NARROW:
+            reasons[passes.trace.name_of(passes.found[place].row)] = EIGHT_BITS
+            owner[row] = UNKNOWN
+        elif only_products and not is_product:
+            owner[row] = UNKNOWN
+    return reasons
+
+
+def _add_bare_products(
+    passes: Passes, names: Names, rows: NDArray[np.intp], launched: Integers, owner: Integers
+) -> None:
+    """Gradients by kernels of nodes without an operator for each product: first the input's, then the weight's."""
+    events = passes.trace.events
+    products = _named(passes.trace, names.gemm, rows) & ~_named(passes.trace, names.eight_bits, rows)
+    free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
+    of_node: dict[int, list[int]] = defaultdict(list)
+    for row in free[np.argsort(events.start[free], kind="stable")].tolist():
+        node = int(passes.backward.node[launched[row]])
+        place = passes.match_of_node.get(node)
+        if place is not None and passes.matches[place].pattern.operator in MATMULS:
+            of_node[node].append(row)
+    for node, kernels in of_node.items():
+        missing = [one for one in ("dgrad", "wgrad") if (node, one) not in passes.taken]
+        if len(kernels) == len(missing):
+            for row, of_pass in zip(kernels, missing, strict=True):
+                owner[row] = passes.add(passes.matches[passes.match_of_node[node]], of_pass, node)
+
+
+def _named(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which rows have a name in which a pattern is found."""
+    known = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
+    return known[trace.events.name[rows]]
+
+
+def _others(
+    passes: Passes, rows: NDArray[np.intp], spent: Integers, around: Integers, reasons: dict[str, str]
+) -> tuple[Other, ...]:
+    """What is no part of any operator, by name: of a kernel that of the operator that launched it."""
+    count: Counter[str] = Counter()
+    nanoseconds: Counter[str] = Counter()
+    trace, parents = passes.trace, passes.nesting.parent
+    is_operator = trace.events.category == Category.OPERATOR
+    for row, ns in zip(rows.tolist(), spent.tolist(), strict=True):
+        place = row if is_operator[row] else int(around[row])
+        while place != UNKNOWN and not is_operator[place]:
+            place = int(parents[place])
+        name = trace.name_of(row if place == UNKNOWN else place)
+        count[name] += 1
+        nanoseconds[name] += ns
+    return tuple(
+        Other(name=name, reason=reasons.get(name, NOT_KNOWN), count=count[name], nanoseconds=ns)
+        for name, ns in nanoseconds.most_common()
+    )

@@ -1,0 +1,47 @@
+"""What a job's messages take at other sizes: they go with what they carry."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Message
+from costmodel.traces.graph import ExecutionGraph, Kind
+from costmodel.traces.shapes.sizes import Sizes
+
+HIDDEN = "hidden size"
+"""Name of the hidden size among the widths of :class:`Sizes`."""
+
+
+def message_factors(graph: ExecutionGraph, before: Sizes, after: Sizes, *, weights: float) -> NDArray[np.float64]:
+    """
+    Times after over times before of every task: 1 but for communication.
+
+    Sends and receives carry activations, so do collectives of a whole multiple of them; all others carry weights or
+    their gradients. Large messages take time in proportion to their bytes.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+    before, after
+        Sizes of the job that was recorded, and of the other one.
+    weights
+        Weights of a layer after over before.
+
+    Returns
+    -------
+    array
+        Shape (tasks,).
+    """
+    activations = after.tokens * after.widths[HIDDEN] / (before.tokens * before.widths[HIDDEN])
+    of_rank = before.tokens * before.widths[HIDDEN] / (before.tp if before.sequence_parallel else 1)
+
+    def factor(message: Message) -> float:
+        whole = message.elements_in and max(message.elements_in, message.elements_out) % of_rank == 0
+        return activations if message.operation in ("send", "recv") or whole else weights
+
+    by_message = np.array([*(factor(message) for message in graph.messages), 1.0])
+    talks = (graph.tasks.kind == Kind.COMMUNICATION) & (graph.tasks.message != UNKNOWN)
+    found: NDArray[np.float64] = np.where(talks, by_message[graph.tasks.message], 1.0)
+    return found

@@ -1,0 +1,115 @@
+"""Which operators are behind the events of a trace, and how long each of them works itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
+from costmodel.traces.structure.names import PHASES, matches
+from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+from costmodel.traces.structure.records import Phase
+
+ACCUMULATES = re.compile(r"AccumulateGrad")
+"""Autograd's node that adds a weight's gradient to what is there."""
+
+UPDATES = next(pattern for phase, pattern in PHASES if phase is Phase.OPTIMIZER)
+"""How what updates parameters is named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pieces:
+    """
+    Events of a trace taken apart: kernels as they are, on threads each operator within them; arrays of shape (pieces,).
+
+    Parameters
+    ----------
+    place
+        Which of the events it is of.
+    event, operator
+        Its row, and that of the operator behind it: itself; of a kernel the innermost operator with tensors that
+        launched it. Where none around it has any, that of the forward pass to which autograd's node belongs.
+        ``UNKNOWN``: none.
+    nanoseconds
+        Its own time, without that of operators within it.
+    works
+        Whether that is most of its time: else it only calls others.
+    on_weights
+        Whether it is of an optimizer, or accumulates a weight's gradient.
+    """
+
+    place: Integers
+    event: Integers
+    operator: Integers
+    nanoseconds: Integers
+    works: NDArray[np.bool_]
+    on_weights: NDArray[np.bool_]
+
+
+def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
+    """
+    Take events apart.
+
+    Parameters
+    ----------
+    trace
+        Of one rank.
+    rows
+        Events of which none lies in another one.
+    """
+    events, nest = trace.events, nesting(trace)
+    roots = np.full(len(events), UNKNOWN)
+    roots[rows] = np.arange(len(rows))
+    place = nest.handed_down(roots, unknown=UNKNOWN)
+    inside = nest.parent != UNKNOWN
+    within = np.bincount(nest.parent[inside], weights=events.duration[inside], minlength=len(events))
+    own = events.duration - within.astype(np.int64)
+    found = np.flatnonzero(place != UNKNOWN)
+    operator, on_weights = _behind(trace, nest)
+    return Pieces(
+        place=place[found],
+        event=found,
+        operator=operator[found],
+        nanoseconds=own[found],
+        works=2 * own[found] >= events.duration[found],
+        on_weights=on_weights[found],
+    )
+
+
+def _behind(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
+    """The operator behind each event, and whether it works on weights."""
+    events = trace.events
+    has_tensors = np.array([any(map(len, one.sizes)) for one in trace.operands] + [False])
+    with_tensors = has_tensors[events.operands] & (events.category == Category.OPERATOR)
+    rows = np.arange(len(events))
+    innermost = nest.handed_down(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
+    forward = nest.handed_down(_forward_of(trace, with_tensors), unknown=UNKNOWN)
+    named = matches(trace, ACCUMULATES) | matches(trace, UPDATES) | matches(trace, UPDATE_OPERATOR)
+    of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
+    on_weights = nest.handed_down(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    launch = launched_by(trace)
+    launched = launch != UNKNOWN
+    operator = np.where(with_tensors, rows, UNKNOWN)
+    operator[launched] = np.where(innermost == UNKNOWN, forward, innermost)[launch[launched]]
+    on_weights[launched] = on_weights[launch[launched]]
+    return operator, on_weights | matches(trace, UPDATE_KERNEL)[events.name]
+
+
+def _forward_of(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
+    """The operator of the forward pass of each event that has its sequence number in the backward pass."""
+    events = trace.events
+    found = np.full(len(events), UNKNOWN)
+    forward = np.flatnonzero(with_tensors & (events.sequence > 0) & (events.forward_thread <= 0))
+    backward = np.flatnonzero((events.sequence > 0) & (events.forward_thread > 0))
+    if not len(forward):
+        return found
+    forward = forward[np.argsort(events.sequence[forward], kind="stable")]
+    numbers = events.sequence[forward]
+    place = np.minimum(np.searchsorted(numbers, events.sequence[backward]), len(forward) - 1)
+    joined = numbers[place] == events.sequence[backward]
+    found[backward[joined]] = forward[place[joined]]
+    return found

@@ -1,0 +1,36 @@
+"""``planner trace compare``: the planner's step of a job beside the recorded one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from planner.cli.arguments import TEXT_FORMATS, add_output, describe
+from planner.cli.output import check_output, progress, write
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        parser,
+        "Lays the step that the planner computes for a job beside the recorded one, part by part: computation by kind "
+        "of operator, communication by group of ranks, host and idle. The parts of each sum to its step.",
+    )
+    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file, with the strategy that was recorded")
+    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of its ranks")
+    add_output(parser, TEXT_FORMATS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare and print."""
+    check_output(arguments.output, [arguments.job, *arguments.traces])
+    with progress(f"reading {len(arguments.traces)} traces"):
+        from costmodel.traces.reading import read_traces
+        from planner.jobs.problem import load
+        from planner.traces.compare import compare_with_traces
+        from planner.traces.compared import compared_json, compared_text
+
+        found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
+    text = compared_json(found) if arguments.format == "json" else compared_text(found)
+    write(text, arguments.output)
+    return 0

@@ -1,0 +1,83 @@
+"""``planner trace extract``: samples of operators, and a device's file, from traces."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import add_force, describe
+from planner.cli.output import check_output, progress, require_new, write
+
+EXIT_CODES = """exit codes:
+  0  a table of samples was written
+  1  the same, but most of the recorded computation is of no operator that the planner samples
+  2  wrong input: nothing was written
+"""
+EXIT_MOSTLY_UNKNOWN = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Turns profiler traces of training steps into the table of samples that 'planner sample' writes: each "
+        "operator, pass and size with the median of its times. Says what could not be converted, and why. With "
+        "--device-file it learns from them, as 'planner fit' does, and adds what only a trace knows."
+    )
+    describe(parser, description, EXIT_CODES)
+    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, recorded with shapes")
+    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="say which operators of this job the traces time")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, required=True, help="table of samples to write (CSV or Parquet)"
+    )
+    parser.add_argument("--device-file", metavar="FILE", type=Path, help="device file to write as well (YAML)")
+    parser.add_argument("--facts", metavar="YAML", type=Path, help="what traces cannot say, as planner fit takes it")
+    add_force(parser, "the output files")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Extract, write the table, and the device if it is asked for."""
+    inputs = [*arguments.traces, *(path for path in (arguments.job, arguments.facts) if path)]
+    for path in (arguments.output, arguments.device_file):
+        check_output(path, inputs)
+        require_new(path, force=arguments.force)
+    if arguments.facts and not arguments.device_file:
+        raise SpecError("--facts", "is of a device file; without --device-file none is written.")
+    with progress(f"reading {len(arguments.traces)} traces"):
+        from costmodel.traces.reading import read_traces
+        from planner.traces.device_file import host_times
+        from planner.traces.extraction import extracted, write_samples
+        from planner.traces.wording import extracted_text
+
+        traces = read_traces(arguments.traces)
+        found = extracted(traces)
+        hosts = host_times(traces, found.by_trace)
+    missing = _missing(arguments.job, found) if arguments.job else None
+    text = [extracted_text(found, str(arguments.output), hosts=hosts, missing=missing)]
+    if arguments.device_file:
+        text.append(_device(arguments, traces, found))
+    write_samples(found, arguments.output)
+    write("\n\n".join(text), None)
+    return 0 if 2 * found.known_fraction > 1 else EXIT_MOSTLY_UNKNOWN
+
+
+def _missing(job: Path, found: Any) -> tuple[str, ...]:
+    from planner.jobs.problem import load
+    from planner.traces.extraction import missing_operators
+
+    return missing_operators(load(job), found)
+
+
+def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
+    """Write the device's file; what there is to say about it."""
+    with progress("learning from the samples"):
+        from planner.cli.fit import read_facts
+        from planner.jobs.cluster import device_text
+        from planner.traces.device_file import traced_device
+        from planner.traces.wording import device_report
+
+        facts = read_facts(arguments.facts) if arguments.facts else None
+        fitted, constants = traced_device(traces, found, name=arguments.device_file.stem, facts=facts)
+    write(device_text(fitted.entry), arguments.device_file)
+    return device_report(fitted, constants, str(arguments.device_file))

@@ -1,0 +1,56 @@
+"""``planner trace read``: what traces hold, what they lack, and how to record it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import TEXT_FORMATS, add_output, describe
+from planner.cli.output import RunningLine, check_output, write
+
+EXIT_CODES = """exit codes:
+  0  the traces were read
+  2  wrong input: not there, another format, no events, ranks of different runs
+"""
+
+NUM_KERNELS = 10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        parser,
+        "Says what traces of PyTorch's profiler hold (.json or .json.gz, one of each rank), what is missing for a "
+        "replay or a prediction, and how to record it.",
+        EXIT_CODES,
+    )
+    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path, help="files of one run, one of each rank")
+    parser.add_argument(
+        "--kernels", metavar="N", default=str(NUM_KERNELS), help=f"names of kernels to list (default: {NUM_KERNELS})"
+    )
+    add_output(parser, TEXT_FORMATS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, and print what there is."""
+    check_output(arguments.output, arguments.traces)
+    num_kernels = _number(arguments.kernels)
+    from costmodel.traces.reading import read_traces
+    from planner.traces.contents import all_contents
+    from planner.traces.contents_text import contents_json, contents_text
+
+    line = RunningLine(sys.stderr)
+    what = arguments.traces[0].name if len(arguments.traces) == 1 else f"{len(arguments.traces)} traces"
+    traces = read_traces(arguments.traces, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
+    line.clear()
+    found = all_contents(traces, num_kernels=num_kernels)
+    write({"table": contents_text, "json": contents_json}[arguments.format](found), arguments.output)
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise SpecError("--kernels", f"expected a whole number, got '{text[:40]}'.")
+    return int(text)

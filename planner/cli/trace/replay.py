@@ -1,0 +1,81 @@
+"""``planner trace replay``: an iteration simulated from its graph, beside the measured one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import add_output, describe
+from planner.cli.output import RunningLine, check_output, progress, write
+
+FORMATS = ("table", "json", "html")
+
+EXIT_CODES = """exit codes:
+  0  the iteration was replayed
+  2  wrong input: not there, another format, no events, no such iteration, ranks of different runs
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        parser,
+        "Replays an iteration of a trace of PyTorch's profiler and lays it beside the measured one: iteration time, "
+        "what it goes into, streams, the critical path with its kernels. The format html is a page with time lines.",
+        EXIT_CODES,
+    )
+    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path, help="files of one run, one of each rank")
+    parser.add_argument(
+        "--iteration", metavar="N", help="which, from 0 (default: the last one that another follows, else the last)"
+    )
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE.json.gz",
+        type=Path,
+        help="also write measured and replayed tasks side by side as a trace for Perfetto",
+    )
+    add_output(parser, FORMATS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, replay, print."""
+    number = None if arguments.iteration is None else _number(arguments.iteration)
+    check_output(arguments.output, arguments.traces)
+    check_output(arguments.perfetto, arguments.traces)
+    from costmodel.traces.reading import read_traces
+    from planner.traces.replay.report import replay_report
+
+    line = RunningLine(sys.stderr)
+    what = arguments.traces[0].name if len(arguments.traces) == 1 else f"{len(arguments.traces)} traces"
+    traces = read_traces(arguments.traces, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
+    line.clear()
+    with progress(f"replaying {what}"):
+        report = replay_report(traces, number)
+        if arguments.perfetto is not None:
+            from costmodel.traces.writing import write_trace
+            from planner.traces.replay.side_by_side import side_by_side
+
+            write_trace(side_by_side(report), arguments.perfetto)
+        match arguments.format:
+            case "json":
+                from planner.traces.replay.document import replay_json
+
+                text = replay_json(report)
+            case "html":
+                from planner.traces.replay.page import replay_page
+
+                text = replay_page(report)
+            case _:
+                from planner.traces.replay.text import replay_text
+
+                text = replay_text(report)
+    write(text, arguments.output)
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise SpecError("--iteration", f"expected a whole number from 0, got '{text[:40]}'.")
+    return int(text)

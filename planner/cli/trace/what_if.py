@@ -1,0 +1,103 @@
+"""``planner trace what-if``: a recorded step after a change of the job."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import TEXT_FORMATS, add_output, describe
+from planner.cli.output import check_output, progress, write
+
+if TYPE_CHECKING:
+    from planner.plan import EstimateReport
+
+EXIT_CODES = """exit codes:
+  0  the changed step was replayed
+  2  wrong input, or the traces do not show what the change needs
+"""
+
+MOST_FASTER = 1e6
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(
+        parser,
+        "Changes a recorded step and replays it: layers=48 or microbatches=16 by the traces alone; with --job, the job "
+        "that was recorded, everything that a job says, such as pp=8, mbs=2 or training.sequence_length=8192.",
+        EXIT_CODES,
+    )
+    parser.add_argument(
+        "traces", metavar="TRACE | key=value", nargs="+", help="traces of one step, one of each rank; and what changes"
+    )
+    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="the job that was recorded, with its strategy")
+    parser.add_argument("--iteration", metavar="N", help="which of the recorded iterations, from 0")
+    parser.add_argument(
+        "--faster",
+        metavar="PATTERN=FACTOR",
+        action="append",
+        default=[],
+        help="tasks whose names contain a regular expression, so many times faster",
+    )
+    parser.add_argument("--cuda-graphs", action="store_true", help="launches taken out")
+    parser.add_argument("--no-overlap", action="store_true", help="no communication beside computation")
+    add_output(parser, TEXT_FORMATS)
+    parser.set_defaults(assignments=[])  # changes behind options come here
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Change, replay, print."""
+    from costmodel.traces.reading import read_traces
+    from planner.traces.what_if import Change, read_changes, require_job, what_if
+    from planner.traces.what_if_text import what_if_json, what_if_text
+
+    files = [word for word in arguments.traces if "=" not in word or Path(word).exists()]
+    own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])
+    if not files:
+        raise SpecError("traces", "there is no file among what was given, only changes.")
+    if arguments.job is None:
+        require_job(others)
+    change = Change(
+        layers=own.get("layers"),
+        microbatches=own.get("microbatches"),
+        faster=tuple(_faster(text) for text in arguments.faster),
+        cuda_graphs=arguments.cuda_graphs,
+        overlap=not arguments.no_overlap,
+    )
+    iteration = _iteration(arguments.iteration)
+    check_output(arguments.output, [Path(file) for file in files])
+    with progress(f"replaying {files[0] if len(files) == 1 else f'{len(files)} traces'}"):
+        jobs = _jobs(arguments.job, others) if arguments.job else None
+        found = what_if(read_traces(files), change, jobs, iteration=iteration)
+    write({"table": what_if_text, "json": what_if_json}[arguments.format](found), arguments.output)
+    return 0
+
+
+def _jobs(path: Path, assignments: list[str]) -> tuple[EstimateReport, EstimateReport]:
+    """The job as it was recorded, and with what was assigned."""
+    from planner.jobs.problem import load, read_decisions, split_overrides
+    from planner.plan import estimate
+
+    overrides, decisions = split_overrides(assignments)
+    return estimate(load(path), {}), estimate(load(path, overrides), read_decisions(decisions))
+
+
+def _faster(text: str) -> tuple[str, float]:
+    pattern, _, factor = text.rpartition("=")
+    try:
+        number = float(factor)
+    except ValueError:
+        number = 0.0
+    if not pattern or not 0 < number < MOST_FASTER:
+        raise SpecError("--faster", f"is '{text[:60]}', expected PATTERN=FACTOR with a factor above 0, such as gemm=2.")
+    return pattern, number
+
+
+def _iteration(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise SpecError("--iteration", f"is '{text[:40]}', expected a whole number from 0.")
+    return int(text)

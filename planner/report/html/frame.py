@@ -1,0 +1,168 @@
+"""The frame of any page: header, chapters, data, style and scripts in one file that loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, NamedTuple
+
+LIBRARY = ("draw.js", "bars.js", "plots.js", "zoomed.js")
+"""Scripts of every page, in the order in which they need each other."""
+
+START = "page.js"
+"""The script that draws what a page has; it comes last."""
+
+
+class Chapter(NamedTuple):
+    """A chapter of a page: where links lead, its name in the navigation, its title and its blocks of HTML."""
+
+    anchor: str
+    short: str
+    title: str
+    blocks: Iterable[str]
+
+
+def page_text(*, title: str, subject: str, body: Iterable[str], data: Mapping[str, Any], scripts: Sequence[str]) -> str:
+    """
+    A whole page.
+
+    Parameters
+    ----------
+    title, subject
+        What it is and what of, for the browser's window; escaped here.
+    body
+        Blocks of HTML.
+    data
+        What its scripts draw: plain data without NaN and infinity.
+    scripts
+        Texts of the page's own scripts: one defines ``Timeline``.
+    """
+    style = asset("page.css")
+    every = "\n".join([*map(asset, LIBRARY), *scripts, asset(START)])
+    script = f'"use strict";(() => {{\n{every}\n}})();'
+    return Template(asset("page.html")).substitute(
+        title=escape(title),
+        job=escape(subject),
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        body="\n".join(body),
+        data=_data(data),
+    )
+
+
+def body_html(header: str, chapters: Iterable[Chapter], switch: str = "") -> Iterator[str]:
+    """
+    Header, navigation and chapters; those without content are left out.
+
+    Parameters
+    ----------
+    header
+        The top of the page.
+    chapters
+        In reading order.
+    switch
+        A control at the end of the navigation.
+    """
+    made = [(*names, "".join(blocks)) for *names, blocks in chapters]
+    made = [chapter for chapter in made if chapter[-1]]
+    links = "".join(f'<a href="#{anchor}">{escape(short)}</a>' for anchor, short, *_ in made)
+    yield header
+    yield f"<nav aria-label=Chapters><div class=links>{links}</div>{switch}</nav>"
+    yield "<main>"
+    yield "<noscript><p class=note>The plots need JavaScript; the tables have all of their numbers.</p></noscript>"
+    for anchor, _, title, blocks in made:
+        yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{blocks}</section>'
+    yield "</main>"
+
+
+def header_html(
+    *,
+    subject: str,
+    title: str,
+    answer: str,
+    verdict: str,
+    tiles: Mapping[str, str],
+    facts: Mapping[str, str],
+) -> str:
+    """
+    The top of a page: what it is about, the answer, large figures, facts.
+
+    Parameters
+    ----------
+    subject, title, answer
+        Texts.
+    verdict
+        Class of the answer in the page's style: ``good``, ``bad`` or ``plain``.
+    tiles
+        Large figures by name.
+    facts
+        Texts by name.
+    """
+    large = "".join(
+        f"<div class=tile><span>{escape(name)}</span><b>{escape(text)}</b></div>" for name, text in tiles.items()
+    )
+    rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
+    return (
+        f"<header><p class=job>{escape(subject)}</p><h1>{escape(title)}</h1>"
+        f'<p class="answer {verdict}">{escape(answer)}</p>'
+        f"{f'<div class=tiles>{large}</div>' if large else ''}<dl class=setting>{rest}</dl></header>"
+    )
+
+
+def switch_html(label: str, choices: Sequence[object]) -> str:
+    """The control that chooses which of several blocks is shown; none where there is no choice."""
+    if len(choices) < 2:
+        return ""
+    options = "".join(f"<option value={number}>{escape(str(one))}</option>" for number, one in enumerate(choices, 1))
+    return f"<label class=switch>{escape(label)} <select id=plan>{options}</select></label>"
+
+
+def chosen_html(number: int, blocks: str) -> str:
+    """Blocks that are shown while a choice is on: numbers of choices begin with 1."""
+    return f'<div data-plan="{number}">{blocks}</div>'
+
+
+def side_by_side(plot: str, table: str) -> str:
+    """A plot and the table of its numbers."""
+    return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
+
+
+def pair(first: str, second: str) -> str:
+    """Two blocks of the same weight."""
+    return f"<div class=pair><div>{first}</div><div>{second}</div></div>"
+
+
+def plot(name: str, caption: str) -> str:
+    """The place of a plot: its name in the data, and what it shows."""
+    return f'<figure class=plot data-chart="{escape(name)}"><figcaption>{escape(caption)}.</figcaption></figure>'
+
+
+def timeline(number: int, caption: str, without: str) -> str:
+    """The place of a time line: its number in the data, what it shows, and why it may be missing."""
+    return (
+        f'<figure class=timeline data-timeline="{number}"><figcaption>{escape(caption)}</figcaption>'
+        f"<p class=note>{escape(without)}</p></figure>"
+    )
+
+
+def asset(name: str, package: str = "planner.report.html") -> str:
+    """The text of a file beside a package's modules."""
+    return files(package).joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    """The data of a page as JSON that no parser of HTML can take for markup."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+
+
+def _hash(text: str) -> str:
+    """What the page's Content-Security-Policy allows: this text and no other."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,181 @@
+"""A device's file from traces: what ``planner fit`` learns of their samples, and what only a trace knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from costmodel.traces.events import UNKNOWN, Category, Trace
+from costmodel.traces.operators import TracedOperators
+from costmodel.traces.operators.device import (
+    covered_nanoseconds,
+    late_launches,
+    slowdown_beside_communication,
+    weighted_median,
+)
+from costmodel.traces.structure import Parts, Phase, parts
+from planner.profiles.device import FittedDevice, fitted_device
+from planner.profiles.operators import NO_OPERATOR, rounded
+from planner.sampling.samples import COLLECTIVES, Sample
+from planner.traces.extraction import NANOSECONDS, Extracted
+
+MOST_SLOWDOWN = 10.0
+"""Largest factor that a calibration takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+    """
+    A constant of a device's calibration that traces say.
+
+    Parameters
+    ----------
+    name, value
+        As :class:`costmodel.facts.calibration.Constants` has it.
+    meaning
+        From what it was computed, as the file's source.
+    """
+
+    name: str
+    value: float
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostTime:
+    """
+    What the thread of a rank takes beside the operators that the planner knows, in seconds.
+
+    Parameters
+    ----------
+    per_microbatch, per_layer, per_operator
+        Of both passes of a micro-batch; the same over its layers, None where none were found; the same for each pass of
+        an operator in it.
+    per_step
+        Of an iteration beside its passes.
+    """
+
+    per_microbatch: float
+    per_layer: float | None
+    per_operator: float
+    per_step: float
+
+
+def traced_device(
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
+) -> tuple[FittedDevice, tuple[Constant, ...]]:
+    """
+    The device that traces are of, and the constants that only they say.
+
+    Where threads compute, what they take between operators grows with the number of operators: each has its share.
+
+    Parameters
+    ----------
+    traces, found
+        Traces, and what was extracted of them.
+    name, facts
+        As :func:`planner.profiles.device.fitted_device` has them.
+
+    Raises
+    ------
+    SpecError
+        As there.
+    """
+    hosts = host_times(traces, found.by_trace)
+    beside = median(one.per_operator for one in hosts) if hosts else 0.0
+    fitted = fitted_device([_with_host(one, beside) for one in found.samples], name=name, facts=facts)
+    constants = tuple(traced_constants(traces, hosts))
+    calibration = fitted.entry["calibration"]
+    for one in constants:
+        calibration[one.name] = rounded(one.value)
+        calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
+    return fitted, constants
+
+
+def _with_host(sample: Sample, seconds: float) -> Sample:
+    """An operator with what its thread takes beside it; updates, copies and collectives are none of a pass."""
+    if not seconds or sample.point.operator in (*NO_OPERATOR, *COLLECTIVES, "adam"):
+        return sample
+    return replace(sample, timing=replace(sample.timing, seconds=sample.timing.seconds + seconds))
+
+
+def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
+    """What the threads of traces without a device take beside operators."""
+    pairs = zip(traces, by_trace, strict=True)
+    return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
+
+
+def traced_constants(traces: Sequence[Trace], hosts: Sequence[HostTime]) -> Iterator[Constant]:
+    """Constants of the calibration that traces say, each at most once."""
+    slowdowns = [one for one in map(slowdown_beside_communication, traces) if one]
+    if slowdowns:
+        weights = [float(one.num_kernels) for one in slowdowns]
+        factor = weighted_median([one.factor for one in slowdowns], weights)
+        kernels = sum(one.num_kernels for one in slowdowns)
+        yield Constant(
+            name="overlap_slowdown_compute",
+            value=min(max(factor, 1.0), MOST_SLOWDOWN),
+            meaning=f"{kernels} kernels that ran alone and beside communication, {factor:.3f} times as long",
+        )
+    between = np.concatenate([late_launches(trace) for trace in traces])
+    if len(between):
+        yield Constant(
+            name="launch_overhead_seconds",
+            value=float(np.median(between)) / NANOSECONDS,
+            meaning=f"median of {len(between)} kernels that the device waited for",
+        )
+    if hosts:
+        yield Constant(
+            name="step_seconds",
+            value=median(one.per_step for one in hosts),
+            meaning="time of the thread in no operator that the planner knows, beside the passes of a step",
+        )
+
+
+def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
+    """
+    What a thread that computes itself takes beside the operators that the planner knows.
+
+    All of it that is neither such an operator nor a wait for another rank: Python, autograd between its nodes, copies
+    and views. Medians over iterations; passes end where the last event of a backward pass does.
+
+    Parameters
+    ----------
+    trace
+        Of one rank, without a device.
+    operators, of
+        Its operators, and what each of its events is part of.
+    """
+    events, summary = trace.events, of.summary
+    known = np.flatnonzero((operators.owner != UNKNOWN) & (events.category == Category.OPERATOR))
+    others = np.flatnonzero(events.message != UNKNOWN)
+    covering = np.concatenate([known, others])
+    passes, steps, number_of_passes = [], [], 0
+    number_of = Counter(one.iteration for one in operators.operators)
+    for number, one in enumerate(summary.iterations):
+        mine = covering[events.track[covering] == one.thread]
+        inside = (of.iteration == number) & np.isin(of.phase, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE))
+        inside &= (events.track == one.thread) & (events.category == Category.OPERATOR)
+        if not inside.any():
+            continue
+        bounds = [one.begin, int(events.start[inside].min()), int(events.end[inside].max()), one.end]
+        begins, ends = np.array(bounds[:-1]), np.array(bounds[1:])
+        free = ends - begins - covered_nanoseconds(begins, ends, events.start[mine], events.end[mine])
+        passes.append(int(free[1]))
+        steps.append(int(free[0] + free[2]))
+        number_of_passes = max(number_of_passes, number_of[number])
+    if not passes:
+        return HostTime(per_microbatch=0.0, per_layer=None, per_operator=0.0, per_step=0.0)
+    per_step = median(passes) / NANOSECONDS
+    per_microbatch = per_step / max(summary.num_microbatches, 1)
+    return HostTime(
+        per_microbatch=per_microbatch,
+        per_layer=per_microbatch / summary.num_layers if summary.num_layers else None,
+        per_operator=per_step / max(number_of_passes, 1),
+        per_step=median(steps) / NANOSECONDS,
+    )

@@ -1,0 +1,266 @@
+"""Traces -> rows of the table that ``planner sample`` writes: medians over all times that an operator ran."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.errors import SpecError
+from costmodel.operators.sampled_shapes import ELEMENT_BYTES
+from costmodel.traces.events import Category, Trace
+from costmodel.traces.operators import Other, TracedOperators, traced_operators
+from costmodel.traces.operators.device import late_launches
+from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from planner.jobs.problem import Problem
+from planner.sampling.job_shapes import job_shapes
+from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
+from planner.sampling.table import SamplesFile
+
+NANOSECONDS = 1e9
+
+SHOWN = 5
+"""What is not known, the longest first, that a message names."""
+
+COPIES = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "copy"}
+"""Samples of copies by what the profiler's names of them contain."""
+
+PAGEABLE = "Pageable"
+"""What the names of copies contain whose host memory is not pinned: they are of no link's speed."""
+
+COPY_DTYPE = "bf16"
+"""Type that rows of copies have, which move bytes of any."""
+
+LOWER_BOUND = (
+    "Of {number} collectives not all ranks were recorded: their time is the least of all repeats, in which others were "
+    "waited for least. Record all ranks of a group to leave the waiting out."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extracted:
+    """
+    What traces say of operators and collectives.
+
+    Parameters
+    ----------
+    samples
+        Rows of the table of samples.
+    by_trace
+        The operators of each trace, in their order.
+    others
+        What could not be converted, of all traces together, the longest first.
+    unknown_messages
+        Messages without a size, or of a kind that is not sampled: their number by name.
+    doubts
+        Sentences on what was assumed, and on what the traces lack.
+    """
+
+    samples: tuple[Sample, ...]
+    by_trace: tuple[TracedOperators, ...]
+    others: tuple[Other, ...]
+    unknown_messages: Mapping[str, int]
+    doubts: tuple[str, ...]
+
+    @property
+    def known_fraction(self) -> float:
+        """Share of the recorded computation that became samples."""
+        total = sum(one.nanoseconds for one in self.by_trace)
+        return sum(part.nanoseconds for one in self.by_trace for part in one.operators) / total if total else 0.0
+
+
+def extracted(traces: Sequence[Trace]) -> Extracted:
+    """
+    Samples of the operators and collectives that traces recorded.
+
+    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran.
+
+    Parameters
+    ----------
+    traces
+        Of ranks of one job, or of several jobs on one kind of machine.
+
+    Raises
+    ------
+    SpecError
+        If the traces are of different devices.
+    """
+    machine = machine_of(traces)
+    by_trace = tuple(traced_operators(trace) for trace in traces)
+    messages, unknown = messages_of(traces)
+    points = [*_operators(by_trace), *_copies(traces), *_launches(traces)]
+    devices_per_node = max((len(trace.devices) for trace in traces), default=0)
+    collectives, bounds = _collectives(messages, devices_per_node)
+    several: dict[Point, list[float]] = defaultdict(list)
+    for point, seconds in (*points, *collectives):
+        several[point].append(seconds)
+    samples = tuple(Sample(point=point, timing=_timing(seconds), machine=machine) for point, seconds in several.items())
+    doubts = dict.fromkeys(sentence for several in _doubts(by_trace, traces) for sentence in several)
+    bound = (LOWER_BOUND.format(number=bounds),) if bounds else ()
+    return Extracted(
+        samples=samples,
+        by_trace=by_trace,
+        others=_together(by_trace),
+        unknown_messages=unknown,
+        doubts=(*doubts, *bound),
+    )
+
+
+def _doubts(by_trace: Iterable[TracedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
+    yield from (one.doubts for one in by_trace)
+    yield from (one.doubts for one in traces)
+
+
+def machine_of(traces: Sequence[Trace]) -> Machine:
+    """
+    On what traces were recorded, marked as recorded.
+
+    Raises
+    ------
+    SpecError
+        If they are of different devices.
+    """
+    first = traces[0]
+    names = {trace.source: trace.devices[0].name if trace.devices else "" for trace in traces}
+    if len(set(names.values())) > 1:
+        shown = ", ".join(sorted({name or "no device" for name in names.values()}))
+        raise SpecError("traces", f"are of different devices: {shown}.", "Extract a table for each.")
+    if not first.has_device:
+        return Machine(device="host processors", driver="", software=TRACED)
+    one = first.devices[0] if first.devices else None
+    platform = "hip" if any(name.startswith("hip") for name in first.names) else "cuda"
+    return Machine(
+        device=(one.name if one else "") or "unknown device",
+        driver="",
+        software=f"{TRACED}, {platform} kernels",
+        memory_bytes=one.memory_bytes or None if one else None,
+        num_processors=one.num_processors or None if one else None,
+        devices_per_node=len(first.devices) or None,
+    )
+
+
+def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
+    """Messages of traces; those with ranks of their own are one job, others a job each."""
+    jobs: dict[int, list[Trace]] = defaultdict(list)
+    seen: Counter[int | None] = Counter()
+    for trace in traces:
+        jobs[seen[trace.rank]].append(trace)
+        seen[trace.rank] += 1
+    unknown: Counter[str] = Counter()
+    found: list[TracedMessage] = []
+    for job in jobs.values():
+        messages, missing = traced_messages(job)
+        found += messages
+        unknown.update(missing)
+    return tuple(found), unknown
+
+
+Measured = tuple[Point, float]
+
+
+def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
+    for one in (part for of_trace in by_trace for part in of_trace.operators):
+        if one.nanoseconds > 0:
+            sizes = dict(one.sizes)
+            causal = bool(sizes.pop("causal")) if "causal" in sizes else None
+            point = Point(
+                operator=one.operator, pass_=one.of_pass, dtype=one.dtype, sizes=Sizes(causal=causal, **sizes)
+            )
+            yield point, one.nanoseconds / NANOSECONDS
+
+
+def _copies(traces: Iterable[Trace]) -> Iterator[Measured]:
+    for trace in traces:
+        for row in trace.of(Category.COPY).tolist():
+            name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
+            kind = next((sample for part, sample in COPIES.items() if part in name), None)
+            if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
+                yield (
+                    Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes)),
+                    ns / NANOSECONDS,
+                )
+
+
+def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
+    """What the host needs for a kernel, of each trace."""
+    for trace in traces:
+        between = late_launches(trace)
+        if len(between):
+            point = Point(operator="launch", pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(n=len(between)))
+            yield point, float(np.median(between)) / NANOSECONDS
+
+
+def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tuple[list[Measured], int]:
+    """Collectives with their nodes; and how many points have only a lower bound, the least of all repeats."""
+    complete: list[Measured] = []
+    bounds: dict[Point, float] = {}
+    for one in messages:
+        nodes = _nodes(one, devices_per_node)
+        if one.num_ranks < 2 or one.num_ranks % nodes or one.dtype not in ELEMENT_BYTES:
+            continue
+        sizes = Sizes(nbytes=one.nbytes, ranks=one.num_ranks, nodes=nodes)
+        point = Point(operator=one.kind, pass_="forward", dtype=one.dtype, sizes=sizes)
+        seconds = one.nanoseconds / NANOSECONDS
+        if one.is_complete:
+            complete.append((point, seconds))
+        else:
+            bounds[point] = min(seconds, bounds.get(point, seconds))
+    known = {point for point, _ in complete}
+    least = [(point, seconds) for point, seconds in bounds.items() if point not in known]
+    return [*complete, *least], len(least)
+
+
+def _nodes(one: TracedMessage, devices_per_node: int) -> int:
+    """Hosts that a group is on: by its ranks, or the fewest that have as many devices; threads are on one."""
+    if not devices_per_node:
+        return 1
+    if one.ranks:
+        return len({rank // devices_per_node for rank in one.ranks})
+    return -(-one.num_ranks // devices_per_node)
+
+
+def _timing(seconds: Sequence[float]) -> Timing:
+    if len(seconds) == 1:
+        return Timing(seconds=seconds[0], spread=0.0, repeats=1)
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
+
+
+def _together(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
+    found: dict[str, Other] = {}
+    for one in (other for of_trace in by_trace for other in of_trace.others):
+        before = found.get(one.name)
+        count, ns = (before.count, before.nanoseconds) if before else (0, 0)
+        found[one.name] = Other(
+            name=one.name, reason=one.reason, count=count + one.count, nanoseconds=ns + one.nanoseconds
+        )
+    return tuple(sorted(found.values(), key=lambda one: -one.nanoseconds))
+
+
+def write_samples(found: Extracted, path: Path) -> None:
+    """
+    Write the samples as a new table, in place of one that is there.
+
+    Raises
+    ------
+    SpecError
+        If there are none, or the file cannot be written.
+    """
+    if not found.samples:
+        reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in found.others[:SHOWN]))
+        raise SpecError("traces", f"have no operator that the planner samples. {reasons or 'Nothing computes'}.")
+    path.unlink(missing_ok=True)
+    table = SamplesFile(path, found.samples[0].machine)
+    for one in found.samples:
+        table.add(one.point, one.timing)
+
+
+def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
+    """Operators of a job, with their pass, of which traces have no time at any size that the job may have."""
+    known = {one.point for one in found.samples}
+    groups = job_shapes(problem).groups
+    return tuple(f"{name} {of_pass}" for (name, of_pass), points in groups.items() if not known.intersection(points))

@@ -1,0 +1,1 @@
+"""A replayed iteration beside the measured one, for people, programs and Perfetto."""

@@ -1,0 +1,191 @@
+"""What a replay says of an iteration: times measured and replayed, what they go into, and what holds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.traces.breakdown import Breakdown, StreamUse, breakdowns, stream_uses
+from costmodel.traces.building import execution_graph
+from costmodel.traces.comparisons import replay_without_events, sums_of_tasks
+from costmodel.traces.critical_path import PathPart, Step, critical_path, path_parts
+from costmodel.traces.events import Trace
+from costmodel.traces.graph import ExecutionGraph
+from costmodel.traces.iterations import Iteration, chosen_iteration, iterations
+from costmodel.traces.processors import ProcessorUse, processor_use
+from costmodel.traces.replay import Replayed, measured, replay
+
+NUM_PARTS = 6000
+"""Parts of an iteration whose use of processors is known: more than a screen has columns, so that one can zoom."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """
+    One rank's iteration as it was measured, or as it was replayed.
+
+    Parameters
+    ----------
+    nanoseconds
+        Of the iteration.
+    breakdown
+        What they go into.
+    streams
+        What each stream and thread does.
+    processors
+        Processors that kernels occupy; None where no kernel says how many blocks it has.
+    """
+
+    nanoseconds: int
+    breakdown: Breakdown
+    streams: tuple[StreamUse, ...]
+    processors: ProcessorUse | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankReplay:
+    """
+    One rank, measured and replayed.
+
+    Parameters
+    ----------
+    rank
+        Its number.
+    iteration, iterations
+        The one that was replayed, and all that its trace has.
+    measured, replayed
+        Both sides.
+    sum_of_tasks, without_events
+        Nanoseconds of simpler predictions: all that occupies its device added up; a replay in which no stream waits
+        for another.
+    """
+
+    rank: int
+    iteration: Iteration
+    iterations: tuple[Iteration, ...]
+    measured: Side
+    replayed: Side
+    sum_of_tasks: int
+    without_events: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayReport:
+    """
+    An iteration, measured and replayed.
+
+    Parameters
+    ----------
+    graph
+        What was replayed.
+    measured, replayed
+        The times of its tasks.
+    ranks
+        What they say of each rank.
+    path, path_parts
+        The critical path of the replay, and what it consists of.
+    doubts
+        Sentences on what the traces lack, and what was inferred.
+    """
+
+    graph: ExecutionGraph
+    measured: Replayed
+    replayed: Replayed
+    ranks: tuple[RankReplay, ...]
+    path: tuple[Step, ...]
+    path_parts: tuple[PathPart, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The files that it was made of."""
+        return tuple(trace.source for trace in self.graph.traces)
+
+    @property
+    def slowest(self) -> RankReplay:
+        """The rank whose replayed iteration takes longest: the critical path ends there."""
+        return max(self.ranks, key=lambda one: one.replayed.nanoseconds)
+
+    @property
+    def path_rank(self) -> int:
+        """Number of that rank."""
+        return self.slowest.rank
+
+    @property
+    def difference(self) -> float:
+        """How much longer the replayed iteration is than the measured one, as a fraction; negative: shorter."""
+        return difference(self.measured.iteration, self.replayed.iteration)
+
+
+def difference(measured: int, predicted: int) -> float:
+    """How much longer than what was measured something is, as a fraction of it; 0 of nothing."""
+    return (predicted - measured) / measured if measured else 0.0
+
+
+def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> ReplayReport:
+    """
+    Replay an iteration and lay it beside the measured one.
+
+    Parameters
+    ----------
+    traces
+        One of each rank.
+    iteration
+        Number of the iteration, from 0; by default the last one that another follows, else the last.
+
+    Raises
+    ------
+    SpecError
+        If a trace has no such iteration.
+    """
+    graph = execution_graph(traces, iteration)
+    times, simulated = measured(graph), replay(graph)
+    path = critical_path(graph, simulated)
+    sides = [_sides(graph, one) for one in (times, simulated)]
+    sums, without = sums_of_tasks(graph, times), replay_without_events(graph).iterations
+    chosen = dict(zip(_ranks(traces), traces, strict=True))
+    return ReplayReport(
+        graph=graph,
+        measured=times,
+        replayed=simulated,
+        ranks=tuple(
+            RankReplay(
+                rank=rank,
+                iteration=chosen_iteration(chosen[rank], iteration),
+                iterations=iterations(chosen[rank]),
+                measured=sides[0][rank],
+                replayed=sides[1][rank],
+                sum_of_tasks=sums[rank],
+                without_events=without[rank],
+            )
+            for rank in graph.ranks
+        ),
+        path=path,
+        path_parts=path_parts(graph, simulated, path),
+        doubts=tuple(dict.fromkeys((*(doubt for trace in traces for doubt in trace.doubts), *graph.doubts))),
+    )
+
+
+def _ranks(traces: Sequence[Trace]) -> list[int]:
+    """The rank of each trace, as graphs number them."""
+    return [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
+
+
+def _sides(graph: ExecutionGraph, times: Replayed) -> dict[int, Side]:
+    parts = breakdowns(graph, times)
+    return {
+        rank: Side(
+            nanoseconds=times.iterations[rank],
+            breakdown=parts[rank],
+            streams=stream_uses(graph, times, rank),
+            processors=_processors(graph, times, rank),
+        )
+        for rank in graph.ranks
+    }
+
+
+def _processors(graph: ExecutionGraph, times: Replayed, rank: int) -> ProcessorUse | None:
+    begin, nanoseconds = times.begins[rank], times.iterations[rank]
+    if nanoseconds <= 0:
+        return None
+    return processor_use(graph, times, rank, window=(begin, begin + nanoseconds), num_parts=NUM_PARTS)

@@ -1,0 +1,293 @@
+"""What a replay says to people, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from costmodel.traces.critical_path import PathKind
+from costmodel.traces.events import Track
+from costmodel.traces.processors import ProcessorUse
+from planner.report.console import sections_text
+from planner.report.section import Section, numbered
+from planner.report.wording import NOTHING, count, share
+from planner.traces.replay.report import RankReplay, ReplayReport, Side, difference
+
+LONGEST_NAME = 68
+"""Characters of a kernel's name in a table: templates have thousands."""
+
+MOST_NAMES = 15
+"""Parts of the critical path that are listed."""
+
+PATH_KINDS: Mapping[PathKind, str] = {
+    "host": "host",
+    "computation": "computation",
+    "copy": "copies between host and device",
+    "communication": "communication",
+    "gap": "launches and gaps",
+}
+"""What people read."""
+
+
+def replay_text(report: ReplayReport) -> str:
+    """All sections as text for a console."""
+    return sections_text(sections(report))
+
+
+def sections(report: ReplayReport) -> Iterator[Section]:
+    """All that is said, in reading order."""
+    yield setting_section(report)
+    yield times_section(report)
+    yield breakdown_section(report)
+    yield from map(streams_section, report.ranks)
+    yield processors_section(report)
+    yield kinds_section(report)
+    yield names_section(report)
+    yield from iterations_sections(report)
+    yield from doubts_sections(report)
+
+
+def setting_section(report: ReplayReport) -> Section:
+    """What was replayed, and the answer."""
+    graph, first = report.graph, report.ranks[0]
+    which = f"number {number_of(first)} of {len(first.iterations)}, from 0"
+    return Section(
+        title=title(report),
+        rows=(
+            ("answer", answer(report)),
+            ("files", ", ".join(map(printable, report.sources))),
+            ("ranks", ", ".join(str(one.rank) for one in report.ranks)),
+            ("iteration", f"{printable(first.iteration.name)}, {which}"),
+            ("graph", f"{count(len(graph.tasks), 'task')}, {count(len(graph.edges), 'edge')} between tracks"),
+        ),
+    )
+
+
+def title(report: ReplayReport) -> str:
+    """Heading of the whole."""
+    return f"Replay of {printable(report.ranks[0].iteration.name)}"
+
+
+def answer(report: ReplayReport) -> str:
+    """Both times and how far they are apart, in a sentence."""
+    replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
+    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}."
+
+
+def times_section(report: ReplayReport) -> Section:
+    """The iteration of each rank: measured, replayed, and as simpler predictions have it."""
+    return Section(
+        title="Iteration time",
+        header=("rank", "measured, ms", "replayed, ms", "difference", "without events", "sum of tasks"),
+        rows=tuple(
+            (
+                str(one.rank),
+                milliseconds(one.measured.nanoseconds),
+                milliseconds(one.replayed.nanoseconds),
+                off(one, one.replayed.nanoseconds),
+                off(one, one.without_events),
+                off(one, one.sum_of_tasks),
+            )
+            for one in report.ranks
+        ),
+        notes=(
+            "Differences from the measured time. For comparison: a replay in which no stream waits for another, and "
+            "all that occupies the device added up as if nothing overlapped.",
+        ),
+    )
+
+
+def breakdown_section(report: ReplayReport) -> Section:
+    """What the time of each rank goes into."""
+    return Section(
+        title="Breakdown, ms",
+        header=("rank", "", "computation", "communication", "overlapped", "idle", "iteration"),
+        rows=tuple(
+            (
+                str(one.rank),
+                name,
+                milliseconds(side.breakdown.computation),
+                milliseconds(side.breakdown.communication),
+                milliseconds(side.breakdown.overlapped),
+                milliseconds(side.breakdown.idle),
+                milliseconds(side.breakdown.total),
+            )
+            for one in report.ranks
+            for name, side in sides(one)
+        ),
+        notes=("Computation and communication: while the other does not run. Copies are computation.",),
+    )
+
+
+def sides(one: RankReplay) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    """Both sides with their names."""
+    return ("measured", one.measured), ("replayed", one.replayed)
+
+
+def streams_section(one: RankReplay) -> Section:
+    """What each stream and thread of a rank does."""
+    replayed = {use.track: use for use in one.replayed.streams}
+    return Section(
+        title=f"Streams and threads of rank {one.rank}, ms",
+        header=("track", "tasks", "computation", "replayed", "communication", "replayed", "of the iteration"),
+        rows=tuple(
+            (
+                track_text(use.track),
+                f"{use.num_tasks:,}",
+                milliseconds(use.computation),
+                milliseconds(replayed[use.track].computation),
+                milliseconds(use.communication),
+                milliseconds(replayed[use.track].communication),
+                share(use.computation + use.communication, one.measured.nanoseconds or 1),
+            )
+            for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
+        ),
+        notes=(
+            "Within the iteration's window, which begins when the device is free of what was before. A thread's "
+            "computation is that of its calls of the device's runtime, or of its operators.",
+        ),
+    )
+
+
+def processors_section(report: ReplayReport) -> Section:
+    """How much of the devices kernels occupy."""
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for one in report.ranks:
+        use = one.measured.processors
+        rows.append((str(one.rank), _mean(use), _mean(one.replayed.processors)))
+        notes.extend(processors_notes(one))
+    return Section(
+        title="Processors that kernels occupy, mean over the iteration",
+        header=("rank", "measured", "replayed"),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def processors_notes(one: RankReplay) -> Iterator[str]:
+    """What the shares of a rank's processors leave out."""
+    use = one.measured.processors
+    if use is None:
+        yield f"Rank {one.rank}: no kernel says how many blocks it has, so that its use of processors is not known."
+    elif use.num_unknown:
+        yield (
+            f"Rank {one.rank}: {use.num_unknown:,} of {use.num_kernels:,} kernels, "
+            f"{milliseconds(use.unknown_nanoseconds)} ms, do not say how many blocks they have and are left out."
+        )
+
+
+def _mean(use: ProcessorUse | None) -> str:
+    return "not recorded" if use is None else f"{use.mean:.1%}"
+
+
+def kinds_section(report: ReplayReport) -> Section:
+    """What kind of work the iteration is as long as."""
+    whole = report.replayed.iteration
+    sums = {
+        kind: sum(part.nanoseconds for part in report.path_parts if part.kind == kind)
+        for kind in dict.fromkeys(part.kind for part in report.path_parts)
+    }
+    return Section(
+        title=f"Critical path, ending on rank {report.path_rank}",
+        header=("kind", "ms", "of the iteration"),
+        rows=tuple((PATH_KINDS[kind], milliseconds(spent), share(spent, whole)) for kind, spent in sums.items()),
+        notes=("The chain of tasks that the replayed iteration is as long as: nothing else shortens it.",),
+    )
+
+
+def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest: int = LONGEST_NAME) -> Section:
+    """Which tasks the iteration is as long as."""
+    whole = report.replayed.iteration
+    rest = report.path_parts[most_rows:]
+    spent = sum(part.nanoseconds for part in rest)
+    notes = (f"{len(rest)} other names take {milliseconds(spent)} ms, {share(spent, whole)}.",) if rest else ()
+    return Section(
+        title="Critical path by name",
+        header=("name", "kind", "number", "ms", "of the iteration"),
+        rows=tuple(
+            (
+                short_name(part.name, longest),
+                "gap" if part.kind == "gap" else PATH_KINDS[part.kind].split(" ")[0],
+                f"{part.num_tasks:,}",
+                milliseconds(part.nanoseconds),
+                share(part.nanoseconds, whole),
+            )
+            for part in report.path_parts[:most_rows]
+        ),
+        notes=notes,
+    )
+
+
+def iterations_sections(report: ReplayReport) -> Iterator[Section]:
+    """All iterations of each rank, where there are several."""
+    for one in report.ranks:
+        if len(one.iterations) > 1:
+            yield Section(
+                title=f"Iterations of rank {one.rank} on the host",
+                header=("number", "name", "ms", ""),
+                rows=tuple(
+                    (
+                        str(number),
+                        printable(iteration.name),
+                        milliseconds(iteration.duration),
+                        "replayed" if number == number_of(one) else "",
+                    )
+                    for number, iteration in enumerate(one.iterations)
+                ),
+                notes=("Another one is replayed with --iteration NUMBER.",),
+            )
+
+
+def doubts_sections(report: ReplayReport) -> Iterator[Section]:
+    """What is missing or inferred."""
+    if report.doubts:
+        yield Section(title="What is missing or inferred", rows=numbered(map(printable, report.doubts)))
+
+
+# --- pieces ------------------------------------------------------------------------------------------------
+
+
+def number_of(one: RankReplay) -> int:
+    """Number of the iteration that was replayed, among those of its trace."""
+    return one.iterations.index(one.iteration)
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """
+    Milliseconds to the microsecond.
+
+    >>> milliseconds(1_234_567), milliseconds(0)
+    ('1.235', '-')
+    """
+    return f"{nanoseconds / 1e6:,.3f}" if nanoseconds else NOTHING
+
+
+def off(one: RankReplay, predicted: int) -> str:
+    """How far a prediction is from the measured time."""
+    return f"{difference(one.measured.nanoseconds, predicted):+.2%}"
+
+
+def track_text(track: Track) -> str:
+    """A stream or a thread."""
+    return f"{track.kind} {printable(track.number)}"
+
+
+def printable(text: str) -> str:
+    r"""
+    A name of a trace without what a terminal would obey.
+
+    >>> printable("gemm\x1b[2J")
+    'gemm?[2J'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def short_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """
+    A kernel's name without what its template returns, cut.
+
+    >>> short_name("void gemm<float>(float*)", 11)
+    'gemm<flo...'
+    """
+    bare = printable(name.removeprefix("void "))
+    return bare if len(bare) <= longest else f"{bare[: longest - 3]}..."

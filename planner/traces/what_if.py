@@ -1,0 +1,363 @@
+"""What a recorded step would take after a change of the job: the graph changed, and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.models.parameters import parameters
+from costmodel.network.collectives import collective_seconds
+from costmodel.network.groups import dense_data_group
+from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
+from costmodel.step.p2p import p2p_seconds
+from costmodel.traces.breakdown import Breakdown, breakdowns
+from costmodel.traces.building import execution_graph
+from costmodel.traces.change import Layout, faster, rebuilt, without_launches, without_overlap
+from costmodel.traces.events import Message
+from costmodel.traces.replay import Replayed, measured, replay
+from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
+from costmodel.traces.structure import parts
+
+if TYPE_CHECKING:
+    from costmodel.facts.model import Model
+    from costmodel.strategy import Strategy
+    from costmodel.tables import Facts
+    from costmodel.traces.events import Trace
+    from costmodel.traces.graph import ExecutionGraph
+    from planner.plan import EstimateReport
+
+OWN_CHANGES = ("layers", "microbatches")
+"""Changes that need no job; all others are entries or decisions of one."""
+
+ELEMENT_BYTES = {"float": 4, "fp32": 4, "int": 4, "double": 8, "long": 8, "byte": 1, "char": 1, "float8": 1}
+"""Bytes of an element by the begin of its type's name; others have two."""
+
+NS = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """
+    What is changed.
+
+    Parameters
+    ----------
+    layers, microbatches
+        Wanted numbers; None: those of the job, or as recorded.
+    faster
+        How many times faster tasks are, by what their names contain.
+    cuda_graphs
+        Whether launches are taken out.
+    overlap
+        Whether communication may run beside computation, as it did.
+    """
+
+    layers: int | None = None
+    microbatches: int | None = None
+    faster: tuple[tuple[str, float], ...] = ()
+    cuda_graphs: bool = False
+    overlap: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhatIf:
+    """
+    A recorded step, and what it would be.
+
+    Parameters
+    ----------
+    traced_seconds, replayed_seconds, seconds
+        The step as it was recorded; its replay; the changed one's, times recorded over replayed.
+    before, after
+        What the replayed steps go into, by rank; of the changed one ranks are stages of a pipeline.
+    layouts
+        Layout as it was recorded and as it is wanted; None where it stays.
+    doubts
+        Sentences on what was guessed or is not known.
+    graph, times
+        The changed graph and its replay.
+    """
+
+    traced_seconds: float
+    replayed_seconds: float
+    seconds: float
+    before: Mapping[int, Breakdown]
+    after: Mapping[int, Breakdown]
+    layouts: tuple[Layout, Layout] | None
+    doubts: tuple[str, ...]
+    graph: ExecutionGraph
+    times: Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNetwork:
+    """
+    Times of messages by the planner's network model.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job whose messages they are.
+    """
+
+    facts: Facts
+    strategy: Strategy
+
+    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        """As :class:`costmodel.traces.change.Network` has it."""
+        one, facts = self.strategy, self.facts
+        if purpose == "pp":
+            hop = p2p_seconds(
+                facts.model,
+                facts.cluster,
+                facts.workload,
+                tp=one.tp,
+                cp=one.cp,
+                pp=max(2, one.pp),
+                dp=one.dp,
+                mbs=one.mbs,
+                sequence_parallel=one.sequence_parallel,
+            )
+            return round(float(hop) / NS)
+        group = dense_data_group(tp=one.tp, cp=one.cp, dp=ranks / one.cp)
+        nbytes = max(message.elements_in, message.elements_out) * element_bytes(message.dtype)
+        kind = message.operation or "all_reduce"
+        seconds = collective_seconds(facts.cluster, "dp", kind, nbytes=nbytes, ranks=ranks, stride=group.stride)
+        return round(float(seconds) / NS)
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of a message; two where its type says nothing."""
+    plain = dtype.lower().removeprefix("c10::").removeprefix("torch.")
+    if plain.startswith(("bfloat16", "float16", "half")):
+        return 2
+    return next((size for begin, size in reversed(ELEMENT_BYTES.items()) if plain.startswith(begin)), 2)
+
+
+def what_if(
+    traces: Sequence[Trace],
+    change: Change,
+    jobs: tuple[EstimateReport, EstimateReport] | None = None,
+    *,
+    iteration: int | None = None,
+) -> WhatIf:
+    """
+    Change a recorded step and replay it.
+
+    Parameters
+    ----------
+    traces
+        One of each rank that was recorded, of each stage at least one.
+    change
+        What is changed apart from the job.
+    jobs
+        The job as it was recorded and as it is wanted, each with its strategy; None: only layers and micro-batches
+        change, which the traces show themselves.
+    iteration
+        Which iteration; as in :func:`costmodel.traces.building.execution_graph`.
+
+    Raises
+    ------
+    SpecError
+        If the traces do not show what the change needs, or do not fit the job.
+    """
+    graph = execution_graph(traces, iteration)
+    base = replay(graph)
+    traced = measured(graph).iteration
+    found = [parts(trace) for trace in traces]
+    layouts = _layouts(graph, found, change, jobs)
+    changed = graph
+    doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
+    if jobs is not None:
+        changed = _retimed(changed, jobs, doubts)
+    if layouts is not None and layouts[0] != layouts[1]:
+        changed = _rebuilt(changed, found, layouts, jobs)
+    for pattern, factor in change.faster:
+        changed = faster(changed, pattern, factor)
+    if change.cuda_graphs:
+        changed = without_launches(changed)
+    if not change.overlap:
+        changed = without_overlap(changed)
+    times = replay(changed)
+    return WhatIf(
+        traced_seconds=traced * NS,
+        replayed_seconds=base.iteration * NS,
+        seconds=times.iteration * NS * traced / base.iteration,
+        before=breakdowns(graph, base),
+        after=breakdowns(changed, times),
+        layouts=layouts,
+        doubts=tuple(dict.fromkeys([*changed.doubts, *doubts])),
+        graph=changed,
+        times=times,
+    )
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+def layout_of(facts: Facts, strategy: Strategy) -> Layout:
+    """The layout of a job."""
+    return Layout(
+        num_layers=facts.model.num_layers,
+        num_microbatches=facts.workload.global_batch_size // (strategy.dp * strategy.mbs),
+        pp=strategy.pp,
+        vpp=strategy.vpp,
+        schedule=strategy.schedule,
+        dp=strategy.dp,
+    )
+
+
+def _layouts(
+    graph: ExecutionGraph, found: Sequence[object], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
+) -> tuple[Layout, Layout] | None:
+    if jobs is not None:
+        before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
+    elif change.layers is None and change.microbatches is None:
+        return None
+    else:
+        before = after = _recorded_layout(graph, found)
+    after = replace(
+        after,
+        num_layers=change.layers or after.num_layers,
+        num_microbatches=change.microbatches or after.num_microbatches,
+    )
+    return before, after
+
+
+def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
+    """Layers and micro-batches that the traces show, of a job whose ranks have all layers."""
+    summary = found[0].summary  # type: ignore[attr-defined]
+    sends = any(message.operation in ("send", "recv") for message in graph.messages)
+    if sends:
+        raise SpecError(
+            "--job", "is needed: the traces are of a pipeline, and only its job says which stages there are."
+        )
+    if not summary.num_layers:
+        raise SpecError("layers", "were not found in the traces.", "; ".join(summary.doubts))
+    return Layout(num_layers=summary.num_layers, num_microbatches=max(1, summary.num_microbatches))
+
+
+def _rebuilt(
+    graph: ExecutionGraph,
+    found: Sequence[object],
+    layouts: tuple[Layout, Layout],
+    jobs: tuple[EstimateReport, EstimateReport] | None,
+) -> ExecutionGraph:
+    before, after = layouts
+    if jobs is None:
+        return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+    new = jobs[1].plan
+    layer = layer_parameters(new.facts.model) / new.strategy.tp
+    share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
+    message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
+    network = PlannedNetwork(new.facts, new.strategy)
+    return rebuilt(
+        graph,
+        found,  # type: ignore[arg-type]
+        before,
+        after,
+        network=network,
+        parameters=share[1] / share[0],
+        layer_gradients=message,
+    )
+
+
+def layer_parameters(model: Model) -> float:
+    """Parameters of a layer: the mean of all."""
+    ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
+    return max(0.0, parameters(model) - ends) / model.num_layers
+
+
+def _rank_parameters(model: Model, layout: Layout) -> float:
+    """Parameters of a pipeline rank: the mean of all, so many layers as the layout has."""
+    ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
+    return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
+
+
+class _NoNetwork:
+    """Nothing is sent that was not recorded."""
+
+    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        """Refuse."""
+        raise SpecError(
+            "--job", f"is needed: what {ranks} ranks take for {message.operation} follows from its cluster."
+        )
+
+
+def _retimed(graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]) -> ExecutionGraph:
+    """The graph with what its operators and messages take at the wanted sizes."""
+    old, new = (each.plan for each in jobs)
+    before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
+    if same_shapes(before, after):
+        return graph
+    found = retimed(graph, before, after, samples=_samples(new.facts))
+    doubts.extend(found.doubts)
+    weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
+    weights *= old.strategy.tp / new.strategy.tp
+    factors = message_factors(graph, before, after, weights=weights)
+    duration = np.where(factors != 1, np.rint(found.duration * factors), found.duration).astype(np.int64)
+    return replace(graph, tasks=replace(graph.tasks, duration=duration))
+
+
+def _samples(facts: Facts) -> SampledPasses | None:
+    """Sampled times of the job's device, if it has any."""
+    device = facts.cluster.device
+    samples = device.calibration.samples
+    return None if samples is None else sampled_passes(samples, device.num_processors or UNKNOWN_PROCESSORS)
+
+
+def same_shapes(before: Sizes, after: Sizes) -> bool:
+    """Whether every operator has the same sizes in two jobs."""
+    return replace(before, num_parameters=after.num_parameters) == after
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+def read_changes(assignments: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """
+    Changes that need no job, and the assignments that do.
+
+    Raises
+    ------
+    SpecError
+        If a number is none.
+
+    Examples
+    --------
+    >>> read_changes(["layers=48", "pp=8"])
+    ({'layers': 48}, ['pp=8'])
+    """
+    own, others = {}, []
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        if name not in OWN_CHANGES:
+            others.append(assignment)
+        elif not value.isascii() or not value.isdigit() or not 0 < int(value) < 10**6:
+            raise SpecError(name, f"is {value!r}, expected a whole number from 1 to 999,999.")
+        else:
+            own[name] = int(value)
+    return own, others
+
+
+def require_job(assignments: Sequence[str]) -> None:
+    """
+    Refuse changes that need a job where there is none.
+
+    Raises
+    ------
+    SpecError
+        With what can be changed without one.
+    """
+    if assignments:
+        name = assignments[0].partition("=")[0]
+        raise SpecError(
+            name,
+            f"is an entry or a decision of a job: --job says which job was recorded. Without one {OWN_CHANGES[0]} and "
+            f"{OWN_CHANGES[1]} change.",
+            did_you_mean(name, OWN_CHANGES),
+        )

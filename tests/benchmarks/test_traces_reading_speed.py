@@ -1,0 +1,36 @@
+"""The long trace on which the speed of reading is measured."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from benchmarks.traces.reading_speed import measure, write_long_trace
+from costmodel.traces.reading import read_trace
+from tests.builders_kineto import a_step, document
+
+
+class TestLongTrace:
+    def test_holds_the_events_again_and_again_each_time_a_second_later(self, tmp_path):
+        text = json.dumps({**document(a_step()), "traceEvents": []}).replace("[]", "[\n  EVENTS\n  ]")
+        events = json.dumps(a_step())[1:-1].replace('"1010.000"', "1010.000").replace('"1020.250"', "1020.250")
+        source, target = tmp_path / "short.json.gz", tmp_path / "long.json.gz"
+        source.write_bytes(gzip.compress(text.replace("EVENTS", events).encode()))
+
+        json_bytes = write_long_trace(source, target, 100_000)
+        trace = read_trace(target)
+        found = measure(target, json_bytes)
+
+        assert len(gzip.decompress(target.read_bytes())) == json_bytes
+        assert trace.events.start[:8].tolist() == [
+            0,
+            10_000,
+            15_000,
+            20_250,
+            10**9,
+            10**9 + 10_000,
+            10**9 + 15_000,
+            10**9 + 20_250,
+        ]
+        assert found.num_events == len(trace.events)
+        assert found.file_bytes >= 100_000

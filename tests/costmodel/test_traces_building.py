@@ -1,0 +1,176 @@
+"""What tasks wait for, where no event says so; sums that one can do by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.traces.breakdown import breakdowns, length, union
+from costmodel.traces.building import execution_graph
+from costmodel.traces.building.background import background_edges
+from costmodel.traces.building.polls import polled
+from costmodel.traces.building.streams import Streams
+from costmodel.traces.building.threads import thread_edges
+from costmodel.traces.critical_path import critical_path
+from costmodel.traces.events import Blocks, Category, Device, Trace, Track
+from costmodel.traces.graph import Dependency, Waiting
+from costmodel.traces.replay import measured, replay
+from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
+
+MS = 1_000_000
+
+
+class TestThreads:
+    """Threads that hand over."""
+
+    def test_a_pause_that_another_thread_fills_is_a_wait(self):
+        """The main thread pauses from 10 to 100, the other one works from 12 to 97: 2 later, 3 before."""
+        found = thread_edges(np.array([0, 0, 1, 1]), np.array([0, 100, 12, 60]), np.array([10, 110, 50, 97]), main=0)
+
+        assert list(zip(found.before, found.after, found.lag, strict=True)) == [(0, 2, 2), (3, 1, 3)]
+        assert sorted(found.explained.tolist()) == [1, 2]
+
+    def test_a_thread_beside_another_waits_for_nobody(self):
+        """It works for 20 of a pause of 90."""
+        found = thread_edges(np.array([0, 0, 1]), np.array([0, 100, 40]), np.array([10, 110, 60]), main=0)
+
+        assert len(found.before) == 0
+
+
+class TestBackground:
+    """Communication in the background of a thread."""
+
+    def test_a_pause_that_ends_behind_a_message_waits_for_it(self):
+        """Asked for at 0, begun 1 ms later, done at 50 ms; the thread goes on at 50.02 ms, not at 5."""
+        start, end = np.array([0, 2, 50]) * MS, np.array([1, 5, 60]) * MS
+        start[2] += 20_000
+        launches, waits, explained = background_edges(
+            start, end, np.array([True, False, False]), np.array([1 * MS]), np.array([50 * MS])
+        )
+
+        assert launches == [(0, 0, 1 * MS)]
+        assert waits == [(0, 2, 20_000)]
+        assert explained == {2}
+
+    def test_a_message_that_nobody_waits_for_ends_with_the_iteration(self):
+        """It is done in the middle of a task."""
+        start, end = np.array([0, 2, 60]) * MS, np.array([2, 60, 60]) * MS
+        _, waits, explained = background_edges(
+            start, end, np.array([True, False, False]), np.array([1 * MS]), np.array([50 * MS])
+        )
+
+        assert waits == [(0, 2, 0)]
+        assert explained == set()
+
+
+class TestPolls:
+    """Threads that read memory until a kernel writes there."""
+
+    def test_a_thread_goes_on_just_behind_the_kernel(self):
+        """Launched by task 0, which ends at 10 us; the kernel ends at 900 us, task 1 begins at 917."""
+        found = polled([(0, 5)], {0: 1}, {0: 0, 1: 917_000}, {0: 10_000, 5: 900_000})
+
+        assert found == [(5, 1, 17_000)]
+
+    def test_a_thread_that_goes_on_at_once_does_not_wait(self):
+        """It begins its next task while the kernel runs."""
+        assert polled([(0, 5)], {0: 1}, {0: 0, 1: 20_000}, {0: 10_000, 5: 900_000}) == []
+
+
+def two_streams(*, blocks: int) -> Trace:
+    """A kernel on one stream from 20 to 120 us, one of another stream, launched at 30, from 110 to 200."""
+    rows = []
+    for number, (launch, begin, end, track) in enumerate(((10, 20, 120, COMPUTE), (30, 110, 200, 2))):
+        rows.append(
+            {"start": launch * 1000, "duration": 5000, "name": 0, "category": Category.CALL, "track": 0}
+            | {"correlation": number}
+        )
+        rows.append(
+            {"start": begin * 1000, "duration": (end - begin) * 1000, "name": 1, "category": Category.KERNEL}
+            | {"track": track, "correlation": number, "blocks": 0}
+        )
+    return Trace(
+        source="two.json",
+        rank=0,
+        world_size=1,
+        events=events_of(rows),
+        names=("cudaLaunchKernel", "gemm"),
+        tracks=TRACKS,
+        blocks=(Blocks(blocks, 128, 1.0),),
+        devices=(Device("H100", 10, 2**30),),
+    )
+
+
+class TestProcessors:
+    """Kernels that find no free processors."""
+
+    def test_two_kernels_that_fill_the_device_follow_each_other(self):
+        """Ten blocks each on ten processors: the second one begins 10 us before the first one ends."""
+        assert Streams(two_streams(blocks=10)).contended == [(0, 1, -10_000)]
+
+    def test_two_small_kernels_do_not(self):
+        """Five blocks each fit beside each other: nothing is known of why the second one is late."""
+        assert Streams(two_streams(blocks=5)).contended == []
+
+
+class TestStep:
+    """A step made by hand, built and replayed."""
+
+    def test_its_replay_is_what_was_recorded(self):
+        """400 us; the call that waits for the device takes 10 us behind the last kernel's end."""
+        graph = execution_graph([a_step()])
+        times = replay(graph)
+
+        assert times.iteration == measured(graph).iteration == 400_000
+        assert (graph.tasks.waiting == Waiting.DEVICE).sum() == 1
+
+    def test_the_breakdown_is_the_iteration(self):
+        """Kernels from 20 to 120 and 150 to 350, an all-reduce from 50 to 250: 170 both, 30 and 130 alone."""
+        graph = execution_graph([a_step()])
+        found = breakdowns(graph, measured(graph))[0]
+
+        assert found.total == 400_000
+        assert (found.communication, found.overlapped, found.computation) == (30_000, 170_000, 130_000)
+
+    def test_the_critical_path_ends_with_the_iteration(self):
+        """Its last piece ends at 400 us."""
+        graph = execution_graph([a_step()])
+
+        assert critical_path(graph, replay(graph))[-1].end == 400_000
+
+    def test_an_iteration_that_is_not_there_is_refused(self):
+        """There is one."""
+        with pytest.raises(SpecError, match="iteration"):
+            execution_graph([a_step()], 3)
+
+    def test_launches_are_edges(self):
+        """Three kernels, three calls."""
+        graph = execution_graph([a_step()])
+
+        assert (graph.edges.dependency == Dependency.LAUNCH).sum() == 3
+
+    def test_stretches_join(self):
+        """From 0 to 3 and from 5 to 6: 4 in all, of which the window from 1 has 3."""
+        found = union(np.array([0, 1, 5]), np.array([2, 3, 6]), np.array([True, True, True]), 1, 10)
+
+        assert found.tolist() == [[1, 3], [5, 6]]
+        assert length(found) == 3
+
+    def test_a_trace_without_threads_has_an_iteration(self):
+        """Kernels alone: from the first to the last."""
+        trace = a_step()
+        rows = np.flatnonzero(trace.events.category == Category.KERNEL)
+        alone = Trace(
+            source="kernels.json",
+            rank=0,
+            world_size=1,
+            events=trace.events[rows],
+            names=trace.names,
+            tracks=(Track("thread", "1", "1"), *TRACKS[1:]),
+            blocks=trace.blocks,
+            messages=trace.messages,
+            devices=trace.devices,
+        )
+
+        assert replay(execution_graph([alone])).iteration > 0

@@ -1,0 +1,214 @@
+"""Samples and a device's file from traces."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.traces.events import Category, Device, Trace
+from costmodel.traces.writing import write_trace
+from planner.cli import main
+from planner.sampling.samples import TRACED, Point, Sizes
+from planner.sampling.table import read_samples
+from planner.traces.device_file import host_times, traced_constants, traced_device
+from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
+from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
+
+LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
+
+FACTS = {
+    "memory_bytes": 1.6e10,
+    "memory_bandwidth": 1.0e10,
+    "devices_per_node": 2,
+    "networks": [{"name": "links", "num_peers": 2, "bandwidth": 1.0e9, "latency": 1.0e-5}],
+}
+
+SHAPES = ((64, 64), (128, 64), (64, 256), (256, 256))
+"""Columns and inner dimensions of linears, in a step for each."""
+
+
+def a_model_step(*, factor: int = 1) -> Trace:
+    """Linears of 1024 rows whose passes take a nanosecond for each 1000 FLOPs, 1000 ns of thread time between them."""
+    made, now = Recording(), 1000
+    for number, (n, k) in enumerate(SHAPES, start=1):
+        duration = factor * 2 * 1024 * n * k // 1000
+        made.operator("aten::linear", now, duration, (1024, k), (n, k), sequence=number)
+        now += duration + 1000
+    for number, (n, k) in reversed(tuple(enumerate(SHAPES, start=1))):
+        duration = factor * 2 * 1024 * n * k // 1000
+        made.operator(f"{NODE}LinearBackward0", now, 2 * duration, sequence=number, forward_thread=1)
+        made.operator("aten::mm", now, duration, (n, 1024), (1024, k))
+        made.operator("aten::mm", now + duration, duration, (1024, n), (n, k))
+        now += 2 * duration + 1000
+    made.step(0, now)
+    return made.trace()
+
+
+class TestSamples:
+    """Rows of the table."""
+
+    def test_a_row_is_the_median_of_all_times(self) -> None:
+        """Three steps of 20, 20 and 22 ns."""
+        traces = [a_linear_step().trace(), a_linear_step().trace(), a_linear_step().trace()]
+        duration = traces[2].events.duration
+        duration[duration == 20] = 22
+        (found,) = (one for one in extracted(traces).samples if one.point == LINEAR)
+        assert found.timing.seconds == pytest.approx(20e-9)
+        assert found.timing.repeats == 3
+        assert found.timing.spread == pytest.approx(1 / 2 / 20)
+        assert found.machine.software == TRACED
+
+    def test_the_share_that_became_samples(self) -> None:
+        """All but 3 of 73 ns."""
+        assert extracted([a_linear_step().trace()]).known_fraction == pytest.approx(70 / 73)
+
+    def test_copies_of_pinned_memory_are_samples_of_the_link(self) -> None:
+        """Pageable ones are of the host's own copies."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 100)
+        made.add(Category.COPY, "Memcpy HtoD (Pinned -> Device)", 5, 10, on=SENDING, nbytes=1000)
+        made.add(Category.COPY, "Memcpy HtoD (Pageable -> Device)", 20, 10, on=SENDING, nbytes=2000)
+        (found,) = extracted([made.trace()]).samples
+        assert (found.point.operator, found.point.sizes.nbytes) == ("host_to_device", 1000)
+        assert (found.machine.device, found.machine.num_processors) == ("GPU X", 100)
+
+    def test_collectives_of_all_ranks_and_of_one(self) -> None:
+        """With both ranks the one that came last; with one the least of all repeats, and a sentence on it."""
+        traces = []
+        for rank, durations in enumerate(((30, 50), (12, 40))):
+            made = Recording(rank=rank, devices=(GPU, GPU))
+            made.step(0, 200)
+            for number, duration in enumerate(durations):
+                message = a_message("all_reduce", elements=1000, ranks=(0, 1))
+                made.kernel("nccl", 10 + 100 * number, duration, message=message)
+            traces.append(made.trace())
+        (both,) = extracted(traces).samples
+        assert (both.point.operator, both.point.sizes.ranks, both.point.sizes.nodes) == ("all_reduce", 2, 1)
+        assert both.timing.seconds == pytest.approx(statistics.median((12e-9, 40e-9)))
+        alone = extracted(traces[:1])
+        assert alone.samples[0].timing.seconds == pytest.approx(30e-9)
+        assert LOWER_BOUND.format(number=1) in alone.doubts
+
+    def test_traces_of_one_kind_of_device(self) -> None:
+        """A table is of one machine."""
+        traces = []
+        for name in ("GPU X", "GPU Y"):
+            made = Recording(rank=len(traces), devices=(Device(name=name, num_processors=1, memory_bytes=1),))
+            made.kernel("k", 0, 10)
+            traces.append(made.trace())
+        with pytest.raises(SpecError, match="different devices: GPU X, GPU Y"):
+            machine_of(traces)
+
+
+class TestDeviceFile:
+    """What ``planner plan`` computes with."""
+
+    def test_times_of_the_trace_come_back(self) -> None:
+        """Operators take what they took; the thread's time between them is shared among them."""
+        trace = a_model_step()
+        found = extracted([trace])
+        fitted, constants = traced_device([trace], found, name="mine", facts=FACTS)
+        assert fitted.entry["calibration"]["samples"]["origin"] == "trace"
+        assert fitted.entry["calibration"]["times"] == "sampled"
+        assert [one.name for one in constants] == ["step_seconds"]
+        (host,) = host_times([trace], found.by_trace)
+        assert host.per_operator == pytest.approx(7000e-9 / 12)
+        (one,) = (each for each in fitted.operators if (each.operator, each.of_pass) == ("matmul", "forward"))
+        for line in one.rows.splitlines():
+            m, n, k, seconds = (float(cell) for cell in line.split())
+            assert seconds == pytest.approx(2 * m * n * k * 1e-12 + host.per_operator, rel=0.05)
+
+    def test_one_shape_is_enough_of_a_trace(self) -> None:
+        """Times of its other shapes grow with the work."""
+        trace = Recording()
+        trace.step(0, 10**7)
+        for number, (n, k) in enumerate(SHAPES):
+            trace.operator("aten::linear", 10**6 * number, 2 * 1024 * n * k // 1000, (1024, k), (n, k))
+        trace.operator("aten::gelu", 9 * 10**6, 5000, (64, 64))
+        found = extracted([trace.trace()])
+        fitted, _ = traced_device([trace.trace()], found, name="mine", facts=FACTS)
+        (gelu,) = (one for one in fitted.operators if one.operator == "gelu")
+        assert gelu.num_samples == 1
+        assert not [one for one in fitted.unlearned if one.name.startswith("gelu")]
+
+    def test_slowdown_and_launches_of_a_gpu(self) -> None:
+        """Constants that only a trace says, with how they were seen."""
+        made = Recording(devices=(GPU,))
+        message = a_message("all_reduce", elements=8, ranks=(0, 1))
+        made.kernel("nccl", 200, 100, on=SENDING, message=message)
+        for number, start in enumerate((0, 20, 40, 210, 240)):
+            duration = 12 if start > 200 else 10
+            made.kernel("norm", start, duration, call=start - 1 if start else 0, number=number + 1, blocks=a_grid(4))
+        found = {one.name: one.value for one in traced_constants([made.trace()], ())}
+        assert found["overlap_slowdown_compute"] == pytest.approx(1.2)
+        assert found["launch_overhead_seconds"] == pytest.approx(statistics.median((20, 170, 30)) * 1e-9)
+
+
+class TestCommand:
+    """``planner trace extract``."""
+
+    @pytest.fixture
+    def trace(self, tmp_path: Path) -> str:
+        """A file with one step."""
+        path = tmp_path / "rank0.json.gz"
+        write_trace(a_model_step(), path)
+        return str(path)
+
+    def test_a_table_and_a_device_that_jobs_take(
+        self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The table reads back; the report says what came from the trace."""
+        table, device, facts = tmp_path / "samples.csv", tmp_path / "mine.yaml", tmp_path / "facts.yaml"
+        facts.write_text(yaml.safe_dump(FACTS))
+        command = ["trace", "extract", trace, "-o", str(table), "--device-file", str(device), "--facts", str(facts)]
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        assert "12 samples of host processors" in said
+        assert "100.0% of the recorded computation became samples" in said
+        assert len(read_samples(table)) == 12
+        assert yaml.safe_load(device.read_text())["calibration"]["samples"]["origin"] == "trace"
+        assert main(command) == 2
+        assert main([*command, "--force"]) == 0
+
+    def test_without_shapes_nothing_is_written(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The message says how to record them."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::mm", 0, 50)
+        path, table = tmp_path / "rank0.json", tmp_path / "samples.csv"
+        write_trace(made.trace(), path)
+        assert main(["trace", "extract", str(path), "-o", str(table)]) == 2
+        assert "record_shapes=True" in capsys.readouterr().err
+        assert not table.exists()
+
+    def test_mostly_unknown_computation_has_an_exit_code(self, tmp_path: Path) -> None:
+        """A table is written all the same."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::gelu", 0, 10, (8, 4))
+        made.operator("aten::conv2d", 20, 60, (8, 4))
+        path, table = tmp_path / "rank0.json", tmp_path / "samples.csv"
+        write_trace(made.trace(), path)
+        assert main(["trace", "extract", str(path), "-o", str(table)]) == 1
+        assert len(read_samples(table)) == 1
+
+    def test_operators_of_a_job_that_no_trace_has(
+        self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Linears of other sizes are none of the job's."""
+        job = tmp_path / "job.yaml"
+        job.write_text(
+            yaml.safe_dump(
+                {
+                    "model": "llama3-8b",
+                    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+                    "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1e9},
+                }
+            )
+        )
+        assert main(["trace", "extract", trace, "-o", str(tmp_path / "samples.csv"), "--job", str(job)]) == 0
+        assert "the job's operators that no trace has: " in capsys.readouterr().out

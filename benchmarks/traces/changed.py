@@ -77,7 +77,7 @@ def changed_steps(seed: int = 0) -> Iterator[ChangedStep]:
         old, new = make(replace(base, **before)), make(replace(base, **after))
         graph = execution_graph(old.traces)
         found = [parts(trace) for trace in old.traces]
-        wanted = rebuilt(graph, found, _layout(old), _layout(new), network=RingNetwork(durations))
+        wanted = rebuilt(graph, found, layout_of(old), layout_of(new), network=RingNetwork(durations))
         yield ChangedStep(
             before=before,
             after=after,
@@ -87,7 +87,8 @@ def changed_steps(seed: int = 0) -> Iterator[ChangedStep]:
         )
 
 
-def _layout(made: Made) -> Layout:
+def layout_of(made: Made) -> Layout:
+    """The layout of made traces."""
     one = made.recipe
     return Layout(
         num_layers=one.num_layers,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from costmodel.traces.breakdown import Breakdown, breakdowns, length, union
 from costmodel.traces.building import execution_graph
+from costmodel.traces.comparisons import replay_without_events
 from costmodel.traces.events import ON_STREAMS, Trace
-from costmodel.traces.graph import Dependency, ExecutionGraph, Kind
+from costmodel.traces.graph import Kind
 from costmodel.traces.iterations import iterations
 from costmodel.traces.reading import read_trace
 from costmodel.traces.replay import measured, replay
@@ -71,14 +72,10 @@ def replayed_steps(trace: Trace) -> Iterator[ReplayedStep]:
             complete=one.found == "steps" or one.followed,
             recorded=measured(graph).iteration,
             replayed=times.iteration,
-            without_events=replay(_without_events(graph)).iteration,
+            without_events=replay_without_events(graph).iteration,
             kernels=int(graph.tasks.duration[on_stream].sum()),
             breakdown=breakdowns(graph, times)[graph.ranks[0]],
         )
-
-
-def _without_events(graph: ExecutionGraph) -> ExecutionGraph:
-    return replace(graph, edges=graph.edges[graph.edges.dependency != Dependency.EVENT])
 
 
 def report(folder: Path) -> Iterator[str | bool]:

@@ -118,9 +118,8 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
 
 def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
     """Which tasks occupy the device of a rank: those on its streams; all, where nothing computes on a stream."""
-    of_rank = np.array([one.rank == rank for one in graph.tracks])[graph.tasks.track]
-    on_stream = np.array([one.track.kind == "stream" for one in graph.tracks])[graph.tasks.track]
-    chosen: NDArray[np.bool_] = of_rank & on_stream
+    of_rank: NDArray[np.bool_] = graph.task_ranks == rank
+    chosen = of_rank & graph.on_stream
     return chosen if (graph.tasks.kind[chosen] != Kind.COMMUNICATION).any() else of_rank
 
 

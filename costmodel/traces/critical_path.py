@@ -63,8 +63,7 @@ def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
         A graph and its replay; measured times do not say what held a task up.
     """
     rank = max(times.iterations, key=lambda one: times.iterations[one])
-    of_rank = np.array([one.rank == rank for one in graph.tracks])[graph.tasks.track]
-    rows = np.flatnonzero(of_rank)
+    rows = np.flatnonzero(graph.task_ranks == rank)
     task, until = int(rows[np.argmax(times.end[rows])]), None
     found: list[Step] = []
     while task != UNKNOWN:

@@ -193,6 +193,16 @@ class ExecutionGraph:
         """The ranks whose tasks it has."""
         return tuple(sorted({one.rank for one in self.tracks}))
 
+    @property
+    def task_ranks(self) -> Integers:
+        """The rank of each task; shape (tasks,)."""
+        return np.array([one.rank for one in self.tracks], dtype=np.int64)[self.tasks.track]
+
+    @property
+    def on_stream(self) -> NDArray[np.bool_]:
+        """Which tasks run on streams; shape (tasks,)."""
+        return np.array([one.track.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
+
     def previous(self) -> Integers:
         """The task before on the same track; ``UNKNOWN`` for the first one."""
         order = np.argsort(self.tasks.track, kind="stable")

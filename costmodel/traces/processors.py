@@ -66,8 +66,8 @@ def processor_use(
     num_parts
         Into which it is divided.
     """
-    of_rank = np.array([one.rank == rank and one.track.kind == "stream" for one in graph.tracks], dtype=bool)
-    kernels = np.flatnonzero(of_rank[graph.tasks.track] & np.isin(graph.tasks.kind, (Kind.COMPUTE, Kind.COMMUNICATION)))
+    own = (graph.task_ranks == rank) & graph.on_stream
+    kernels = np.flatnonzero(own & np.isin(graph.tasks.kind, (Kind.COMPUTE, Kind.COMMUNICATION)))
     share = _shares(graph, kernels)
     known = ~np.isnan(share)
     if not known.any():

@@ -78,9 +78,7 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
     :math:`d_0` when what was there before had ended. In a run that goes on both are the same but
     for what the host is ahead by.
     """
-    streams = np.array([one.track.kind == "stream" for one in graph.tracks])
-    ranks = np.array([one.rank for one in graph.tracks])
-    on_stream, of_rank = streams[graph.tasks.track], ranks[graph.tasks.track]
+    on_stream, of_rank = graph.on_stream, graph.task_ranks
     iterations = {}
     for rank in graph.ranks:
         ends = end[on_stream & (of_rank == rank)]

@@ -18,6 +18,7 @@ from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import Layout, faster, rebuilt, without_launches, without_overlap
 from costmodel.traces.events import Message
+from costmodel.traces.reading.communication import element_bytes
 from costmodel.traces.replay import Replayed, measured, replay
 from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.structure import parts
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 OWN_CHANGES = ("layers", "microbatches")
 """Changes that need no job; all others are entries or decisions of one."""
 
-ELEMENT_BYTES = {"float": 4, "fp32": 4, "int": 4, "double": 8, "long": 8, "byte": 1, "char": 1, "float8": 1}
-"""Bytes of an element by the begin of its type's name; others have two."""
+USUAL_BYTES = 2
+"""Bytes of an element of a message whose type was not recorded."""
 
 NS = 1e-9
 
@@ -124,18 +125,10 @@ class PlannedNetwork:
             )
             return round(float(hop) / NS)
         group = dense_data_group(tp=one.tp, cp=one.cp, dp=ranks / one.cp)
-        nbytes = max(message.elements_in, message.elements_out) * element_bytes(message.dtype)
+        nbytes = max(message.elements_in, message.elements_out) * (element_bytes(message.dtype) or USUAL_BYTES)
         kind = message.operation or "all_reduce"
         seconds = collective_seconds(facts.cluster, "dp", kind, nbytes=nbytes, ranks=ranks, stride=group.stride)
         return round(float(seconds) / NS)
-
-
-def element_bytes(dtype: str) -> int:
-    """Bytes of an element of a message; two where its type says nothing."""
-    plain = dtype.lower().removeprefix("c10::").removeprefix("torch.")
-    if plain.startswith(("bfloat16", "float16", "half")):
-        return 2
-    return next((size for begin, size in reversed(ELEMENT_BYTES.items()) if plain.startswith(begin)), 2)
 
 
 def what_if(

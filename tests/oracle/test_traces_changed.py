@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.traces.changed import CALLS, RingNetwork
+from benchmarks.traces.changed import CALLS, RingNetwork, layout_of
 from benchmarks.traces.synthetic import Made, Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
@@ -23,23 +23,11 @@ def made(**layout: object) -> Made:
     return make(Recipe(duration=DURATIONS, **(entries | layout)))
 
 
-def layout(one: Made) -> Layout:
-    """Its layout."""
-    recipe = one.recipe
-    return Layout(
-        num_layers=recipe.num_layers,
-        num_microbatches=recipe.num_microbatches,
-        pp=recipe.pp,
-        vpp=recipe.vpp,
-        dp=recipe.dp,
-    )
-
-
 def changed(one: Made, to: Layout) -> ExecutionGraph:
     """The graph of traces in another layout."""
     graph = execution_graph(one.traces)
     found = [parts(trace) for trace in one.traces]
-    return rebuilt(graph, found, layout(one), to, network=RingNetwork(DURATIONS))
+    return rebuilt(graph, found, layout_of(one), to, network=RingNetwork(DURATIONS))
 
 
 class TestLayouts:
@@ -64,7 +52,7 @@ class TestLayouts:
         """The machine makes both; the change sees the first one alone."""
         wanted = made(**after)
 
-        found = replay(changed(made(**before), layout(wanted)))
+        found = replay(changed(made(**before), layout_of(wanted)))
 
         assert found.iteration == measured(execution_graph(wanted.traces)).iteration
 
@@ -99,7 +87,7 @@ class TestRefusals:
         graph, found = execution_graph(one.traces[:1]), [parts(one.traces[0])]
 
         with pytest.raises(SpecError, match="stages of a pipeline of 2"):
-            rebuilt(graph, found, layout(one), layout(one), network=RingNetwork(DURATIONS))
+            rebuilt(graph, found, layout_of(one), layout_of(one), network=RingNetwork(DURATIONS))
 
     def test_more_stages_than_layers(self):
         """Eight layers on sixteen stages."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.traces.synthetic.making import Made
+from benchmarks.traces.synthetic.drawn import with_other_durations
+from benchmarks.traces.synthetic.making import Made, make
 from benchmarks.traces.synthetic.truth import Place
 from costmodel.traces.breakdown import breakdowns
 from costmodel.traces.building import execution_graph
@@ -81,6 +82,13 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Diff
             for rank in ranks
         ),
     )
+
+
+def wrong_replays(made: Made) -> tuple[Differences, ...]:
+    """What differs in any step of a job, or in its first one with other durations put in; () where all is exact."""
+    other = make(with_other_durations(made.recipe))
+    found = (*(differences(made, step) for step in range(made.recipe.num_steps)), differences(made, other=other))
+    return tuple(one for one in found if one.any)
 
 
 def _rows(made: Made, graph: ExecutionGraph, other: Made) -> Integers:

@@ -167,7 +167,7 @@ def _with_one_clock(
     collectives the ranks begin together.
     """
     tasks = graph.tasks
-    rank = np.array([one.rank for one in graph.tracks])[tasks.track]
+    rank = graph.task_ranks
     shift = np.array([begins[one] for one in graph.ranks])[np.searchsorted(graph.ranks, rank)]
     end = tasks.start + tasks.duration + shift
     offset = _offsets(graph.ranks, rank, end, found)

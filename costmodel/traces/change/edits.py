@@ -80,7 +80,7 @@ def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
     edges = graph.edges
     launched = edges.after[edges.dependency == Dependency.LAUNCH]
     caller = edges.before[edges.dependency == Dependency.LAUNCH]
-    rank = np.array([one.rank for one in graph.tracks])[graph.tasks.track]
+    rank = graph.task_ranks
     when = graph.tasks.start[caller]
     added: list[tuple[int, int]] = []
     for one in graph.ranks:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, has_order, order, stages_of_rank
-from costmodel.strategy import BIDIRECTIONAL, Schedule
+from costmodel.strategy import Schedule
 from costmodel.traces.events import Message
 
 Direction: TypeAlias = Literal["forward", "backward"]
@@ -62,7 +62,6 @@ class Layout:
             )
         if self.num_layers < self.pp * self.vpp:
             raise SpecError("layers", f"is {self.num_layers}, fewer than pp * vpp = {self.pp * self.vpp} stages.")
-        assert self.schedule not in BIDIRECTIONAL
 
     @property
     def num_stages(self) -> int:

@@ -99,7 +99,7 @@ class Tasks:
                 self.launcher[after], self.lag[after] = before, lag
             else:
                 self.waits[after].append((before, lag, dependency))
-        self.rank = np.array([one.rank for one in graph.tracks])[tasks.track]
+        self.rank = graph.task_ranks
         previous = graph.previous()
         self._give_launchers(previous)
         self.purpose_of: dict[int, str] = {}
@@ -259,8 +259,9 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     """
     program = tasks.program(rank)
     found = RankTemplate(rank=rank, stage=stage)
-    parts = _filled([tasks.part(task) for task in program], tasks.graph.tasks.track[program].tolist())
-    taken = _transfers_and_needs(tasks, program, found, layout)
+    own_parts = [tasks.part(task) for task in program]
+    parts = _filled(own_parts, tasks.graph.tasks.track[program].tolist())
+    taken = _transfers_and_needs(tasks, program, own_parts, found, layout)
     ordered = layout.passes(stage)
     parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
     of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
@@ -373,7 +374,9 @@ def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
     return tuple(Segment(role, layer, tuple(tasks)) for (role, layer), tasks in runs.items())
 
 
-def _transfers_and_needs(tasks: Tasks, program: Sequence[int], found: RankTemplate, layout: Layout) -> set[int]:
+def _transfers_and_needs(
+    tasks: Tasks, program: Sequence[int], parts: Sequence[Part], found: RankTemplate, layout: Layout
+) -> set[int]:
     """Places of the program that transfers take; they are joined to passes by their order."""
     taken: set[int] = set()
     ordered = layout.passes(found.stage)
@@ -383,8 +386,7 @@ def _transfers_and_needs(tasks: Tasks, program: Sequence[int], found: RankTempla
     direction_of: dict[int, Direction] = {}
     done = 0
     seen: set[tuple[Direction, int]] = set()
-    for place, task in enumerate(program):
-        way, number, *_ = tasks.part(task)
+    for place, (task, (way, number, *_)) in enumerate(zip(program, parts, strict=True)):
         if way is not None and (way, number) not in seen:
             seen.add((way, number))
             done += 1

@@ -155,12 +155,12 @@ class RankWriter:
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
         self.written.collective[one] = collective
+        tracks = list(self.written.tracks)
         for kind in ("thread", "stream"):
             before = [
                 task
                 for number, task in self.latest.items()
-                if list(self.written.tracks)[number].track.kind == kind
-                and (kind == "thread" or self.written.message[task] == UNKNOWN)
+                if tracks[number].track.kind == kind and (kind == "thread" or self.written.message[task] == UNKNOWN)
             ]
             if before:
                 self.written.edges.append((max(before), one, 0, Dependency.ADDED))

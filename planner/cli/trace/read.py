@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
-from planner.cli.output import RunningLine, check_output, write
+from planner.cli.output import check_output, write
+from planner.cli.trace.options import traces_of, whole_number
 
 EXIT_CODES = """exit codes:
   0  the traces were read
@@ -36,21 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, and print what there is."""
     check_output(arguments.output, arguments.traces)
-    num_kernels = _number(arguments.kernels)
-    from costmodel.traces.reading import read_traces
+    num_kernels = whole_number("--kernels", arguments.kernels)
     from planner.traces.contents import all_contents
     from planner.traces.contents_text import contents_json, contents_text
 
-    line = RunningLine(sys.stderr)
-    what = arguments.traces[0].name if len(arguments.traces) == 1 else f"{len(arguments.traces)} traces"
-    traces = read_traces(arguments.traces, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
-    line.clear()
-    found = all_contents(traces, num_kernels=num_kernels)
+    found = all_contents(traces_of(arguments.traces), num_kernels=num_kernels)
     write({"table": contents_text, "json": contents_json}[arguments.format](found), arguments.output)
     return 0
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise SpecError("--kernels", f"expected a whole number, got '{text[:40]}'.")
-    return int(text)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from costmodel.errors import SpecError
 from planner.cli.arguments import add_output, describe
-from planner.cli.output import RunningLine, check_output, progress, write
+from planner.cli.output import check_output, progress, write
+from planner.cli.trace.options import files_text, traces_of, whole_number
 
 FORMATS = ("table", "json", "html")
 
@@ -41,17 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, replay, print."""
-    number = None if arguments.iteration is None else _number(arguments.iteration)
+    number = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
     check_output(arguments.output, arguments.traces)
     check_output(arguments.perfetto, arguments.traces)
-    from costmodel.traces.reading import read_traces
     from planner.traces.replay.report import replay_report
 
-    line = RunningLine(sys.stderr)
-    what = arguments.traces[0].name if len(arguments.traces) == 1 else f"{len(arguments.traces)} traces"
-    traces = read_traces(arguments.traces, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
-    line.clear()
-    with progress(f"replaying {what}"):
+    traces = traces_of(arguments.traces)
+    with progress(f"replaying {files_text(arguments.traces)}"):
         report = replay_report(traces, number)
         if arguments.perfetto is not None:
             from costmodel.traces.writing import write_trace
@@ -73,9 +68,3 @@ def run(arguments: argparse.Namespace) -> int:
                 text = replay_text(report)
     write(text, arguments.output)
     return 0
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise SpecError("--iteration", f"expected a whole number from 0, got '{text[:40]}'.")
-    return int(text)

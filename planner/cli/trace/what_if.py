@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, progress, write
+from planner.cli.trace.options import files_text, traces_of, whole_number
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport
@@ -49,7 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Change, replay, print."""
-    from costmodel.traces.reading import read_traces
     from planner.traces.what_if import Change, read_changes, require_job, what_if
     from planner.traces.what_if_text import what_if_json, what_if_text
 
@@ -66,11 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         cuda_graphs=arguments.cuda_graphs,
         overlap=not arguments.no_overlap,
     )
-    iteration = _iteration(arguments.iteration)
-    check_output(arguments.output, [Path(file) for file in files])
-    with progress(f"replaying {files[0] if len(files) == 1 else f'{len(files)} traces'}"):
+    iteration = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
+    paths = [Path(file) for file in files]
+    check_output(arguments.output, paths)
+    traces = traces_of(paths)
+    with progress(f"replaying {files_text(paths)}"):
         jobs = _jobs(arguments.job, others) if arguments.job else None
-        found = what_if(read_traces(files), change, jobs, iteration=iteration)
+        found = what_if(traces, change, jobs, iteration=iteration)
     write({"table": what_if_text, "json": what_if_json}[arguments.format](found), arguments.output)
     return 0
 
@@ -93,11 +95,3 @@ def _faster(text: str) -> tuple[str, float]:
     if not pattern or not 0 < number < MOST_FASTER:
         raise SpecError("--faster", f"is '{text[:60]}', expected PATTERN=FACTOR with a factor above 0, such as gemm=2.")
     return pattern, number
-
-
-def _iteration(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise SpecError("--iteration", f"is '{text[:40]}', expected a whole number from 0.")
-    return int(text)

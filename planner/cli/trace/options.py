@@ -1,0 +1,46 @@
+"""What several commands on traces take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import SpecError
+from planner.cli.output import RunningLine
+
+if TYPE_CHECKING:
+    from costmodel.traces.events import Trace
+
+MOST_DIGITS = 9
+
+
+def whole_number(option: str, text: str) -> int:
+    """
+    The number that an option is.
+
+    Raises
+    ------
+    SpecError
+        If it is no whole number from 0.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+        raise SpecError(option, f"expected a whole number from 0, got '{text[:40]}'.")
+    return int(text)
+
+
+def traces_of(paths: Sequence[Path]) -> tuple[Trace, ...]:
+    """Read traces, with a line that says how far it is."""
+    from costmodel.traces.reading import read_traces
+
+    line = RunningLine(sys.stderr)
+    what = files_text(paths)
+    traces = read_traces(paths, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
+    line.clear()
+    return traces
+
+
+def files_text(paths: Sequence[Path]) -> str:
+    """One file's name, or how many there are."""
+    return paths[0].name if len(paths) == 1 else f"{len(paths)} traces"

@@ -162,11 +162,20 @@ class TestDevices:
         assert [(one.name, one.nanoseconds) for one in found.others] == [("something", 7)]
         assert found.nanoseconds == 42
 
-    def test_two_products_in_a_node_without_operators(self) -> None:
-        """A function of somebody's own multiplies twice: the input's gradient, then the weight's."""
+    @pytest.mark.parametrize(
+        "inputs",
+        [
+            pytest.param(((16, 4), (2, 4, 4), ()), id="weight, input, no bias"),
+            pytest.param(((16, 4), (2, 4, 4), (16,)), id="weight, input, bias"),
+            pytest.param(((16, 4), (), (2, 4, 4), (16,)), id="weight, no copy, input, bias: version 1"),
+            pytest.param(((16, 4), (16, 4), (2, 4, 4), ()), id="weight, copy in 8 bits, input: version 1"),
+        ],
+    )
+    def test_two_products_in_a_node_without_operators(self, inputs: tuple[tuple[int, ...], ...]) -> None:
+        """Transformer Engine's function multiplies twice: the input's gradient, then the weight's."""
         made = Recording(devices=(GPU,))
         made.step(0, 200)
-        made.operator("_Linear", 0, 10, (16, 4), (2, 4, 4), sequence=1)
+        made.operator("_Linear", 0, 10, *inputs, sequence=1)
         made.kernel("cast", 15, 3, call=1, number=1)
         made.kernel("nvjet_tst_128x256", 20, 30, call=2, number=2)
         made.operator(f"{NODE}_LinearBackward", 60, 30, sequence=1, forward_thread=1)

@@ -140,10 +140,13 @@ class _Search:
 
     def _at(self, rows: list[int], names: list[str], place: int) -> int:
         """Where to go on: behind what begins here, or one further."""
+        reasons: dict[str, str] = {}
         for pattern in self._by_first[names[place]]:
             members = self._members(pattern, names, place)
-            if members and self._take(pattern, rows, members):
+            if members and self._take(pattern, rows, members, reasons):
                 return members[-1] + 1
+        for name, reason in reasons.items():
+            self.reasons.setdefault(name, reason)
         return place + 1
 
     def _members(self, pattern: Pattern, names: list[str], place: int) -> list[int]:
@@ -158,18 +161,18 @@ class _Search:
             members.append(place)
         return members
 
-    def _take(self, pattern: Pattern, rows: list[int], members: list[int]) -> bool:
+    def _take(self, pattern: Pattern, rows: list[int], members: list[int], reasons: dict[str, str]) -> bool:
         row = rows[members[pattern.at]]
         name, place = self._trace.name_of(row), int(self._trace.events.operands[row])
         if place == UNKNOWN:
-            self.reasons.setdefault(name, NO_SHAPES)
+            reasons[name] = NO_SHAPES
             return False
         operands = self._trace.operands[place]
         sizes = pattern.sizes_of(operands)
         dtype = operands.dtypes[pattern.dtype] if pattern.dtype < len(operands.dtypes) else ""
         if sizes is None or dtype not in self._names.dtypes:
             if not pattern.alike:
-                self.reasons.setdefault(name, f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}")
+                reasons[name] = f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}"
             return False
         own = tuple(rows[members[0] : members[-1] + 1])
         self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
 from costmodel.traces.breakdown import breakdowns, length, union
 from costmodel.traces.building import execution_graph
+from costmodel.traces.building.all_ranks import rank_part
 from costmodel.traces.building.background import background_edges
 from costmodel.traces.building.polls import polled
 from costmodel.traces.building.streams import Streams
@@ -15,6 +18,7 @@ from costmodel.traces.building.threads import thread_edges
 from costmodel.traces.critical_path import critical_path
 from costmodel.traces.events import Blocks, Category, Device, Trace, Track
 from costmodel.traces.graph import Dependency, Waiting
+from costmodel.traces.iterations import Iteration
 from costmodel.traces.replay import measured, replay
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
 
@@ -157,20 +161,38 @@ class TestStep:
         assert found.tolist() == [[1, 3], [5, 6]]
         assert length(found) == 3
 
-    def test_a_trace_without_threads_has_an_iteration(self):
-        """Kernels alone: from the first to the last."""
-        trace = a_step()
-        rows = np.flatnonzero(trace.events.category == Category.KERNEL)
-        alone = Trace(
-            source="kernels.json",
-            rank=0,
-            world_size=1,
-            events=trace.events[rows],
-            names=trace.names,
-            tracks=(Track("thread", "1", "1"), *TRACKS[1:]),
-            blocks=trace.blocks,
-            messages=trace.messages,
-            devices=trace.devices,
-        )
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    def test_kernels_alone_keep_their_pauses(self, number):
+        """Three times twenty kernels of 10 us, each 3 us behind the one before: nobody knows why they pause."""
+        graph = execution_graph([kernels_alone(num_iterations=3)], number)
+        times = replay(graph)
 
-        assert replay(execution_graph([alone])).iteration > 0
+        assert len(graph.tasks) == 20
+        assert times.iteration == measured(graph).iteration == 20 * 13_000 - 3_000
+        assert critical_path(graph, times)[-1].end == times.iteration
+        assert any("pauses of streams stay" in doubt for doubt in graph.doubts)
+
+    def test_an_iteration_in_which_nothing_ran_is_refused(self):
+        """Its thread was not recorded, and its kernels neither."""
+        trace = replace(kernels_alone(num_iterations=1), events=events_of([]))
+        nothing = Iteration(name="step 7", begin=0, end=10, thread=-1, followed=False, found="steps")
+
+        with pytest.raises(SpecError, match=r"step 7 of kernels.json holds nothing that ran"):
+            rank_part(trace, nothing)
+
+
+def kernels_alone(*, num_iterations: int) -> Trace:
+    """Kernels of 20 names on a stream, one behind the other, without a host."""
+    rows = [
+        {"start": 13_000 * place, "duration": 10_000, "name": place % 20, "category": Category.KERNEL, "track": COMPUTE}
+        for place in range(20 * num_iterations)
+    ]
+    return Trace(
+        source="kernels.json",
+        rank=0,
+        world_size=1,
+        events=events_of(rows),
+        names=tuple(f"kernel {number}" for number in range(20)),
+        tracks=TRACKS,
+        devices=(Device("H100", 10, 2**30),),
+    )

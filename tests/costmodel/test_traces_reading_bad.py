@@ -141,6 +141,30 @@ class TestBroken:
         assert 0 < len(trace.events) <= 80_000
         assert "broken" in trace.doubts[0]
 
+    def test_gzip_whose_check_is_wrong(self, tmp_path):
+        """All of the text is there; what was broken on the way is not known."""
+        packed = bytearray(gzip.compress(text_of(5000).encode()))
+        packed[-6] ^= 0xFF
+        path = tmp_path / "trace.json.gz"
+        path.write_bytes(bytes(packed))
+
+        trace = read_trace(path)
+
+        assert len(trace.events) == 5000
+        assert "incorrect data check" in trace.doubts[0]
+
+    @pytest.mark.parametrize("name", [None, 5, ["mm"]])
+    def test_a_name_that_is_no_text(self, name, tmp_path):
+        """The event is left out, the others are read."""
+        path = tmp_path / "trace.json"
+        events = [operator("aten::mm", place, 1) for place in range(10)]
+        path.write_text(json.dumps([*events[:4], {**events[4], "name": name}, *events[5:]]))
+
+        trace = read_trace(path)
+
+        assert len(trace.events) == 9
+        assert "1 event was left out whose names" in trace.doubts[0]
+
     def test_gzip_of_several_members(self, tmp_path):
         text = text_of(10)
         path = tmp_path / "trace.json.gz"

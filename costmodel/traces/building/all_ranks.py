@@ -9,10 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from costmodel.errors import SpecError
 from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
 from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
 from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from costmodel.traces.iterations import chosen_iteration
+from costmodel.traces.iterations import Iteration, chosen_iteration
 
 CLOCKS_DISAGREE = 1_000_000
 """Nanoseconds by which the ends of most collectives may differ between ranks before it is said."""
@@ -36,13 +37,28 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     Raises
     ------
     SpecError
-        If a trace has no such iteration.
+        If a trace has no such iteration, or nothing ran in it.
     """
     ranks = [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
     chosen = [chosen_iteration(trace, iteration) for trace in traces]
-    parts = [rank_graph(trace, which) for trace, which in zip(traces, chosen, strict=True)]
+    parts = [rank_part(trace, which) for trace, which in zip(traces, chosen, strict=True)]
     begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
     return _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+
+
+def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:
+    """
+    The graph of one rank.
+
+    Raises
+    ------
+    SpecError
+        If nothing ran in the iteration.
+    """
+    found = rank_graph(trace, iteration)
+    if not len(found.tasks):
+        raise SpecError("iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one.")
+    return found
 
 
 # --- ranks side by side ------------------------------------------------------------------------------------

@@ -149,9 +149,15 @@ class _Builder:
         return waiting, waits_for, duration
 
     def _stream_gaps(self) -> Integers:
-        """The constant gap; of the first task of a stream, how long what was there before still runs."""
-        gap = np.full(len(self.places), self.streams.lags.gap)
+        """
+        The constant gap; of the first task of a stream, how long what was there before still runs.
+
+        Without any launch nothing says why a stream pauses, and its pauses stay.
+        """
         track = self.streams.track[self.places]
+        if self._has_no_launches:
+            return pauses(track, self.streams.start[self.places], self.streams.end[self.places], self.iteration.begin)
+        gap = np.full(len(self.places), self.streams.lags.gap)
         first = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, dtype=np.intp)
         for number in first.tolist():
             place = self.places[number]
@@ -159,6 +165,10 @@ class _Builder:
             ended = int(self.streams.end[place - 1]) + self.streams.lags.gap if has_before else self.iteration.begin
             gap[number] = max(0, ended - self.iteration.begin)
         return gap
+
+    @property
+    def _has_no_launches(self) -> bool:
+        return not (self.streams.call != UNKNOWN).any()
 
     # --- edges -------------------------------------------------------------------------------------------------
 
@@ -229,7 +239,9 @@ class _Builder:
     def _doubts(self) -> list[str]:
         orphans = int((self.streams.call[self.places] == UNKNOWN).sum())
         found = []
-        if orphans:
+        if orphans and self._has_no_launches:
+            found.append("No launch was recorded: pauses of streams stay as they were, whatever they waited for.")
+        elif orphans:
             found.append(
                 f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
             )

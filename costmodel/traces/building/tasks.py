@@ -40,7 +40,7 @@ def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple
     first = np.r_[True, events.track[device[1:]] != events.track[device[:-1]]] if len(device) else np.zeros(0, bool)
     known[first] = np.flatnonzero(first)
     source = np.maximum.accumulate(known) if len(known) else known
-    unknown = -1 if (call != UNKNOWN).any() else events.start[device[source]]
+    unknown = -1 if (call != UNKNOWN).any() else events.start[device]
     when = np.where(call[source] == UNKNOWN, unknown, events.start[call[source]])
     return device, call, when
 

@@ -181,6 +181,8 @@ class Columns:
         chosen, categories = [one for one, _ in found], [of for _, of in found]
         arguments = [one.get("args") or NOTHING for one in chosen]
         named = [one["name"] for one in chosen]
+        if not {str}.issuperset(map(type, named)):
+            raise TypeError("a name is no text")
         nanoseconds = said.nanoseconds
         self.start.extend([nanoseconds(one["ts"]) for one in chosen])
         self.duration.extend([nanoseconds(one.get("dur", 0)) for one in chosen])

@@ -55,7 +55,9 @@ def losses(document: Document, columns: Columns, text: Source) -> tuple[str, ...
     if document.num_broken:
         found.append(f"{_events(document.num_broken)} left out that are no JSON.")
     if columns.num_left_out:
-        found.append(f"{_events(columns.num_left_out)} left out whose times or numbers are none, or exceed 63 bits.")
+        found.append(
+            f"{_events(columns.num_left_out)} left out whose names, times or numbers are none, or exceed 63 bits."
+        )
     num_negative = int(np.count_nonzero(np.frombuffer(columns.duration, dtype=np.int64) < 0))
     if num_negative:
         found.append(f"{_events(num_negative)} taken as without duration, because they end before they begin.")

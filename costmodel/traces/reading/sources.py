@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from os import SEEK_CUR
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -118,10 +119,12 @@ class Source:
                 if not unpacker.eof:
                     self.broken = "the gzip data end too early"
                 return
+            before = unpacker.copy()
             try:
                 piece = unpacker.decompress(packed, PIECE_BYTES)
             except zlib.error as error:
                 self.broken = f"the gzip data are broken ({error})"
+                yield _until_error(before, packed)
                 return
             if piece:
                 yield piece
@@ -136,3 +139,12 @@ class Source:
     def _show(self, file: BinaryIO) -> None:
         if self._progress:
             self._progress(min(file.seek(0, SEEK_CUR) / self._size, 1.0))
+
+
+def _until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
+    """What comes out of a piece of gzip data before they are broken, which may be at a check behind all of the text."""
+    found = bytearray()
+    with suppress(zlib.error):
+        for place in range(len(packed)):
+            found += unpacker.decompress(packed[place : place + 1])
+    return bytes(found)

@@ -16,7 +16,7 @@ from costmodel.traces.building.polls import polled
 from costmodel.traces.building.streams import Streams
 from costmodel.traces.building.threads import thread_edges
 from costmodel.traces.critical_path import critical_path
-from costmodel.traces.events import Blocks, Category, Device, Trace, Track
+from costmodel.traces.events import Blocks, Category, Device, Trace
 from costmodel.traces.graph import Dependency, Waiting
 from costmodel.traces.iterations import Iteration
 from costmodel.traces.replay import measured, replay

@@ -105,7 +105,9 @@ class FittedDevice:
     num_samples: int
 
 
-def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None) -> FittedDevice:
+def fitted_device(
+    samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None, host_seconds: float = 0.0
+) -> FittedDevice:
     """
     The device that samples are of.
 
@@ -117,6 +119,8 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
         Of the new device.
     facts
         What else is known: entries of a device, on top of those of a ``base`` of the catalog.
+    host_seconds
+        What the thread takes beside each pass of an operator: part of its time, of no rate of the device.
 
     Raises
     ------
@@ -140,12 +144,16 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     if missing:
         raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
     entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
-    operators, unlearned = sampled_operators(samples, num_processors=entry.get("num_processors"))
+    processors = entry.get("num_processors")
+    bare, unlearned = sampled_operators(samples, num_processors=processors)
+    operators = bare
+    if host_seconds:
+        operators, unlearned = sampled_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
         raise SpecError("samples", f"nothing was learned of matmuls: {reasons}.", "Sample again, on an idle machine.")
     source = f"planner fit: {len(samples)} samples of {machine.device}"
-    entry["calibration"] = _calibration(entry, operators, samples, name, source)
+    entry["calibration"] = _calibration(entry, bare, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
     unlearned = (*unlearned, *unlearned_collectives(samples))
     entry["calibration"]["samples"] = {

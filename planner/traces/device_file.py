@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -13,15 +13,13 @@ import numpy as np
 from costmodel.traces.events import UNKNOWN, Category, Trace
 from costmodel.traces.operators import TracedOperators
 from costmodel.traces.operators.device import (
+    Slowdown,
     covered_nanoseconds,
     late_launches,
-    slowdown_beside_communication,
-    weighted_median,
 )
 from costmodel.traces.structure import Parts, Phase, parts
 from planner.profiles.device import FittedDevice, fitted_device
-from planner.profiles.operators import NO_OPERATOR, rounded
-from planner.sampling.samples import COLLECTIVES, Sample
+from planner.profiles.operators import rounded
 from planner.traces.extraction import NANOSECONDS, Extracted
 
 MOST_SLOWDOWN = 10.0
@@ -88,20 +86,13 @@ def traced_device(
     """
     hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
-    fitted = fitted_device([_with_host(one, beside) for one in found.samples], name=name, facts=facts)
-    constants = tuple(traced_constants(traces, hosts))
+    fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
+    constants = tuple(traced_constants(traces, found.slowdown, hosts))
     calibration = fitted.entry["calibration"]
     for one in constants:
         calibration[one.name] = rounded(one.value)
         calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
     return fitted, constants
-
-
-def _with_host(sample: Sample, seconds: float) -> Sample:
-    """An operator with what its thread takes beside it; updates, copies and collectives are none of a pass."""
-    if not seconds or sample.point.operator in (*NO_OPERATOR, *COLLECTIVES, "adam"):
-        return sample
-    return replace(sample, timing=replace(sample.timing, seconds=sample.timing.seconds + seconds))
 
 
 def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
@@ -110,13 +101,12 @@ def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> 
     return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
 
 
-def traced_constants(traces: Sequence[Trace], hosts: Sequence[HostTime]) -> Iterator[Constant]:
+def traced_constants(
+    traces: Sequence[Trace], slowdown: Slowdown | None, hosts: Sequence[HostTime]
+) -> Iterator[Constant]:
     """Constants of the calibration that traces say, each at most once."""
-    slowdowns = [one for one in map(slowdown_beside_communication, traces) if one]
-    if slowdowns:
-        weights = [float(one.num_kernels) for one in slowdowns]
-        factor = weighted_median([one.factor for one in slowdowns], weights)
-        kernels = sum(one.num_kernels for one in slowdowns)
+    if slowdown:
+        kernels, factor = slowdown.num_kernels, slowdown.factor
         yield Constant(
             name="overlap_slowdown_compute",
             value=min(max(factor, 1.0), MOST_SLOWDOWN),

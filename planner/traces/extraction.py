@@ -14,7 +14,13 @@ from costmodel.errors import SpecError
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES
 from costmodel.traces.events import Category, Trace
 from costmodel.traces.operators import Other, TracedOperators, traced_operators
-from costmodel.traces.operators.device import late_launches
+from costmodel.traces.operators.device import (
+    ALONE,
+    Slowdown,
+    beside_communication,
+    late_launches,
+    slowdown_beside_communication,
+)
 from costmodel.traces.operators.messages import TracedMessage, traced_messages
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
@@ -41,6 +47,16 @@ LOWER_BOUND = (
 )
 
 
+LEFT_OUT = (
+    "{number} times beside communication are left out of the samples: operators of the same sizes also ran alone, and "
+    "the planner itself adds what overlap costs."
+)
+
+ONLY_BESIDE = "{number} operators and sizes ran beside communication alone: "
+DIVIDED = "what is beside it counts {factor:.3f} times less, as kernels that ran both ways say."
+NOT_DIVIDED = "what that costs them is in their times, for no kernel ran both ways."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extracted:
     """
@@ -56,6 +72,8 @@ class Extracted:
         What could not be converted, of all traces together, the longest first.
     unknown_messages
         Messages without a size, or of a kind that is not sampled: their number by name.
+    slowdown
+        How much slower kernels are beside communication, which samples have not in them; None: nothing says it.
     doubts
         Sentences on what was assumed, and on what the traces lack.
     """
@@ -64,6 +82,7 @@ class Extracted:
     by_trace: tuple[TracedOperators, ...]
     others: tuple[Other, ...]
     unknown_messages: Mapping[str, int]
+    slowdown: Slowdown | None
     doubts: tuple[str, ...]
 
     @property
@@ -77,7 +96,9 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
     """
     Samples of the operators and collectives that traces recorded.
 
-    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran.
+    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran alone. Beside
+    communication operators are slower, which the planner adds where it overlaps them: such times count only of sizes
+    that never ran alone, without what communication costs kernels that ran both ways.
 
     Parameters
     ----------
@@ -92,7 +113,9 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
     machine = machine_of(traces)
     by_trace = tuple(traced_operators(trace) for trace in traces)
     messages, unknown = messages_of(traces)
-    points = [*_operators(by_trace), *_copies(traces), *_launches(traces)]
+    slowdown = slowdown_beside_communication(traces)
+    operators, overlapped = _alone((*_operators(by_trace), *_copies(traces)), slowdown)
+    points = [*operators, *_launches(traces)]
     devices_per_node = max((len(trace.devices) for trace in traces), default=0)
     collectives, bounds = _collectives(messages, devices_per_node)
     several: dict[Point, list[float]] = defaultdict(list)
@@ -106,7 +129,8 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         by_trace=by_trace,
         others=_together(by_trace),
         unknown_messages=unknown,
-        doubts=(*doubts, *bound),
+        slowdown=slowdown,
+        doubts=(*doubts, *overlapped, *bound),
     )
 
 
@@ -162,7 +186,38 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Map
 Measured = tuple[Point, float]
 
 
-def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
+def _alone(
+    found: Iterable[tuple[Point, float, float]], slowdown: Slowdown | None
+) -> tuple[list[Measured], tuple[str, ...]]:
+    r"""
+    Seconds of what ran alone, else what it would take alone; and sentences on that.
+
+    Of t seconds of which a share s ran beside communication, f times slower, :math:`t (1 - s + s / f)` are its own.
+
+    Parameters
+    ----------
+    found
+        Points with their seconds, and the share of these that ran beside communication.
+    slowdown
+        f; None: not known, and taken to be 1.
+    """
+    several: dict[Point, list[tuple[float, float]]] = defaultdict(list)
+    for point, seconds, share in found:
+        several[point].append((seconds, share))
+    factor = max(slowdown.factor, 1.0) if slowdown else 1.0
+    made: list[Measured] = []
+    num_left_out = num_only_beside = 0
+    for point, times in several.items():
+        alone = [(point, seconds) for seconds, share in times if share <= ALONE]
+        num_left_out += len(times) - len(alone) if alone else 0
+        num_only_beside += not alone
+        made += alone or [(point, seconds * (1 - share + share / factor)) for seconds, share in times]
+    how = DIVIDED.format(factor=factor) if slowdown else NOT_DIVIDED
+    left_out = (LEFT_OUT.format(number=num_left_out),) if num_left_out else ()
+    return made, (*left_out, *((ONLY_BESIDE.format(number=num_only_beside) + how,) if num_only_beside else ()))
+
+
+def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[tuple[Point, float, float]]:
     for one in (part for of_trace in by_trace for part in of_trace.operators):
         if one.nanoseconds > 0:
             sizes = dict(one.sizes)
@@ -170,19 +225,18 @@ def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
             point = Point(
                 operator=one.operator, pass_=one.of_pass, dtype=one.dtype, sizes=Sizes(causal=causal, **sizes)
             )
-            yield point, one.nanoseconds / NANOSECONDS
+            yield point, one.nanoseconds / NANOSECONDS, one.beside / one.nanoseconds
 
 
-def _copies(traces: Iterable[Trace]) -> Iterator[Measured]:
+def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
     for trace in traces:
-        for row in trace.of(Category.COPY).tolist():
+        rows = trace.of(Category.COPY)
+        for row, beside in zip(rows.tolist(), beside_communication(trace, rows).tolist(), strict=True):
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
             if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
-                yield (
-                    Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes)),
-                    ns / NANOSECONDS,
-                )
+                point = Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes))
+                yield point, ns / NANOSECONDS, beside / ns
 
 
 def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:

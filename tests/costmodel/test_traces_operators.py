@@ -213,7 +213,7 @@ class TestDevices:
             made.kernel("norm", start, duration, blocks=a_grid(4))
         for start, duration in ((20, 10), (30, 30), (145, 50)):
             made.kernel("persistent", start, duration, blocks=a_grid(100))
-        found = slowdown_beside_communication(made.trace())
+        found = slowdown_beside_communication([made.trace()])
         assert found is not None
         assert found.factor == pytest.approx(1.2)
         assert (found.num_kinds, found.num_kernels) == (1, 4)
@@ -222,7 +222,7 @@ class TestDevices:
         """Nothing ran beside anything."""
         made = Recording(devices=(GPU,))
         made.kernel("norm", 0, 10)
-        assert slowdown_beside_communication(made.trace()) is None
+        assert slowdown_beside_communication([made.trace()]) is None
 
     def test_late_launches_are_those_that_the_stream_waits_for(self) -> None:
         """Calls at 0, 20, 40 and 60 for kernels of 5 ns; the last one waits behind a long kernel."""

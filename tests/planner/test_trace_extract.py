@@ -15,7 +15,7 @@ from planner.cli import main
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.device_file import host_times, traced_constants, traced_device
-from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
+from planner.traces.extraction import DIVIDED, LEFT_OUT, LOWER_BOUND, ONLY_BESIDE, extracted, machine_of
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
@@ -31,19 +31,22 @@ SHAPES = ((64, 64), (128, 64), (64, 256), (256, 256))
 """Columns and inner dimensions of linears, in a step for each."""
 
 
-def a_model_step(*, factor: int = 1) -> Trace:
-    """Linears of 1024 rows whose passes take a nanosecond for each 1000 FLOPs, 1000 ns of thread time between them."""
+def a_model_step(*, between: int = 1000, gelu: int = 0) -> Trace:
+    """Linears of 1024 rows whose passes take a nanosecond for each 1000 FLOPs, and thread time between them."""
     made, now = Recording(), 1000
     for number, (n, k) in enumerate(SHAPES, start=1):
-        duration = factor * 2 * 1024 * n * k // 1000
+        duration = 2 * 1024 * n * k // 1000
         made.operator("aten::linear", now, duration, (1024, k), (n, k), sequence=number)
-        now += duration + 1000
+        now += duration + between
+    if gelu:
+        made.operator("aten::gelu", now, gelu, (1024, 1024), sequence=len(SHAPES) + 1)
+        now += gelu + between
     for number, (n, k) in reversed(tuple(enumerate(SHAPES, start=1))):
-        duration = factor * 2 * 1024 * n * k // 1000
+        duration = 2 * 1024 * n * k // 1000
         made.operator(f"{NODE}LinearBackward0", now, 2 * duration, sequence=number, forward_thread=1)
         made.operator("aten::mm", now, duration, (n, 1024), (1024, k))
         made.operator("aten::mm", now + duration, duration, (1024, n), (n, k))
-        now += 2 * duration + 1000
+        now += 2 * duration + between
     made.step(0, now)
     return made.trace()
 
@@ -65,6 +68,24 @@ class TestSamples:
     def test_the_share_that_became_samples(self) -> None:
         """All but 3 of 73 ns."""
         assert extracted([a_linear_step().trace()]).known_fraction == pytest.approx(70 / 73)
+
+    def test_slowdown_beside_communication_is_not_in_the_samples(self) -> None:
+        """10 ns alone, 12 beside an all-reduce; another size ran beside it alone, 24 ns that would have been 20."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 1000)
+        message = a_message("all_reduce", elements=8, ranks=(0, 1))
+        made.kernel("nccl", 200, 200, on=SENDING, message=message)
+        times = ((100, 10, 16), (120, 10, 16), (210, 12, 16), (230, 12, 16), (250, 24, 32))
+        for number, (start, duration, columns) in enumerate(times):
+            made.operator("aten::linear", 10 * number, 8, (8, 4), (columns, 4))
+            made.kernel("gemm", start, duration, call=10 * number + 2, number=number, blocks=a_grid(columns))
+        found = extracted([made.trace()])
+        seconds = {one.point.sizes.n: one.timing.seconds for one in found.samples if one.point.operator == "matmul"}
+        assert seconds == {16: pytest.approx(10e-9), 32: pytest.approx(20e-9)}
+        assert found.slowdown is not None
+        assert found.slowdown.factor == pytest.approx(1.2)
+        assert LEFT_OUT.format(number=2) in found.doubts
+        assert ONLY_BESIDE.format(number=1) + DIVIDED.format(factor=1.2) in found.doubts
 
     def test_copies_of_pinned_memory_are_samples_of_the_link(self) -> None:
         """Pageable ones are of the host's own copies."""
@@ -122,6 +143,13 @@ class TestDeviceFile:
             m, n, k, seconds = (float(cell) for cell in line.split())
             assert seconds == pytest.approx(2 * m * n * k * 1e-12 + host.per_operator, rel=0.05)
 
+    def test_the_time_of_the_host_is_in_no_rate_of_the_device(self) -> None:
+        """An activation that reaches half of the bandwidth, with as much time of the thread before as behind it."""
+        trace = a_model_step(between=10**6, gelu=2 * 2 * 1024 * 1024 * 1000 // 5000)
+        fitted, _ = traced_device([trace], extracted([trace]), name="mine", facts=FACTS)
+        assert fitted.entry["calibration"]["memory_efficiency"] == pytest.approx(0.5, rel=0.05)
+        assert fitted.entry["calibration"]["kernel_gap_seconds"] < 1e-4
+
     def test_one_shape_is_enough_of_a_trace(self) -> None:
         """Times of its other shapes grow with the work."""
         trace = Recording()
@@ -143,7 +171,8 @@ class TestDeviceFile:
         for number, start in enumerate((0, 20, 40, 210, 240)):
             duration = 12 if start > 200 else 10
             made.kernel("norm", start, duration, call=start - 1 if start else 0, number=number + 1, blocks=a_grid(4))
-        found = {one.name: one.value for one in traced_constants([made.trace()], ())}
+        slowdown = extracted([made.trace()]).slowdown
+        found = {one.name: one.value for one in traced_constants([made.trace()], slowdown, ())}
         assert found["overlap_slowdown_compute"] == pytest.approx(1.2)
         assert found["launch_overhead_seconds"] == pytest.approx(statistics.median((20, 170, 30)) * 1e-9)
 

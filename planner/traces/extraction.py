@@ -53,7 +53,7 @@ LEFT_OUT = (
 )
 
 ONLY_BESIDE = "{number} operators and sizes ran beside communication alone: "
-DIVIDED = "what is beside it counts {factor:.3f} times less, as kernels that ran both ways say."
+DIVIDED = "their time beside it is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
 NOT_DIVIDED = "what that costs them is in their times, for no kernel ran both ways."
 
 
@@ -306,7 +306,8 @@ def write_samples(found: Extracted, path: Path) -> None:
     """
     if not found.samples:
         reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in found.others[:SHOWN]))
-        raise SpecError("traces", f"have no operator that the planner samples. {reasons or 'Nothing computes'}.")
+        problem = f"have no operator that the planner samples. {reasons or 'Nothing computes'}."
+        raise SpecError("traces", problem, " ".join(found.doubts[:SHOWN]))
     path.unlink(missing_ok=True)
     table = SamplesFile(path, found.samples[0].machine)
     for one in found.samples:

@@ -12,10 +12,12 @@ from costmodel.errors import SpecError
 from costmodel.traces.events import Category, Device, Trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
+from planner.jobs.cluster import device_of
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.device_file import host_times, traced_constants, traced_device
 from planner.traces.extraction import DIVIDED, LEFT_OUT, LOWER_BOUND, ONLY_BESIDE, extracted, machine_of
+from planner.traces.wording import PROFILED
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
@@ -198,8 +200,11 @@ class TestCommand:
         said = capsys.readouterr().out
         assert "12 samples of host processors" in said
         assert "100.0% of the recorded computation became samples" in said
+        assert PROFILED in said
         assert len(read_samples(table)) == 12
-        assert yaml.safe_load(device.read_text())["calibration"]["samples"]["origin"] == "trace"
+        entry = yaml.safe_load(device.read_text())
+        assert entry["calibration"]["samples"]["origin"] == "trace"
+        assert "under the profiler" in entry["calibration"]["sources"]["matmul_efficiency"]
         assert main(command) == 2
         assert main([*command, "--force"]) == 0
 
@@ -213,6 +218,58 @@ class TestCommand:
         assert main(["trace", "extract", str(path), "-o", str(table)]) == 2
         assert "record_shapes=True" in capsys.readouterr().err
         assert not table.exists()
+
+    def test_what_is_wrong_with_a_trace_stands_in_the_message(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Events that end before they begin took no time: operators are known, but none of them computes."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::gelu", 50, -10, (8, 4))
+        path = tmp_path / "rank0.json"
+        write_trace(made.trace(), path)
+        assert main(["trace", "extract", str(path), "-o", str(tmp_path / "samples.csv")]) == 2
+        assert "1 event was taken as without duration" in capsys.readouterr().err
+
+    def test_a_table_and_a_device_are_two_files(
+        self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Neither overwrites the other."""
+        table = tmp_path / "samples.csv"
+        other = f"{tmp_path}/./samples.csv"
+        assert main(["trace", "extract", trace, "-o", str(table), "--device-file", other, "--force"]) == 2
+        assert "Name two files" in capsys.readouterr().err
+        assert not table.exists()
+
+    def test_constants_of_traces_without_shapes_on_top_of_a_known_device(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without a base the table is written all the same, and the message says why there is no device."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 1000)
+        for number in range(3):
+            made.operator("aten::mm", 50 * number, 20)
+            made.kernel("gemm", 50 * number + 12, 10, call=50 * number + 2, number=number + 1)
+        path, table, device = (tmp_path / name for name in ("rank0.json", "samples.csv", "mine.yaml"))
+        write_trace(made.trace(), path)
+        command = ["trace", "extract", str(path), "-o", str(table), "--device-file", str(device), "--force"]
+        assert main(command) == 2
+        said = capsys.readouterr()
+        assert "have 0 forward matmuls" in said.err
+        assert "record with torch.profiler.profile(record_shapes=True)" in said.err
+        assert "not converted" in said.out
+        assert [one.point.operator for one in read_samples(table)] == ["launch"]
+        assert not device.exists()
+        facts = tmp_path / "facts.yaml"
+        facts.write_text("base: h100-80gb-sxm\nmemory_bytes: 7.0e+10\n")
+        assert main([*command, "--facts", str(facts)]) == 1
+        assert "all operators" in capsys.readouterr().out
+        known, base = device_of(yaml.safe_load(device.read_text())), device_of("h100-80gb-sxm")
+        assert known.calibration is not None
+        assert base.calibration is not None
+        constants = known.calibration.constants
+        assert (known.memory_bytes, constants.launch_overhead_seconds) == (7.0e10, pytest.approx(50e-9))
+        assert constants.matmul_efficiency == base.calibration.constants.matmul_efficiency
 
     def test_mostly_unknown_computation_has_an_exit_code(self, tmp_path: Path) -> None:
         """A table is written all the same."""

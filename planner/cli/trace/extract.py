@@ -13,7 +13,7 @@ from planner.cli.output import check_output, progress, require_new, write
 EXIT_CODES = """exit codes:
   0  a table of samples was written
   1  the same, but most of the recorded computation is of no operator that the planner samples
-  2  wrong input: nothing was written
+  2  wrong input: nothing was written, or the table alone where no device can be made of it
 """
 EXIT_MOSTLY_UNKNOWN = 1
 
@@ -39,6 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Extract, write the table, and the device if it is asked for."""
     inputs = [*arguments.traces, *(path for path in (arguments.job, arguments.facts) if path)]
+    if arguments.device_file and arguments.device_file.resolve() == arguments.output.resolve():
+        raise SpecError("--device-file", f"is {arguments.device_file}, and so is --output.", "Name two files.")
     for path in (arguments.output, arguments.device_file):
         check_output(path, inputs)
         require_new(path, force=arguments.force)
@@ -54,11 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = extracted(traces)
         hosts = host_times(traces, found.by_trace)
     missing = _missing(arguments.job, found) if arguments.job else None
-    text = [extracted_text(found, str(arguments.output), hosts=hosts, missing=missing)]
-    if arguments.device_file:
-        text.append(_device(arguments, traces, found))
     write_samples(found, arguments.output)
-    write("\n\n".join(text), None)
+    write(extracted_text(found, str(arguments.output), hosts=hosts, missing=missing), None)
+    if arguments.device_file:
+        write(f"\n{_device(arguments, traces, found)}", None)
     return 0 if 2 * found.known_fraction > 1 else EXIT_MOSTLY_UNKNOWN
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import SpecError
+from costmodel.memory.rank import updated_parameters
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES
 from costmodel.traces.events import Category, Trace
 from costmodel.traces.operators import Other, TracedOperators, traced_operators
@@ -22,6 +23,7 @@ from costmodel.traces.operators.device import (
     slowdown_beside_communication,
 )
 from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
@@ -92,7 +94,7 @@ class Extracted:
         return sum(part.nanoseconds for one in self.by_trace for part in one.operators) / total if total else 0.0
 
 
-def extracted(traces: Sequence[Trace]) -> Extracted:
+def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extracted:
     """
     Samples of the operators and collectives that traces recorded.
 
@@ -104,6 +106,8 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
     ----------
     traces
         Of ranks of one job, or of several jobs on one kind of machine.
+    problem
+        Their job: with its strategy it says how many parameters ranks update where the traces do not.
 
     Raises
     ------
@@ -111,7 +115,7 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    by_trace = tuple(traced_operators(trace) for trace in traces)
+    by_trace = tuple(traced_operators(trace, parameters=_updated(problem, trace)) for trace in traces)
     messages, unknown = messages_of(traces)
     slowdown = slowdown_beside_communication(traces)
     operators, overlapped = _alone((*_operators(by_trace), *_copies(traces)), slowdown)
@@ -132,6 +136,22 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         slowdown=slowdown,
         doubts=(*doubts, *overlapped, *bound),
     )
+
+
+def _updated(problem: Problem | None, trace: Trace) -> int | None:
+    """
+    Parameters that a job's rank updates in a step; None: nothing says it.
+
+    Ranks of a stage are neighbours: pipelines are the outermost dimension of ranks in Megatron-LM
+    (``parallel_state.py``, order ``tp-cp-ep-dp-pp``) and in torchtitan (``parallel_dims.py``).
+    """
+    if problem is None or not problem.given.decisions:
+        return None
+    strategy = completed(problem.facts, problem.given, problem.search.max_devices)
+    if trace.rank is None and strategy.pp > 1:
+        return None
+    pp_rank = (trace.rank or 0) * strategy.pp // strategy.num_devices
+    return round(updated_parameters(problem.facts, strategy.decisions(), pp_rank=min(pp_rank, strategy.pp - 1)))
 
 
 def _doubts(by_trace: Iterable[TracedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:

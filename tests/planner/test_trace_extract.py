@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.traces.events import Category, Device, Trace
+from costmodel.traces.events import Category, Device, Operands, Trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.cluster import device_of
+from planner.jobs.problem import load
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.device_file import host_times, traced_constants, traced_device
@@ -115,6 +116,29 @@ class TestSamples:
         alone = extracted(traces[:1])
         assert alone.samples[0].timing.seconds == pytest.approx(30e-9)
         assert LOWER_BOUND.format(number=1) in alone.doubts
+
+    @pytest.mark.parametrize(("rank", "num_norms"), [(3, 32), (4, 33)])
+    def test_a_job_says_what_a_rank_updates(self, rank: int, num_norms: int) -> None:
+        """
+        Half of Llama 3 8B's layers, half of their matrices, of which two replicas share the states; so of either end.
+
+        A layer has queries and output of 4096 by 4096, keys and values of 1024, three matrices of 14336, two norms,
+        which are not split; the last stage has one norm more.
+        """
+        made = Recording(rank=rank)
+        made.step(0, 100)
+        made.operator("aten::_fused_adamw_", 10, 10, operands=Operands(((),) * 4, ("TensorList",) * 4))
+        problem = load(
+            {
+                "model": "llama3-8b",
+                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+                "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1e9},
+                "strategy": {"tp": 2, "pp": 2, "dp": 2, "sharding": "optimizer"},
+            }
+        )
+        (found,) = extracted([made.trace()], problem).samples
+        matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
+        assert found.point.sizes.n == ((16 * matrices + 128256 * 4096) / 2 + num_norms * 4096) / 2
 
     def test_traces_of_one_kind_of_device(self) -> None:
         """A table is of one machine."""

@@ -18,6 +18,7 @@ from costmodel.traces.operators.matching import backward_nodes, matches
 from costmodel.traces.operators.names import Names, known_names
 from costmodel.traces.operators.passes import Passes
 from costmodel.traces.operators.records import Other, TracedOperators
+from costmodel.traces.operators.updates import sized_updates
 from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
 
 NOT_KNOWN = "no operator that the planner samples"
@@ -28,7 +29,7 @@ CAUSAL = (
 )
 
 
-def traced_operators(trace: Trace) -> TracedOperators:
+def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
     """
     The operators that the iterations of a trace ran, each of their passes with its time.
 
@@ -40,11 +41,15 @@ def traced_operators(trace: Trace) -> TracedOperators:
     ----------
     trace
         Of one rank, with shapes.
+    parameters
+        Elements that the rank's optimizer updates; None: nobody says it, and gradients do where they can.
     """
     names, inside = known_names(), nesting(trace)
     backward = backward_nodes(trace, inside)
     within, number = _iteration_of(trace)
-    found, reasons = matches(trace, inside, backward, names, within)
+    found, unsized, reasons = matches(trace, inside, backward, names, within)
+    if unsized:
+        found += sized_updates(trace, number, unsized, tuple(found), parameters)
     return _timed(Passes(trace, inside, backward, number, found), names, within, reasons)
 
 

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, recorded with shapes")
-    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="say which operators of this job the traces time")
+    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="the job, whose missing operators are named")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="table of samples to write (CSV or Parquet)"
     )
@@ -48,26 +48,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise SpecError("--facts", "is of a device file; without --device-file none is written.")
     with progress(f"reading {len(arguments.traces)} traces"):
         from costmodel.traces.reading import read_traces
+        from planner.jobs.problem import load
         from planner.traces.device_file import host_times
-        from planner.traces.extraction import extracted, write_samples
+        from planner.traces.extraction import extracted, missing_operators, write_samples
         from planner.traces.wording import extracted_text
 
         traces = read_traces(arguments.traces)
-        found = extracted(traces)
+        problem = load(arguments.job) if arguments.job else None
+        found = extracted(traces, problem)
         hosts = host_times(traces, found.by_trace)
-    missing = _missing(arguments.job, found) if arguments.job else None
+        missing = missing_operators(problem, found) if problem else None
     write_samples(found, arguments.output)
     write(extracted_text(found, str(arguments.output), hosts=hosts, missing=missing), None)
     if arguments.device_file:
         write(f"\n{_device(arguments, traces, found)}", None)
     return 0 if 2 * found.known_fraction > 1 else EXIT_MOSTLY_UNKNOWN
-
-
-def _missing(job: Path, found: Any) -> tuple[str, ...]:
-    from planner.jobs.problem import load
-    from planner.traces.extraction import missing_operators
-
-    return missing_operators(load(job), found)
 
 
 def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:

@@ -28,6 +28,7 @@ from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.sampling.table import SamplesFile
+from planner.traces.routed import EXPERT, Kept, without_rows
 
 NANOSECONDS = 1e9
 
@@ -335,7 +336,20 @@ def write_samples(found: Extracted, path: Path) -> None:
 
 
 def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
-    """Operators of a job, with their pass, of which traces have no time at any size that the job may have."""
+    """
+    Operators of a job, with their pass, of which traces have no time at any size that the job may have.
+
+    Of routed experts the number of rows is anyone's: the router decides it.
+    """
     known = {one.point for one in found.samples}
-    groups = job_shapes(problem).groups
-    return tuple(f"{name} {of_pass}" for (name, of_pass), points in groups.items() if not known.intersection(points))
+    routed = set(map(_routed, known))
+    return tuple(
+        f"{name} {of_pass}"
+        for (name, of_pass), points in job_shapes(problem).groups.items()
+        if not known.intersection(points)
+        and not (name.startswith(EXPERT) and routed.intersection(map(_routed, points)))
+    )
+
+
+def _routed(point: Point) -> tuple[Kept, str, str]:
+    return without_rows(point.operator, point.sizes.given), point.pass_, point.dtype

@@ -17,7 +17,15 @@ from planner.jobs.problem import load
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.device_file import host_times, traced_constants, traced_device
-from planner.traces.extraction import DIVIDED, LEFT_OUT, LOWER_BOUND, ONLY_BESIDE, extracted, machine_of
+from planner.traces.extraction import (
+    DIVIDED,
+    LEFT_OUT,
+    LOWER_BOUND,
+    ONLY_BESIDE,
+    extracted,
+    machine_of,
+    missing_operators,
+)
 from planner.traces.wording import PROFILED
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
@@ -139,6 +147,22 @@ class TestSamples:
         (found,) = extracted([made.trace()], problem).samples
         matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
         assert found.point.sizes.n == ((16 * matrices + 128256 * 4096) / 2 + num_norms * 4096) / 2
+
+    def test_experts_are_known_whatever_the_router_sends_them(self) -> None:
+        """37 rows for one of Mixtral's experts, to which the planner deals equally many; gate and up are one matrix."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::linear", 10, 10, (37, 4096), (28672, 4096))
+        problem = load(
+            {
+                "model": "mixtral-8x7b",
+                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+                "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9},
+            }
+        )
+        missing = missing_operators(problem, extracted([made.trace()]))
+        assert "expert_up forward" not in missing
+        assert {"expert_up dgrad", "expert_down forward", "output_projection forward"} <= set(missing)
 
     def test_traces_of_one_kind_of_device(self) -> None:
         """A table is of one machine."""

@@ -23,6 +23,7 @@ from costmodel.traces.operators.device import (
     slowdown_beside_communication,
 )
 from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from costmodel.traces.reading import runs_of
 from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
@@ -49,6 +50,10 @@ LOWER_BOUND = (
     "waited for least. Record all ranks of a group to leave the waiting out."
 )
 
+
+SEVERAL = (
+    "Ranks come twice: traces are taken to be of {number} runs, in each of which ranks were recorded at the same time."
+)
 
 LEFT_OUT = (
     "{number} times beside communication are left out of the samples: operators of the same sizes also ran alone, and "
@@ -155,9 +160,12 @@ def _updated(problem: Problem | None, trace: Trace) -> int | None:
     return round(updated_parameters(problem.facts, strategy.decisions(), pp_rank=min(pp_rank, strategy.pp - 1)))
 
 
-def _doubts(by_trace: Iterable[TracedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
+def _doubts(by_trace: Iterable[TracedOperators], traces: Sequence[Trace]) -> Iterator[tuple[str, ...]]:
     yield from (one.doubts for one in by_trace)
     yield from (one.doubts for one in traces)
+    runs = runs_of(traces)
+    if len(runs) > 1:
+        yield (SEVERAL.format(number=len(runs)),)
 
 
 def machine_of(traces: Sequence[Trace]) -> Machine:
@@ -189,16 +197,11 @@ def machine_of(traces: Sequence[Trace]) -> Machine:
 
 
 def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
-    """Messages of traces; those with ranks of their own are one job, others a job each."""
-    jobs: dict[int, list[Trace]] = defaultdict(list)
-    seen: Counter[int | None] = Counter()
-    for trace in traces:
-        jobs[seen[trace.rank]].append(trace)
-        seen[trace.rank] += 1
+    """Messages of traces, joined over the ranks of each run."""
     unknown: Counter[str] = Counter()
     found: list[TracedMessage] = []
-    for job in jobs.values():
-        messages, missing = traced_messages(job)
+    for run in runs_of(traces):
+        messages, missing = traced_messages(run)
         found += messages
         unknown.update(missing)
     return tuple(found), unknown

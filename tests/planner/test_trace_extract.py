@@ -22,6 +22,7 @@ from planner.traces.extraction import (
     LEFT_OUT,
     LOWER_BOUND,
     ONLY_BESIDE,
+    SEVERAL,
     extracted,
     machine_of,
     missing_operators,
@@ -318,6 +319,15 @@ class TestCommand:
         constants = known.calibration.constants
         assert (known.memory_bytes, constants.launch_overhead_seconds) == (7.0e10, pytest.approx(50e-9))
         assert constants.matmul_efficiency == base.calibration.constants.matmul_efficiency
+
+    def test_several_runs_in_one_table(self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Two recordings of a rank: each size of the first one twice, and one more of the second."""
+        other, table = tmp_path / "another0.json", tmp_path / "samples.csv"
+        write_trace(a_model_step(gelu=10_000), other)
+        assert main(["trace", "extract", trace, str(other), "-o", str(table)]) == 0
+        assert SEVERAL.format(number=2) in capsys.readouterr().out
+        repeats = {one.point.operator: one.timing.repeats for one in read_samples(table)}
+        assert repeats == {"matmul": 2, "gelu": 1}
 
     def test_mostly_unknown_computation_has_an_exit_code(self, tmp_path: Path) -> None:
         """A table is written all the same."""

@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--device-file it learns from them, as 'planner fit' does, and adds what only a trace knows."
     )
     describe(parser, description, EXIT_CODES)
-    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, recorded with shapes")
+    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, of one run or several")
     parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="the job, whose missing operators are named")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="table of samples to write (CSV or Parquet)"
@@ -47,13 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.facts and not arguments.device_file:
         raise SpecError("--facts", "is of a device file; without --device-file none is written.")
     with progress(f"reading {len(arguments.traces)} traces"):
-        from costmodel.traces.reading import read_traces
+        from costmodel.traces.reading import read_recordings
         from planner.jobs.problem import load
         from planner.traces.device_file import host_times
         from planner.traces.extraction import extracted, missing_operators, write_samples
         from planner.traces.wording import extracted_text
 
-        traces = read_traces(arguments.traces)
+        traces = read_recordings(arguments.traces)
         problem = load(arguments.job) if arguments.job else None
         found = extracted(traces, problem)
         hosts = host_times(traces, found.by_trace)

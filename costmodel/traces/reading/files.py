@@ -99,8 +99,8 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
     """
     Traces by the run that they are of.
 
-    Different ranks are one run. Where a rank comes twice, those are that were recorded at the same time, as far as
-    their clocks say it, in jobs of equally many ranks; a trace that does not say its rank is a run of its own.
+    Different ranks are one run. Where a rank comes twice, different ranks of equally many are one that were recorded
+    at the same time, as far as their clocks say it. A trace that does not say its rank is then a run of its own.
 
     Parameters
     ----------

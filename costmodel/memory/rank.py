@@ -23,6 +23,7 @@ from costmodel.memory.parts import (
     offloaded_bytes,
     offloaded_state_fraction,
     optimizer_bytes,
+    state_shards,
     weight_bytes,
     working_bytes,
 )
@@ -30,6 +31,7 @@ from costmodel.network.groups import Group, dense_data_group, expert_data_group,
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
+from costmodel.strategy import Sharding
 from costmodel.tables import Facts, lookup, memoize_last, microbatches
 
 StateBytes: TypeAlias = Callable[..., Numbers]
@@ -174,6 +176,31 @@ def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages
         edges=stages.first * with_layer_axis(edge.embedding_parameters) + stages.last * last,
         experts=_over_layers(stages.layers, layer.expert_parameters),
     )
+
+
+def updated_parameters(facts: Facts, decisions: Decisions, *, pp_rank: int) -> float:
+    r"""
+    Parameters that the optimizer of one device updates in a step.
+
+    .. math:: n = S_{dense} / s_{dense} + S_{experts} / s_{experts}
+
+    Parameters
+    ----------
+    facts, decisions
+        A job and one strategy: S are its parameters on a device, s the ranks that share the states of the optimizer.
+    pp_rank
+        Its pipeline rank.
+    """
+    own = different_ranks(facts, decisions)
+    parameters = rank_parameters(facts, decisions, own)
+    sharding = with_layer_axis(decisions["sharding"])
+    dense, expert = (
+        state_shards(group.ranks, sharding=sharding, level=Sharding.OPTIMIZER)
+        for group in sharing_groups(facts, decisions)
+    )
+    updated = parameters.dense / dense + parameters.experts / expert
+    (stretch,) = np.flatnonzero((own.num_ranks > 0) & (own.rank <= pp_rank))[-1:]
+    return float(updated[stretch])
 
 
 def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:

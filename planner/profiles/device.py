@@ -94,8 +94,8 @@ class FittedDevice:
         What was learned.
     unlearned
         Operators of which nothing was learned, and why.
-    num_samples
-        Number of samples that were given.
+    num_samples, machine
+        Number of samples that were given, and on what they were measured.
     """
 
     entry: Mapping[str, Any]
@@ -103,9 +103,12 @@ class FittedDevice:
     collectives: SampledFabric | None
     unlearned: tuple[Unlearned, ...]
     num_samples: int
+    machine: str
 
 
-def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None) -> FittedDevice:
+def fitted_device(
+    samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None, host_seconds: float = 0.0
+) -> FittedDevice:
     """
     The device that samples are of.
 
@@ -117,6 +120,8 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
         Of the new device.
     facts
         What else is known: entries of a device, on top of those of a ``base`` of the catalog.
+    host_seconds
+        What the thread takes beside each pass of an operator: part of its time, of no rate of the device.
 
     Raises
     ------
@@ -140,16 +145,20 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     if missing:
         raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
     entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
-    operators, unlearned = sampled_operators(samples, num_processors=entry.get("num_processors"))
+    processors = entry.get("num_processors")
+    bare, unlearned = sampled_operators(samples, num_processors=processors)
+    operators = bare
+    if host_seconds:
+        operators, unlearned = sampled_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
         raise SpecError("samples", f"nothing was learned of matmuls: {reasons}.", "Sample again, on an idle machine.")
-    source = f"planner fit: {len(samples)} samples of {machine.device}"
-    entry["calibration"] = _calibration(entry, operators, samples, name, source)
+    source = _source(samples)
+    entry["calibration"] = _calibration(entry, bare, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
     unlearned = (*unlearned, *unlearned_collectives(samples))
     entry["calibration"]["samples"] = {
-        "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
+        "machine": str(machine),
         "operators": [_plain(one) for one in operators],
         **({"collectives": _plain(collectives)} if collectives else {}),
         **({"origin": "trace"} if machine.software.startswith(TRACED) else {}),
@@ -157,17 +166,61 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     }
     catalog.device_of(entry, "facts")
     return FittedDevice(
-        entry=entry, operators=operators, collectives=collectives, unlearned=unlearned, num_samples=len(samples)
+        entry=entry,
+        operators=operators,
+        collectives=collectives,
+        unlearned=unlearned,
+        num_samples=len(samples),
+        machine=str(machine),
     )
 
 
-def _require_matmuls(samples: Sequence[Sample]) -> None:
-    """Refuse tables of which no device can be made, before anybody writes facts for them."""
+def _source(samples: Sequence[Sample]) -> str:
+    """Where the entries of samples come from, as the file says it."""
+    machine = samples[0].machine
+    if machine.software.startswith(TRACED):
+        return (
+            f"planner trace extract: {len(samples)} samples of {machine.device} under the profiler, which slows hosts"
+        )
+    return f"planner fit: {len(samples)} samples of {machine.device}"
+
+
+def stated_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+    """
+    A device of the catalog as facts change it, as plain data, with a calibration of its own for other constants.
+
+    Parameters
+    ----------
+    facts
+        Entries of a device, on top of those of the ``base`` that they name.
+    name
+        Of the new device.
+
+    Raises
+    ------
+    SpecError
+        If what is stated is no entry of a device.
+    """
+    stated = {**facts}
+    base = _base(stated.pop("base", None))
+    _require_facts(stated)
+    known = {**catalog.merged(base, stated), "name": name}
+    sources = _sources(known, base, {}, stated, "")
+    return {**known, "calibration": {"base": known["calibration"], "name": name, "sources": {}}, "sources": sources}
+
+
+def num_matmuls(samples: Iterable[Sample]) -> int:
+    """Different sizes of forward matmuls alone, of the dtype that has most."""
     sizes: dict[str, set[Sizes]] = {}
     for one in samples:
         if (one.point.operator, one.point.pass_, one.point.beside) == ("matmul", "forward", ""):
             sizes.setdefault(one.point.dtype, set()).add(one.point.sizes)
-    most = max((len(own) for own in sizes.values()), default=0)
+    return max((len(own) for own in sizes.values()), default=0)
+
+
+def _require_matmuls(samples: Sequence[Sample]) -> None:
+    """Refuse tables of which no device can be made, before anybody writes facts for them."""
+    most = num_matmuls(samples)
     if most < FEWEST:
         raise SpecError(
             "samples",

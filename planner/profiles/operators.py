@@ -39,6 +39,10 @@ NO_OPERATOR = ("launch", "graph_launch", "copy", "host_to_device", "device_to_ho
 """Samples of constants of a device: no operator of a model."""
 
 
+NO_PASS = ("adam", "host_adam")
+"""Updates: operators that are no pass of a micro-batch."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unlearned:
     """
@@ -57,7 +61,7 @@ class Unlearned:
 
 
 def sampled_operators(
-    samples: Iterable[Sample], *, num_processors: int | None
+    samples: Iterable[Sample], *, num_processors: int | None, host_seconds: float = 0.0
 ) -> tuple[tuple[SampledOperator, ...], tuple[Unlearned, ...]]:
     """
     What a device's file says of each operator, pass and dtype, and of which it says nothing.
@@ -70,6 +74,8 @@ def sampled_operators(
         Of one machine.
     num_processors
         Number of its processors; None: not known.
+    host_seconds
+        What the thread takes beside each pass of an operator, which samples have not in them.
 
     Raises
     ------
@@ -85,12 +91,15 @@ def sampled_operators(
     found: list[SampledOperator] = []
     unlearned: list[Unlearned] = []
     for key, group in groups.items():
-        made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS)
+        beside = 0.0 if key[0] in NO_PASS else host_seconds
+        made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
         (found if isinstance(made, SampledOperator) else unlearned).append(made)  # type: ignore[arg-type]
     return tuple(found), tuple(unlearned)
 
 
-def _learned(key: tuple[str, str, str], group: Sequence[Sample], num_processors: int) -> SampledOperator | Unlearned:
+def _learned(
+    key: tuple[str, str, str], group: Sequence[Sample], num_processors: int, host_seconds: float
+) -> SampledOperator | Unlearned:
     operator, of_pass, dtype = key
     name = " ".join(key)
     fewest = 1 if group[0].machine.software.startswith(TRACED) else FEWEST
@@ -99,7 +108,7 @@ def _learned(key: tuple[str, str, str], group: Sequence[Sample], num_processors:
     needs = OPERATORS[operator].needs
     sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
     shapes = sampled_shapes(operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors)
-    seconds = np.array([one.timing.seconds for one in group])
+    seconds = np.array([one.timing.seconds for one in group]) + host_seconds
     times = learned(shapes, seconds, families(operator, sizes), fewest=fewest)
     if times.left_out_error > MOST_ERROR:
         reason = f"samples contradict each other: families left out are {times.left_out_error:.0%} off in the median"

@@ -17,15 +17,16 @@ def fitted_text(found: FittedDevice, path: str) -> str:
 
 
 def _lines(found: FittedDevice, path: str) -> Iterator[str]:
-    machine = found.entry["calibration"]["samples"]["machine"]
-    yield f"{found.num_samples} samples of {machine}; device written to {path}"
+    yield f"{found.num_samples} samples of {found.machine}; device written to {path}"
     yield ""
-    yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"
+    if found.operators:
+        yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"
     for one in sorted(found.operators, key=lambda one: (one.operator, one.of_pass, one.dtype)):
         yield _operator(one)
     if found.collectives:
         yield _collectives(found.collectives)
-    yield "error: of the median sample, all shapes of its family left out of the fit (collectives: none left out)"
+    if found.operators:
+        yield "error: of the median sample, all shapes of its family left out of the fit (collectives: none left out)"
     for other in found.unlearned:
         yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]

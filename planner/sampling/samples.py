@@ -131,6 +131,9 @@ class Machine:
     num_processors: int | None = None
     devices_per_node: int | None = None
 
+    def __str__(self) -> str:
+        return ", ".join(text for text in (self.device, self.driver, self.software) if text)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:

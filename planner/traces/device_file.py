@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from costmodel import catalog
+from costmodel.errors import SpecError
 from costmodel.traces.events import UNKNOWN, Category, Trace
 from costmodel.traces.operators import TracedOperators
 from costmodel.traces.operators.device import (
+    Slowdown,
     covered_nanoseconds,
     late_launches,
-    slowdown_beside_communication,
-    weighted_median,
 )
 from costmodel.traces.structure import Parts, Phase, parts
-from planner.profiles.device import FittedDevice, fitted_device
-from planner.profiles.operators import NO_OPERATOR, rounded
-from planner.sampling.samples import COLLECTIVES, Sample
+from planner.profiles.device import FittedDevice, fitted_device, num_matmuls, stated_device
+from planner.profiles.learning import FEWEST
+from planner.profiles.operators import Unlearned, rounded
 from planner.traces.extraction import NANOSECONDS, Extracted
 
 MOST_SLOWDOWN = 10.0
 """Largest factor that a calibration takes."""
+
+WITHOUT_SHAPES = "Shapes were not recorded: record with torch.profiler.profile(record_shapes=True)."
+WITHOUT_BASE = (
+    "Launches and the slowdown beside communication need no matmuls: they are written on top of a device of the "
+    "catalog that --facts names, such as base: h100-80gb-sxm."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +80,7 @@ def traced_device(
     The device that traces are of, and the constants that only they say.
 
     Where threads compute, what they take between operators grows with the number of operators: each has its share.
+    Traces with too few matmuls to learn from change the constants of the device that the facts start from, no more.
 
     Parameters
     ----------
@@ -84,24 +92,60 @@ def traced_device(
     Raises
     ------
     SpecError
-        As there.
+        As there; if there are too few matmuls and no base, or nothing that is no operator either.
     """
+    facts = facts or {}
+    reason = _too_few(traces, found)
+    if reason:
+        return _on_base(traces, found, name=name, facts=facts, reason=reason)
     hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
-    fitted = fitted_device([_with_host(one, beside) for one in found.samples], name=name, facts=facts)
-    constants = tuple(traced_constants(traces, hosts))
-    calibration = fitted.entry["calibration"]
-    for one in constants:
-        calibration[one.name] = rounded(one.value)
-        calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
+    fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
+    constants = tuple(traced_constants(traces, found.slowdown, hosts))
+    _add(fitted.entry, constants)
     return fitted, constants
 
 
-def _with_host(sample: Sample, seconds: float) -> Sample:
-    """An operator with what its thread takes beside it; updates, copies and collectives are none of a pass."""
-    if not seconds or sample.point.operator in (*NO_OPERATOR, *COLLECTIVES, "adam"):
-        return sample
-    return replace(sample, timing=replace(sample.timing, seconds=sample.timing.seconds + seconds))
+def _too_few(traces: Sequence[Trace], found: Extracted) -> str:
+    """Why nothing can be learned of operators; "": it can."""
+    number = num_matmuls(found.samples)
+    if number >= FEWEST:
+        return ""
+    longest = found.others[0] if found.others else None
+    why = f"Most of the rest is {longest.name}: {longest.reason}." if longest else "Nothing else computes."
+    if not any(trace.operands for trace in traces):
+        why = WITHOUT_SHAPES
+    return f"have {number} forward matmuls of different sizes and one dtype; {FEWEST} are needed. {why}"
+
+
+def _on_base(
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any], reason: str
+) -> tuple[FittedDevice, tuple[Constant, ...]]:
+    """The device that facts start from, with the constants that traces say without their operators."""
+    constants = tuple(traced_constants(traces, found.slowdown, ()))
+    if "base" not in facts:
+        raise SpecError("traces", reason, WITHOUT_BASE)
+    if not constants:
+        raise SpecError("traces", reason, "They say nothing else of a device, such as launches.")
+    entry = stated_device(facts, name=name)
+    _add(entry, constants)
+    catalog.device_of(entry, "facts")
+    fitted = FittedDevice(
+        entry=entry,
+        operators=(),
+        collectives=None,
+        unlearned=(Unlearned(name="all operators", reason=f"traces {reason.rstrip('.')}"),),
+        num_samples=len(found.samples),
+        machine=str(found.samples[0].machine),
+    )
+    return fitted, constants
+
+
+def _add(entry: Mapping[str, Any], constants: Iterable[Constant]) -> None:
+    calibration = entry["calibration"]
+    for one in constants:
+        calibration[one.name] = rounded(one.value)
+        calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
 
 
 def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
@@ -110,13 +154,12 @@ def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> 
     return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
 
 
-def traced_constants(traces: Sequence[Trace], hosts: Sequence[HostTime]) -> Iterator[Constant]:
+def traced_constants(
+    traces: Sequence[Trace], slowdown: Slowdown | None, hosts: Sequence[HostTime]
+) -> Iterator[Constant]:
     """Constants of the calibration that traces say, each at most once."""
-    slowdowns = [one for one in map(slowdown_beside_communication, traces) if one]
-    if slowdowns:
-        weights = [float(one.num_kernels) for one in slowdowns]
-        factor = weighted_median([one.factor for one in slowdowns], weights)
-        kernels = sum(one.num_kernels for one in slowdowns)
+    if slowdown:
+        kernels, factor = slowdown.num_kernels, slowdown.factor
         yield Constant(
             name="overlap_slowdown_compute",
             value=min(max(factor, 1.0), MOST_SLOWDOWN),

@@ -11,15 +11,25 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import SpecError
+from costmodel.memory.rank import updated_parameters
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES
 from costmodel.traces.events import Category, Trace
 from costmodel.traces.operators import Other, TracedOperators, traced_operators
-from costmodel.traces.operators.device import late_launches
+from costmodel.traces.operators.device import (
+    ALONE,
+    Slowdown,
+    beside_communication,
+    late_launches,
+    slowdown_beside_communication,
+)
 from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from costmodel.traces.reading import runs_of
+from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.sampling.table import SamplesFile
+from planner.traces.routed import EXPERT, Kept, without_rows
 
 NANOSECONDS = 1e9
 
@@ -41,6 +51,20 @@ LOWER_BOUND = (
 )
 
 
+SEVERAL = (
+    "Ranks come twice: traces are taken to be of {number} runs, in each of which ranks were recorded at the same time."
+)
+
+LEFT_OUT = (
+    "{number} times beside communication are left out of the samples: operators of the same sizes also ran alone, and "
+    "the planner itself adds what overlap costs."
+)
+
+ONLY_BESIDE = "{number} operators and sizes ran beside communication alone: "
+DIVIDED = "their time beside it is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
+NOT_DIVIDED = "what that costs them is in their times, for no kernel ran both ways."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extracted:
     """
@@ -56,6 +80,8 @@ class Extracted:
         What could not be converted, of all traces together, the longest first.
     unknown_messages
         Messages without a size, or of a kind that is not sampled: their number by name.
+    slowdown
+        How much slower kernels are beside communication, which samples have not in them; None: nothing says it.
     doubts
         Sentences on what was assumed, and on what the traces lack.
     """
@@ -64,6 +90,7 @@ class Extracted:
     by_trace: tuple[TracedOperators, ...]
     others: tuple[Other, ...]
     unknown_messages: Mapping[str, int]
+    slowdown: Slowdown | None
     doubts: tuple[str, ...]
 
     @property
@@ -73,16 +100,20 @@ class Extracted:
         return sum(part.nanoseconds for one in self.by_trace for part in one.operators) / total if total else 0.0
 
 
-def extracted(traces: Sequence[Trace]) -> Extracted:
+def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extracted:
     """
     Samples of the operators and collectives that traces recorded.
 
-    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran.
+    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran alone. Beside
+    communication operators are slower, which the planner adds where it overlaps them: such times count only of sizes
+    that never ran alone, without what communication costs kernels that ran both ways.
 
     Parameters
     ----------
     traces
         Of ranks of one job, or of several jobs on one kind of machine.
+    problem
+        Their job: with its strategy it says how many parameters ranks update where the traces do not.
 
     Raises
     ------
@@ -90,9 +121,11 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    by_trace = tuple(traced_operators(trace) for trace in traces)
+    by_trace = tuple(traced_operators(trace, parameters=_updated(problem, trace)) for trace in traces)
     messages, unknown = messages_of(traces)
-    points = [*_operators(by_trace), *_copies(traces), *_launches(traces)]
+    slowdown = slowdown_beside_communication(traces)
+    operators, overlapped = _alone((*_operators(by_trace), *_copies(traces)), slowdown)
+    points = [*operators, *_launches(traces)]
     devices_per_node = max((len(trace.devices) for trace in traces), default=0)
     collectives, bounds = _collectives(messages, devices_per_node)
     several: dict[Point, list[float]] = defaultdict(list)
@@ -106,13 +139,33 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         by_trace=by_trace,
         others=_together(by_trace),
         unknown_messages=unknown,
-        doubts=(*doubts, *bound),
+        slowdown=slowdown,
+        doubts=(*doubts, *overlapped, *bound),
     )
 
 
-def _doubts(by_trace: Iterable[TracedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
+def _updated(problem: Problem | None, trace: Trace) -> int | None:
+    """
+    Parameters that a job's rank updates in a step; None: nothing says it.
+
+    Ranks of a stage are neighbours: pipelines are the outermost dimension of ranks in Megatron-LM
+    (``parallel_state.py``, order ``tp-cp-ep-dp-pp``) and in torchtitan (``parallel_dims.py``).
+    """
+    if problem is None or not problem.given.decisions:
+        return None
+    strategy = completed(problem.facts, problem.given, problem.search.max_devices)
+    if trace.rank is None and strategy.pp > 1:
+        return None
+    pp_rank = (trace.rank or 0) * strategy.pp // strategy.num_devices
+    return round(updated_parameters(problem.facts, strategy.decisions(), pp_rank=min(pp_rank, strategy.pp - 1)))
+
+
+def _doubts(by_trace: Iterable[TracedOperators], traces: Sequence[Trace]) -> Iterator[tuple[str, ...]]:
     yield from (one.doubts for one in by_trace)
     yield from (one.doubts for one in traces)
+    runs = runs_of(traces)
+    if len(runs) > 1:
+        yield (SEVERAL.format(number=len(runs)),)
 
 
 def machine_of(traces: Sequence[Trace]) -> Machine:
@@ -144,16 +197,11 @@ def machine_of(traces: Sequence[Trace]) -> Machine:
 
 
 def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
-    """Messages of traces; those with ranks of their own are one job, others a job each."""
-    jobs: dict[int, list[Trace]] = defaultdict(list)
-    seen: Counter[int | None] = Counter()
-    for trace in traces:
-        jobs[seen[trace.rank]].append(trace)
-        seen[trace.rank] += 1
+    """Messages of traces, joined over the ranks of each run."""
     unknown: Counter[str] = Counter()
     found: list[TracedMessage] = []
-    for job in jobs.values():
-        messages, missing = traced_messages(job)
+    for run in runs_of(traces):
+        messages, missing = traced_messages(run)
         found += messages
         unknown.update(missing)
     return tuple(found), unknown
@@ -162,7 +210,38 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Map
 Measured = tuple[Point, float]
 
 
-def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
+def _alone(
+    found: Iterable[tuple[Point, float, float]], slowdown: Slowdown | None
+) -> tuple[list[Measured], tuple[str, ...]]:
+    r"""
+    Seconds of what ran alone, else what it would take alone; and sentences on that.
+
+    Of t seconds of which a share s ran beside communication, f times slower, :math:`t (1 - s + s / f)` are its own.
+
+    Parameters
+    ----------
+    found
+        Points with their seconds, and the share of these that ran beside communication.
+    slowdown
+        f; None: not known, and taken to be 1.
+    """
+    several: dict[Point, list[tuple[float, float]]] = defaultdict(list)
+    for point, seconds, share in found:
+        several[point].append((seconds, share))
+    factor = max(slowdown.factor, 1.0) if slowdown else 1.0
+    made: list[Measured] = []
+    num_left_out = num_only_beside = 0
+    for point, times in several.items():
+        alone = [(point, seconds) for seconds, share in times if share <= ALONE]
+        num_left_out += len(times) - len(alone) if alone else 0
+        num_only_beside += not alone
+        made += alone or [(point, seconds * (1 - share + share / factor)) for seconds, share in times]
+    how = DIVIDED.format(factor=factor) if slowdown else NOT_DIVIDED
+    left_out = (LEFT_OUT.format(number=num_left_out),) if num_left_out else ()
+    return made, (*left_out, *((ONLY_BESIDE.format(number=num_only_beside) + how,) if num_only_beside else ()))
+
+
+def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[tuple[Point, float, float]]:
     for one in (part for of_trace in by_trace for part in of_trace.operators):
         if one.nanoseconds > 0:
             sizes = dict(one.sizes)
@@ -170,19 +249,18 @@ def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[Measured]:
             point = Point(
                 operator=one.operator, pass_=one.of_pass, dtype=one.dtype, sizes=Sizes(causal=causal, **sizes)
             )
-            yield point, one.nanoseconds / NANOSECONDS
+            yield point, one.nanoseconds / NANOSECONDS, one.beside / one.nanoseconds
 
 
-def _copies(traces: Iterable[Trace]) -> Iterator[Measured]:
+def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
     for trace in traces:
-        for row in trace.of(Category.COPY).tolist():
+        rows = trace.of(Category.COPY)
+        for row, beside in zip(rows.tolist(), beside_communication(trace, rows).tolist(), strict=True):
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
             if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
-                yield (
-                    Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes)),
-                    ns / NANOSECONDS,
-                )
+                point = Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes))
+                yield point, ns / NANOSECONDS, beside / ns
 
 
 def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
@@ -252,7 +330,8 @@ def write_samples(found: Extracted, path: Path) -> None:
     """
     if not found.samples:
         reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in found.others[:SHOWN]))
-        raise SpecError("traces", f"have no operator that the planner samples. {reasons or 'Nothing computes'}.")
+        problem = f"have no operator that the planner samples. {reasons or 'Nothing computes'}."
+        raise SpecError("traces", problem, " ".join(found.doubts[:SHOWN]))
     path.unlink(missing_ok=True)
     table = SamplesFile(path, found.samples[0].machine)
     for one in found.samples:
@@ -260,7 +339,20 @@ def write_samples(found: Extracted, path: Path) -> None:
 
 
 def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
-    """Operators of a job, with their pass, of which traces have no time at any size that the job may have."""
+    """
+    Operators of a job, with their pass, of which traces have no time at any size that the job may have.
+
+    Of routed experts the number of rows is anyone's: the router decides it.
+    """
     known = {one.point for one in found.samples}
-    groups = job_shapes(problem).groups
-    return tuple(f"{name} {of_pass}" for (name, of_pass), points in groups.items() if not known.intersection(points))
+    routed = set(map(_routed, known))
+    return tuple(
+        f"{name} {of_pass}"
+        for (name, of_pass), points in job_shapes(problem).groups.items()
+        if not known.intersection(points)
+        and not (name.startswith(EXPERT) and routed.intersection(map(_routed, points)))
+    )
+
+
+def _routed(point: Point) -> tuple[Kept, str, str]:
+    return without_rows(point.operator, point.sizes.given), point.pass_, point.dtype

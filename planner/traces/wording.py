@@ -10,6 +10,11 @@ from planner.profiles.wording import fitted_text
 from planner.traces.device_file import Constant, HostTime
 from planner.traces.extraction import Extracted
 
+PROFILED = (
+    "All times are of steps under the profiler, which slows the host: predicted steps are longer than those without. "
+    "One step measured without it mends that: planner trace project (YOUR_TRACE.md, section 5)."
+)
+
 MOST_OTHERS = 12
 """Names of what was not converted that are said, the longest first."""
 
@@ -63,7 +68,7 @@ def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequ
             else "the traces have all operators"
         )
         yield f"{said} (of its sizes over tp, ep and micro-batches)"
-    for sentence in found.doubts:
+    for sentence in (PROFILED, *found.doubts):
         yield f"  {sentence}"
 
 

@@ -8,6 +8,7 @@ from costmodel.traces.events import Category, Operands
 from costmodel.traces.iterations import iterations
 from costmodel.traces.operators import TracedOperators, traced_operators
 from costmodel.traces.operators.device import late_launches, slowdown_beside_communication
+from costmodel.traces.operators.matching import LONG_LIST
 from costmodel.traces.operators.messages import traced_messages
 from costmodel.traces.operators.names import known_names
 from costmodel.traces.operators.shares import shares
@@ -139,6 +140,32 @@ class TestThreads:
         assert "record_shapes=True" in other.reason
         assert (other.name, other.count, other.nanoseconds) == ("aten::mm", 1, 5)
 
+    @pytest.mark.parametrize(
+        ("sent", "parameters", "elements"),
+        [
+            pytest.param((), None, [80], id="those that got a gradient"),
+            pytest.param(("all_reduce",), None, [80], id="replicas update all"),
+            pytest.param(("reduce_scatter",), None, [], id="shards are not what got a gradient"),
+            pytest.param(("reduce_scatter",), 40, [40], id="the job knows"),
+        ],
+    )
+    def test_updates_of_long_lists(self, sent: tuple[str, ...], parameters: int | None, elements: list[int]) -> None:
+        """Two calls of 10 ns are one update of all parameters; lists of more than 30 tensors have no sizes."""
+        made = Recording()
+        made.step(0, 100)
+        for start, sizes in ((10, (16, 4)), (20, (16,))):
+            made.operator("torch::autograd::AccumulateGrad", start, 2, sizes)
+        for operation in sent:
+            made.kernel("nccl", 40, 5, message=a_message(operation, elements=80, ranks=(0, 1)))
+        for start in (60, 80):
+            empty = Operands(((),) * 4, ("TensorList",) * 4)
+            made.operator("aten::_fused_adamw_", start, 10, operands=empty)
+            made.kernel("multi_tensor", start + 5, 10, call=start + 1, number=start)
+        found = traced_operators(made.trace(), parameters=parameters)
+        assert [one.sizes["n"] for one in found.operators] == elements
+        assert [one.nanoseconds for one in found.operators] == [20] * len(elements)
+        assert [one.reason for one in found.others] == [LONG_LIST] * (1 - len(elements))
+
     def test_events_outside_of_iterations_do_not_count(self) -> None:
         """What the profiler recorded before its first step."""
         made = a_linear_step(at=1000)
@@ -213,7 +240,7 @@ class TestDevices:
             made.kernel("norm", start, duration, blocks=a_grid(4))
         for start, duration in ((20, 10), (30, 30), (145, 50)):
             made.kernel("persistent", start, duration, blocks=a_grid(100))
-        found = slowdown_beside_communication(made.trace())
+        found = slowdown_beside_communication([made.trace()])
         assert found is not None
         assert found.factor == pytest.approx(1.2)
         assert (found.num_kinds, found.num_kernels) == (1, 4)
@@ -222,7 +249,7 @@ class TestDevices:
         """Nothing ran beside anything."""
         made = Recording(devices=(GPU,))
         made.kernel("norm", 0, 10)
-        assert slowdown_beside_communication(made.trace()) is None
+        assert slowdown_beside_communication([made.trace()]) is None
 
     def test_late_launches_are_those_that_the_stream_waits_for(self) -> None:
         """Calls at 0, 20, 40 and 60 for kernels of 5 ns; the last one waits behind a long kernel."""

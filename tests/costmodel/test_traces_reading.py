@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from costmodel.errors import SpecError
 from costmodel.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
-from costmodel.traces.reading import read_trace
+from costmodel.traces.reading import read_recordings, read_trace, runs_of
 from costmodel.traces.reading.communication import Known, known
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
 
@@ -317,3 +319,23 @@ def test_a_table_holds_only_what_columns_name(tmp_path):
     for column, table in (("name", trace.names), ("track", trace.tracks), ("operands", trace.operands)):
         places = getattr(trace.events, column)
         assert np.unique(places[places != UNKNOWN]).tolist() == list(range(len(table)))
+
+
+class TestRecordings:
+    def test_ranks_that_were_recorded_together_are_a_run(self, tmp_path):
+        """Rank 0 of a run alone, both of a later one, and one that says no rank; in another order."""
+        paths = {}
+        for name, rank, at in (("early", 0, 0), ("late0", 0, 9_000), ("late1", 1, 9_050), ("alone", None, 0)):
+            top = distributed(rank=rank, world_size=2) if rank is not None else {}
+            paths[name] = write_file(tmp_path / f"{name}.json", [operator("aten::mm", at, 100)], **top)
+
+        traces = read_recordings([paths[name] for name in ("late1", "early", "late0", "alone")])
+        runs = runs_of(traces)
+
+        assert sorted([Path(trace.source).stem for trace in run] for run in runs) == [
+            ["alone"],
+            ["early"],
+            ["late0", "late1"],
+        ]
+        with pytest.raises(SpecError, match="is named twice"):
+            read_recordings([paths["early"], paths["early"]])

@@ -9,13 +9,25 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.traces.events import Category, Device, Trace
+from costmodel.traces.events import Category, Device, Operands, Trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
+from planner.jobs.cluster import device_of
+from planner.jobs.problem import load
 from planner.sampling.samples import TRACED, Point, Sizes
 from planner.sampling.table import read_samples
 from planner.traces.device_file import host_times, traced_constants, traced_device
-from planner.traces.extraction import LOWER_BOUND, extracted, machine_of
+from planner.traces.extraction import (
+    DIVIDED,
+    LEFT_OUT,
+    LOWER_BOUND,
+    ONLY_BESIDE,
+    SEVERAL,
+    extracted,
+    machine_of,
+    missing_operators,
+)
+from planner.traces.wording import PROFILED
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
@@ -31,19 +43,22 @@ SHAPES = ((64, 64), (128, 64), (64, 256), (256, 256))
 """Columns and inner dimensions of linears, in a step for each."""
 
 
-def a_model_step(*, factor: int = 1) -> Trace:
-    """Linears of 1024 rows whose passes take a nanosecond for each 1000 FLOPs, 1000 ns of thread time between them."""
+def a_model_step(*, between: int = 1000, gelu: int = 0) -> Trace:
+    """Linears of 1024 rows whose passes take a nanosecond for each 1000 FLOPs, and thread time between them."""
     made, now = Recording(), 1000
     for number, (n, k) in enumerate(SHAPES, start=1):
-        duration = factor * 2 * 1024 * n * k // 1000
+        duration = 2 * 1024 * n * k // 1000
         made.operator("aten::linear", now, duration, (1024, k), (n, k), sequence=number)
-        now += duration + 1000
+        now += duration + between
+    if gelu:
+        made.operator("aten::gelu", now, gelu, (1024, 1024), sequence=len(SHAPES) + 1)
+        now += gelu + between
     for number, (n, k) in reversed(tuple(enumerate(SHAPES, start=1))):
-        duration = factor * 2 * 1024 * n * k // 1000
+        duration = 2 * 1024 * n * k // 1000
         made.operator(f"{NODE}LinearBackward0", now, 2 * duration, sequence=number, forward_thread=1)
         made.operator("aten::mm", now, duration, (n, 1024), (1024, k))
         made.operator("aten::mm", now + duration, duration, (1024, n), (n, k))
-        now += 2 * duration + 1000
+        now += 2 * duration + between
     made.step(0, now)
     return made.trace()
 
@@ -65,6 +80,24 @@ class TestSamples:
     def test_the_share_that_became_samples(self) -> None:
         """All but 3 of 73 ns."""
         assert extracted([a_linear_step().trace()]).known_fraction == pytest.approx(70 / 73)
+
+    def test_slowdown_beside_communication_is_not_in_the_samples(self) -> None:
+        """10 ns alone, 12 beside an all-reduce; another size ran beside it alone, 24 ns that would have been 20."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 1000)
+        message = a_message("all_reduce", elements=8, ranks=(0, 1))
+        made.kernel("nccl", 200, 200, on=SENDING, message=message)
+        times = ((100, 10, 16), (120, 10, 16), (210, 12, 16), (230, 12, 16), (250, 24, 32))
+        for number, (start, duration, columns) in enumerate(times):
+            made.operator("aten::linear", 10 * number, 8, (8, 4), (columns, 4))
+            made.kernel("gemm", start, duration, call=10 * number + 2, number=number, blocks=a_grid(columns))
+        found = extracted([made.trace()])
+        seconds = {one.point.sizes.n: one.timing.seconds for one in found.samples if one.point.operator == "matmul"}
+        assert seconds == {16: pytest.approx(10e-9), 32: pytest.approx(20e-9)}
+        assert found.slowdown is not None
+        assert found.slowdown.factor == pytest.approx(1.2)
+        assert LEFT_OUT.format(number=2) in found.doubts
+        assert ONLY_BESIDE.format(number=1) + DIVIDED.format(factor=1.2) in found.doubts
 
     def test_copies_of_pinned_memory_are_samples_of_the_link(self) -> None:
         """Pageable ones are of the host's own copies."""
@@ -92,6 +125,45 @@ class TestSamples:
         alone = extracted(traces[:1])
         assert alone.samples[0].timing.seconds == pytest.approx(30e-9)
         assert LOWER_BOUND.format(number=1) in alone.doubts
+
+    @pytest.mark.parametrize(("rank", "num_norms"), [(3, 32), (4, 33)])
+    def test_a_job_says_what_a_rank_updates(self, rank: int, num_norms: int) -> None:
+        """
+        Half of Llama 3 8B's layers, half of their matrices, of which two replicas share the states; so of either end.
+
+        A layer has queries and output of 4096 by 4096, keys and values of 1024, three matrices of 14336, two norms,
+        which are not split; the last stage has one norm more.
+        """
+        made = Recording(rank=rank)
+        made.step(0, 100)
+        made.operator("aten::_fused_adamw_", 10, 10, operands=Operands(((),) * 4, ("TensorList",) * 4))
+        problem = load(
+            {
+                "model": "llama3-8b",
+                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+                "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1e9},
+                "strategy": {"tp": 2, "pp": 2, "dp": 2, "sharding": "optimizer"},
+            }
+        )
+        (found,) = extracted([made.trace()], problem).samples
+        matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
+        assert found.point.sizes.n == ((16 * matrices + 128256 * 4096) / 2 + num_norms * 4096) / 2
+
+    def test_experts_are_known_whatever_the_router_sends_them(self) -> None:
+        """37 rows for one of Mixtral's experts, to which the planner deals equally many; gate and up are one matrix."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::linear", 10, 10, (37, 4096), (28672, 4096))
+        problem = load(
+            {
+                "model": "mixtral-8x7b",
+                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+                "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9},
+            }
+        )
+        missing = missing_operators(problem, extracted([made.trace()]))
+        assert "expert_up forward" not in missing
+        assert {"expert_up dgrad", "expert_down forward", "output_projection forward"} <= set(missing)
 
     def test_traces_of_one_kind_of_device(self) -> None:
         """A table is of one machine."""
@@ -122,6 +194,13 @@ class TestDeviceFile:
             m, n, k, seconds = (float(cell) for cell in line.split())
             assert seconds == pytest.approx(2 * m * n * k * 1e-12 + host.per_operator, rel=0.05)
 
+    def test_the_time_of_the_host_is_in_no_rate_of_the_device(self) -> None:
+        """An activation that reaches half of the bandwidth, with as much time of the thread before as behind it."""
+        trace = a_model_step(between=10**6, gelu=2 * 2 * 1024 * 1024 * 1000 // 5000)
+        fitted, _ = traced_device([trace], extracted([trace]), name="mine", facts=FACTS)
+        assert fitted.entry["calibration"]["memory_efficiency"] == pytest.approx(0.5, rel=0.05)
+        assert fitted.entry["calibration"]["kernel_gap_seconds"] < 1e-4
+
     def test_one_shape_is_enough_of_a_trace(self) -> None:
         """Times of its other shapes grow with the work."""
         trace = Recording()
@@ -143,7 +222,8 @@ class TestDeviceFile:
         for number, start in enumerate((0, 20, 40, 210, 240)):
             duration = 12 if start > 200 else 10
             made.kernel("norm", start, duration, call=start - 1 if start else 0, number=number + 1, blocks=a_grid(4))
-        found = {one.name: one.value for one in traced_constants([made.trace()], ())}
+        slowdown = extracted([made.trace()]).slowdown
+        found = {one.name: one.value for one in traced_constants([made.trace()], slowdown, ())}
         assert found["overlap_slowdown_compute"] == pytest.approx(1.2)
         assert found["launch_overhead_seconds"] == pytest.approx(statistics.median((20, 170, 30)) * 1e-9)
 
@@ -169,8 +249,11 @@ class TestCommand:
         said = capsys.readouterr().out
         assert "12 samples of host processors" in said
         assert "100.0% of the recorded computation became samples" in said
+        assert PROFILED in said
         assert len(read_samples(table)) == 12
-        assert yaml.safe_load(device.read_text())["calibration"]["samples"]["origin"] == "trace"
+        entry = yaml.safe_load(device.read_text())
+        assert entry["calibration"]["samples"]["origin"] == "trace"
+        assert "under the profiler" in entry["calibration"]["sources"]["matmul_efficiency"]
         assert main(command) == 2
         assert main([*command, "--force"]) == 0
 
@@ -184,6 +267,67 @@ class TestCommand:
         assert main(["trace", "extract", str(path), "-o", str(table)]) == 2
         assert "record_shapes=True" in capsys.readouterr().err
         assert not table.exists()
+
+    def test_what_is_wrong_with_a_trace_stands_in_the_message(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Events that end before they begin took no time: operators are known, but none of them computes."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::gelu", 50, -10, (8, 4))
+        path = tmp_path / "rank0.json"
+        write_trace(made.trace(), path)
+        assert main(["trace", "extract", str(path), "-o", str(tmp_path / "samples.csv")]) == 2
+        assert "1 event was taken as without duration" in capsys.readouterr().err
+
+    def test_a_table_and_a_device_are_two_files(
+        self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Neither overwrites the other."""
+        table = tmp_path / "samples.csv"
+        other = f"{tmp_path}/./samples.csv"
+        assert main(["trace", "extract", trace, "-o", str(table), "--device-file", other, "--force"]) == 2
+        assert "Name two files" in capsys.readouterr().err
+        assert not table.exists()
+
+    def test_constants_of_traces_without_shapes_on_top_of_a_known_device(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without a base the table is written all the same, and the message says why there is no device."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 1000)
+        for number in range(3):
+            made.operator("aten::mm", 50 * number, 20)
+            made.kernel("gemm", 50 * number + 12, 10, call=50 * number + 2, number=number + 1)
+        path, table, device = (tmp_path / name for name in ("rank0.json", "samples.csv", "mine.yaml"))
+        write_trace(made.trace(), path)
+        command = ["trace", "extract", str(path), "-o", str(table), "--device-file", str(device), "--force"]
+        assert main(command) == 2
+        said = capsys.readouterr()
+        assert "have 0 forward matmuls" in said.err
+        assert "record with torch.profiler.profile(record_shapes=True)" in said.err
+        assert "not converted" in said.out
+        assert [one.point.operator for one in read_samples(table)] == ["launch"]
+        assert not device.exists()
+        facts = tmp_path / "facts.yaml"
+        facts.write_text("base: h100-80gb-sxm\nmemory_bytes: 7.0e+10\n")
+        assert main([*command, "--facts", str(facts)]) == 1
+        assert "all operators" in capsys.readouterr().out
+        known, base = device_of(yaml.safe_load(device.read_text())), device_of("h100-80gb-sxm")
+        assert known.calibration is not None
+        assert base.calibration is not None
+        constants = known.calibration.constants
+        assert (known.memory_bytes, constants.launch_overhead_seconds) == (7.0e10, pytest.approx(50e-9))
+        assert constants.matmul_efficiency == base.calibration.constants.matmul_efficiency
+
+    def test_several_runs_in_one_table(self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Two recordings of a rank: each size of the first one twice, and one more of the second."""
+        other, table = tmp_path / "another0.json", tmp_path / "samples.csv"
+        write_trace(a_model_step(gelu=10_000), other)
+        assert main(["trace", "extract", trace, str(other), "-o", str(table)]) == 0
+        assert SEVERAL.format(number=2) in capsys.readouterr().out
+        repeats = {one.point.operator: one.timing.repeats for one in read_samples(table)}
+        assert repeats == {"matmul": 2, "gelu": 1}
 
     def test_mostly_unknown_computation_has_an_exit_code(self, tmp_path: Path) -> None:
         """A table is written all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,7 @@ class Slowdown:
     num_kernels: int
 
 
-def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
+def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
     """
     How much slower kernels of the same name, grid and inputs are while communication runs on another stream.
 
@@ -48,38 +49,48 @@ def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
 
     Parameters
     ----------
-    trace
-        Of one rank.
+    traces
+        Of one kind of device; kernels of each are compared with its own.
 
     Returns
     -------
     Slowdown or None
         None where no kind of kernel ran both ways.
     """
+    ratios: list[float] = []
+    weights: list[float] = []
+    number = 0
+    for beside, alone in (both for trace in traces for both in _both_ways(trace)):
+        ratios.append(float(np.median(beside) / np.median(alone)))
+        weights.append(float(beside.sum()))
+        number += len(beside) + len(alone)
+    if not ratios:
+        return None
+    return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+
+
+def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
+    """Nanoseconds beside communication and alone, of each kind of kernel that has steady ones of both."""
     events = trace.events
     is_kernel = events.category == Category.KERNEL
     computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
-    talking = np.flatnonzero(is_kernel & (events.message != UNKNOWN))
-    covered = covered_nanoseconds(
-        events.start[computing], events.end[computing], events.start[talking], events.end[talking]
-    )
-    share = covered / np.maximum(events.duration[computing], 1)
+    share = beside_communication(trace, computing) / np.maximum(events.duration[computing], 1)
     kinds: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     columns = (events.name[computing], events.blocks[computing], _operands(trace, computing))
     for place, kind in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         kinds[kind].append(place)
-    ratios, weights, number = [], [], 0
     for places in kinds.values():
-        own = share[places]
-        spent = events.duration[computing[places]]
+        spent, own = events.duration[computing[places]], share[places]
         beside, alone = spent[own >= BESIDE], spent[own <= ALONE]
         if _is_steady(beside) and _is_steady(alone):
-            ratios.append(float(np.median(beside) / np.median(alone)))
-            weights.append(float(beside.sum()))
-            number += len(beside) + len(alone)
-    if not ratios:
-        return None
-    return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+            yield beside, alone
+
+
+def beside_communication(trace: Trace, rows: NDArray[np.intp]) -> Integers:
+    """Nanoseconds of events on streams while communication runs on any; shape (rows,)."""
+    events = trace.events
+    talking = np.flatnonzero((events.category == Category.KERNEL) & (events.message != UNKNOWN))
+    return covered_nanoseconds(events.start[rows], events.end[rows], events.start[talking], events.end[talking])
 
 
 def _is_steady(nanoseconds: Integers) -> bool:

@@ -83,9 +83,9 @@ def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) ->
 
 def matches(
     trace: Trace, nesting: Nesting, backward: Backward, names: Names, within: NDArray[np.bool_]
-) -> tuple[list[Match], dict[str, str]]:
+) -> tuple[list[Match], list[Match], dict[str, str]]:
     """
-    Operators of the forward passes, none inside another; and of names that were not, why not.
+    Operators of the forward passes, none inside another; updates without sizes; of names that were not, why not.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def matches(
     rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (backward.node == UNKNOWN))
     for siblings in _siblings(trace, nesting, rows):
         search.among(siblings, int(nesting.parent[siblings[0]]))
-    return search.found, search.reasons
+    return search.found, search.unsized, search.reasons
 
 
 def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
@@ -121,6 +121,7 @@ class _Search:
 
     def __init__(self, trace: Trace, names: Names, by_first: Mapping[str, Sequence[Pattern]]) -> None:
         self.found: list[Match] = []
+        self.unsized: list[Match] = []
         self.reasons: dict[str, str] = {}
         self._trace = trace
         self._names = names
@@ -170,15 +171,28 @@ class _Search:
         operands = self._trace.operands[place]
         sizes = pattern.sizes_of(operands)
         dtype = operands.dtypes[pattern.dtype] if pattern.dtype < len(operands.dtypes) else ""
+        own = tuple(rows[members[0] : members[-1] + 1])
+        if sizes is None and dtype == LIST and not any(operands.sizes):
+            self.unsized.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes={}, rows=own))
+            reasons[name] = LONG_LIST
+            return False
         if sizes is None or dtype not in self._names.dtypes:
             if not pattern.alike:
                 reasons[name] = f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}"
             return False
-        own = tuple(rows[members[0] : members[-1] + 1])
         self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))
         self._inside.update(own)
         return True
 
+
+LIST = "TensorList"
+"""The profiler's type of a list of tensors."""
+
+LONG_LIST = "PyTorch records no sizes of lists of more than 30 tensors; --job with its strategy says how many there are"
+"""
+Why most updates have no sizes (``TENSOR_LIST_DISPLAY_LENGTH_LIMIT`` in ``torch/csrc/profiler/util.h``), where gradients
+do not say them either.
+"""
 
 NO_SHAPES = "no shapes were recorded (torch.profiler.profile(record_shapes=True))"
 """Why operators of which only the name is known have no sizes."""

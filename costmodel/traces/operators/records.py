@@ -25,6 +25,8 @@ class TracedPass:
         Place in the trace's iterations.
     nanoseconds
         On the device the sum of its kernels, else of its own on its thread.
+    beside
+        Nanoseconds of these in which the device also communicated.
     """
 
     operator: str
@@ -34,6 +36,7 @@ class TracedPass:
     row: int
     iteration: int
     nanoseconds: int = 0
+    beside: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,10 +13,12 @@ from costmodel.facts.fields import NARROW
 from costmodel.operators.sampled_shapes import MATMULS
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.iterations import iterations
+from costmodel.traces.operators.device import beside_communication
 from costmodel.traces.operators.matching import backward_nodes, matches
 from costmodel.traces.operators.names import Names, known_names
 from costmodel.traces.operators.passes import Passes
 from costmodel.traces.operators.records import Other, TracedOperators
+from costmodel.traces.operators.updates import sized_updates
 from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
 
 NOT_KNOWN = "no operator that the planner samples"
@@ -27,7 +29,7 @@ CAUSAL = (
 )
 
 
-def traced_operators(trace: Trace) -> TracedOperators:
+def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
     """
     The operators that the iterations of a trace ran, each of their passes with its time.
 
@@ -39,11 +41,15 @@ def traced_operators(trace: Trace) -> TracedOperators:
     ----------
     trace
         Of one rank, with shapes.
+    parameters
+        Elements that the rank's optimizer updates; None: nobody says it, and gradients do where they can.
     """
     names, inside = known_names(), nesting(trace)
     backward = backward_nodes(trace, inside)
     within, number = _iteration_of(trace)
-    found, reasons = matches(trace, inside, backward, names, within)
+    found, unsized, reasons = matches(trace, inside, backward, names, within)
+    if unsized:
+        found += sized_updates(trace, number, unsized, tuple(found), parameters)
     return _timed(Passes(trace, inside, backward, number, found), names, within, reasons)
 
 
@@ -67,16 +73,19 @@ def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dic
         owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
         reasons = _without_other_kernels(passes, names, rows, owner) | reasons
         _add_bare_products(passes, names, rows, launched, owner)
-        around, spent = launched, events.duration[rows]
+        around, spent, beside = launched, events.duration[rows], beside_communication(trace, rows)
     else:
         rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
         around, spent = passes.nesting.parent, own_nanoseconds(trace, passes.nesting)[rows]
+        beside = np.zeros_like(spent)
     known = owner[rows] != UNKNOWN
-    sums = np.zeros(len(passes.found), dtype=np.int64)
+    sums, sums_beside = np.zeros((2, len(passes.found)), dtype=np.int64)
     np.add.at(sums, owner[rows[known]], spent[known])
+    np.add.at(sums_beside, owner[rows[known]], beside[known])
+    timed = zip(passes.found, sums.tolist(), sums_beside.tolist(), strict=True)
     attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
     return TracedOperators(
-        operators=tuple(replace(one, nanoseconds=int(ns)) for one, ns in zip(passes.found, sums, strict=True)),
+        operators=tuple(replace(one, nanoseconds=ns, beside=of_it) for one, ns, of_it in timed),
         others=_others(passes, rows[~known], spent[~known], around, reasons),
         owner=owner,
         nanoseconds=int(spent.sum()),

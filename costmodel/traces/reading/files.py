@@ -69,9 +69,72 @@ def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None
     SpecError
         As :func:`read_trace` does, and if ranks come twice, are not known, or are of different runs.
     """
+    return _one_run(_read(paths, progress))
+
+
+def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
+    """
+    Traces of one run or of several, those of a run in the order of their ranks, one run behind the other.
+
+    Parameters
+    ----------
+    paths, progress
+        As :func:`read_traces` has them; of several runs there may be several files of a rank.
+
+    Raises
+    ------
+    SpecError
+        As :func:`read_traces` does within a run, and if a file is named twice.
+    """
+    several = [Path(path).resolve() for path in paths]
+    for place, path in enumerate(several):
+        if path in several[:place]:
+            raise SpecError(str(paths[place]), "is named twice.")
+    traces = _read(paths, progress)
+    runs = runs_of([_known_rank(trace) or trace for trace in traces])
+    return _one_run(traces) if len(runs) == 1 else tuple(trace for run in runs for trace in _one_run(run))
+
+
+def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
+    """
+    Traces by the run that they are of.
+
+    Different ranks are one run. Where a rank comes twice, different ranks of equally many are one that were recorded
+    at the same time, as far as their clocks say it. A trace that does not say its rank is then a run of its own.
+
+    Parameters
+    ----------
+    traces
+        In any order.
+    """
+    ranks = [trace.rank for trace in traces]
+    if len(set(ranks)) == len(ranks):
+        return (tuple(traces),)
+    runs: list[list[Trace]] = []
+    for trace in sorted(traces, key=lambda one: one.begin):
+        run = next((run for run in runs if all(_is_beside(trace, other) for other in run)), None)
+        if run is None:
+            runs.append([trace])
+        else:
+            run.append(trace)
+    return tuple(map(tuple, runs))
+
+
+def _is_beside(one: Trace, other: Trace) -> bool:
+    """Whether two traces are of different ranks of one run."""
+    if None in (one.rank, other.rank) or one.rank == other.rank or one.world_size != other.world_size:
+        return False
+    ends = [trace.begin + int(trace.events.end.max(initial=0)) for trace in (one, other)]
+    return max(one.begin, other.begin) <= min(ends)
+
+
+def _read(paths: Sequence[str | Path], progress: Progress | None) -> list[Trace]:
     if not paths:
         raise SpecError("traces", "there are none.", "Name a file of each rank that was recorded.")
-    traces = [read_trace(path, progress=_part(progress, place, len(paths))) for place, path in enumerate(paths)]
+    return [read_trace(path, progress=_part(progress, place, len(paths))) for place, path in enumerate(paths)]
+
+
+def _one_run(traces: Sequence[Trace]) -> tuple[Trace, ...]:
     if len(traces) > 1:
         traces = sorted(map(_with_rank, traces), key=lambda trace: trace.rank or 0)
     _require_one_run(traces)
@@ -85,12 +148,27 @@ def _part(progress: Progress | None, place: int, num_files: int) -> Progress | N
 
 
 def _with_rank(trace: Trace) -> Trace:
-    """The rank as the name of the file says it, where the trace does not."""
+    """
+    The rank as the name of the file says it, where the trace does not.
+
+    Raises
+    ------
+    SpecError
+        If neither says it.
+    """
+    known = _known_rank(trace)
+    if not known:
+        raise SpecError(trace.source, "does not say of which rank it is.", "Put it into the name: 'rank3.json.gz'.")
+    return known
+
+
+def _known_rank(trace: Trace) -> Trace | None:
+    """A trace with its rank; None: neither it nor the name of its file says that."""
     if trace.rank is not None:
         return trace
     said = RANK.search(Path(trace.source).name)
     if not said:
-        raise SpecError(trace.source, "does not say of which rank it is.", "Put it into the name: 'rank3.json.gz'.")
+        return None
     doubt = f"Its name says that the trace is of rank {int(said[1])}; the trace does not."
     return replace(trace, rank=int(said[1]), doubts=(*trace.doubts, doubt))
 

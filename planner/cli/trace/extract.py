@@ -13,7 +13,7 @@ from planner.cli.output import check_output, progress, require_new, write
 EXIT_CODES = """exit codes:
   0  a table of samples was written
   1  the same, but most of the recorded computation is of no operator that the planner samples
-  2  wrong input: nothing was written
+  2  wrong input: nothing was written, or the table alone where no device can be made of it
 """
 EXIT_MOSTLY_UNKNOWN = 1
 
@@ -26,8 +26,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--device-file it learns from them, as 'planner fit' does, and adds what only a trace knows."
     )
     describe(parser, description, EXIT_CODES)
-    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, recorded with shapes")
-    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="say which operators of this job the traces time")
+    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, of one run or several")
+    parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="the job, whose missing operators are named")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="table of samples to write (CSV or Parquet)"
     )
@@ -39,34 +39,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Extract, write the table, and the device if it is asked for."""
     inputs = [*arguments.traces, *(path for path in (arguments.job, arguments.facts) if path)]
+    if arguments.device_file and arguments.device_file.resolve() == arguments.output.resolve():
+        raise SpecError("--device-file", f"is {arguments.device_file}, and so is --output.", "Name two files.")
     for path in (arguments.output, arguments.device_file):
         check_output(path, inputs)
         require_new(path, force=arguments.force)
     if arguments.facts and not arguments.device_file:
         raise SpecError("--facts", "is of a device file; without --device-file none is written.")
     with progress(f"reading {len(arguments.traces)} traces"):
-        from costmodel.traces.reading import read_traces
+        from costmodel.traces.reading import read_recordings
+        from planner.jobs.problem import load
         from planner.traces.device_file import host_times
-        from planner.traces.extraction import extracted, write_samples
+        from planner.traces.extraction import extracted, missing_operators, write_samples
         from planner.traces.wording import extracted_text
 
-        traces = read_traces(arguments.traces)
-        found = extracted(traces)
+        traces = read_recordings(arguments.traces)
+        problem = load(arguments.job) if arguments.job else None
+        found = extracted(traces, problem)
         hosts = host_times(traces, found.by_trace)
-    missing = _missing(arguments.job, found) if arguments.job else None
-    text = [extracted_text(found, str(arguments.output), hosts=hosts, missing=missing)]
-    if arguments.device_file:
-        text.append(_device(arguments, traces, found))
+        missing = missing_operators(problem, found) if problem else None
     write_samples(found, arguments.output)
-    write("\n\n".join(text), None)
+    write(extracted_text(found, str(arguments.output), hosts=hosts, missing=missing), None)
+    if arguments.device_file:
+        write(f"\n{_device(arguments, traces, found)}", None)
     return 0 if 2 * found.known_fraction > 1 else EXIT_MOSTLY_UNKNOWN
-
-
-def _missing(job: Path, found: Any) -> tuple[str, ...]:
-    from planner.jobs.problem import load
-    from planner.traces.extraction import missing_operators
-
-    return missing_operators(load(job), found)
 
 
 def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:

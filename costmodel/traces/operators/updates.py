@@ -1,0 +1,85 @@
+"""Updates whose sizes the profiler leaves out: PyTorch names the sizes of at most 30 tensors of a list."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
+from costmodel.traces.operators.matching import Match
+from costmodel.traces.structure import parts
+
+GRADIENT = "torch::autograd::AccumulateGrad"
+"""Operator that adds what a backward pass found to the gradient of one parameter, whose sizes its input has."""
+
+SHARDED = ("reduce_scatter", "all_gather", "broadcast")
+"""What ranks send each other where an optimizer may update a part of the parameters alone."""
+
+STAGES = ("send", "recv")
+"""What stages send each other, which may be several on a rank, each with parameters of its own."""
+
+
+def sized_updates(
+    trace: Trace, number: Integers, unsized: Sequence[Match], known: Sequence[Match], parameters: int | None
+) -> Iterator[Match]:
+    """
+    Updates of lists without sizes, all of an iteration as one; none where nobody knows its elements.
+
+    Parameters
+    ----------
+    trace, number
+        A trace, and the iteration of each of its events.
+    unsized, known
+        Operators that update such lists, and all that have sizes: what these update is not updated twice.
+    parameters
+        Elements that the rank updates in a step; None: those that got a gradient.
+    """
+    several: dict[int, list[Match]] = defaultdict(list)
+    for one in unsized:
+        several[int(number[one.rows[0]])].append(one)
+    sized: Counter[int] = Counter()
+    for one in known:
+        if one.pattern.operator == "adam":
+            sized[int(number[one.rows[0]])] += one.sizes["n"]
+    elements = gradient_elements(trace, number) if parameters is None else dict.fromkeys(several, parameters)
+    for iteration, updates in several.items():
+        rest = elements.get(iteration, 0) - sized[iteration]
+        if rest > 0:
+            rows = tuple(row for one in updates for row in one.rows)
+            yield replace(updates[0], sizes={"n": rest}, rows=rows)
+
+
+def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
+    """
+    Elements of the parameters that got a gradient, by iteration; iterations of which that is not sure are left out.
+
+    Each micro-batch adds to the gradient of each parameter once. Where states may be sharded, what is updated is not
+    what got a gradient; passes of several stages on a rank are told from micro-batches by annotations alone.
+
+    Parameters
+    ----------
+    trace, number
+        A trace, and the iteration of each of its events.
+    """
+    operations = {message.operation for message in trace.messages}
+    summary = parts(trace).summary
+    passes = max(summary.num_microbatches, 1)
+    if operations.intersection(SHARDED):
+        return {}
+    if operations.intersection(STAGES) and summary.microbatches_from != "annotations" and passes > 1:
+        return {}
+    is_gradient = np.array([name == GRADIENT for name in trace.names], dtype=bool)[trace.events.name]
+    counts: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for row in np.flatnonzero(is_gradient & (trace.events.category == Category.OPERATOR)).tolist():
+        place = int(trace.events.operands[row])
+        if place != UNKNOWN and trace.operands[place].sizes:
+            counts[int(number[row])][trace.operands[place].sizes[0]] += 1
+    return {
+        iteration: sum(prod(sizes) * count for sizes, count in own.items()) // passes
+        for iteration, own in counts.items()
+        if not any(count % passes for count in own.values())
+    }

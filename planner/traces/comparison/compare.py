@@ -1,82 +1,25 @@
-"""The planner's step of a job beside the recorded one, part by part."""
+"""The planner's step of a job beside the traced one, part by part, of the pipeline ranks that traces are of."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.errors import SpecError
-from costmodel.operators.sampled_source import sampled_size
-from costmodel.operators.source import operator_times
-from costmodel.step.estimate import Estimate
+from costmodel.step.estimate import rank_breakdowns
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts
-from costmodel.traces.events import UNKNOWN, Category, Message, Trace
-from costmodel.traces.iterations import Iteration
-from costmodel.traces.operators import TracedOperators, TracedPass, traced_operators
-from costmodel.traces.operators.shares import Shares, shares
-from costmodel.traces.structure import Phase, parts
+from costmodel.traces.events import Trace
+from costmodel.traces.iterations import Iteration, is_whole, iterations
 from planner.jobs.problem import Problem
 from planner.plan import estimate
+from planner.traces.comparison.devices import device_doubt, traced_device_name
+from planner.traces.comparison.kinds import KINDS, MODEL_PARTS, OTHER
+from planner.traces.comparison.planned import PlannedParts, planned_parts, stage_operators
+from planner.traces.comparison.traced import TracedParts, names_by_size
 from planner.traces.extraction import NANOSECONDS
 from planner.uncertainty.operators import strategy_operators
-
-KINDS: Mapping[str, str] = {
-    "embedding": r"embedding",
-    "head and loss": r"head|loss|mtp_projection",
-    "norms and residuals": r".*norm|norms|residuals",
-    "experts": r"expert_.*|shared_.*|router|top_k|sort|dispatch|combine|latent_(up|down)",
-    "queries, keys, values": r"qkv|(q|k|v|kv|query|key|value).*|in_projection",
-    "attention": r"core_attention|softmax|rotary|convolution|decay|scan|.*scores",
-    "attention's output": r"output_projection|output_gate|context_output",
-    "feed-forward": r"(up|down|gate|activation).*",
-}
-"""What parts of a step are called, and the cost model's operators that belong to them; the first that fits."""
-
-MODEL_PARTS: Mapping[str, str] = {
-    "recompute": "recompute",
-    "tp": "tp communication",
-    "cp": "cp communication",
-    "ep": "ep communication",
-    "dp": "dp communication",
-    "pp": "pp communication and bubble",
-    "bubble": "pp communication and bubble",
-    "offload": "copies to and from the host",
-    "host": "host and idle",
-    "optimizer": "optimizer",
-}
-"""Lines of the planner's breakdown, computation aside, by the parts that a trace can tell apart."""
-
-RECOMPUTE, OPTIMIZER, COPIES, IDLE, OTHER = (
-    "recompute",
-    "optimizer",
-    "copies to and from the host",
-    "host and idle",
-    "other",
-)
-
-GROUPS: Mapping[str, str] = {
-    "tp": r"(?i)(^|[^a-z])tp([^a-z]|$)|tensor",
-    "pp": r"(?i)(^|[^a-z])pp([^a-z]|$)|pipeline",
-    "cp": r"(?i)(^|[^a-z])cp([^a-z]|$)|context",
-    "ep": r"(?i)(^|[^a-z])ep([^a-z]|$)|expert",
-    "dp": r"(?i)(^|[^a-z])dp([^a-z]|$)|data_parallel|ddp|fsdp|shard|replicate",
-}
-"""What the descriptions of process groups contain, as Megatron-LM, torchtitan and DeepSpeed have them."""
-
-KIND_OF_GROUP: Mapping[str, str] = {
-    "send": "pp",
-    "recv": "pp",
-    "dispatch": "ep",
-    "combine": "ep",
-    "notify": "ep",
-    "all_to_all": "ep",
-}
-"""Groups by what is sent, where no description says them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,27 +50,58 @@ class ComparedPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRank:
+    """
+    A rank that was traced.
+
+    Parameters
+    ----------
+    rank
+        Its number; None where its trace does not say.
+    stage
+        Pipeline rank of the job, from 0, that it is one of.
+    iteration, num_iterations
+        Name of the iteration that was taken, and how many its trace has.
+    traced_seconds
+        Of that iteration.
+    """
+
+    rank: int | None
+    stage: int
+    iteration: str
+    num_iterations: int
+    traced_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedStep:
     """
-    A job's step as the planner has it beside the recorded one.
+    A job's step as the planner has it beside the traced one.
 
     Parameters
     ----------
     job
         Its name.
     parts
-        In the order of a step.
-    num_ranks
-        Ranks that were recorded: traced seconds are the mean over them, of each its iteration of median length.
+        In the order of a step: of both sides the mean over the ranks that were traced.
+    ranks
+        Those ranks, and the iteration of each.
+    num_stages
+        Pipeline ranks of the job.
+    device, traced_device
+        What the job says that it runs on, and what the traces say.
     operator_times
         Who timed the planner's operators.
     doubts
-        Sentences on what could not be laid side by side.
+        Sentences on what the traces lack, and on what could not be laid side by side.
     """
 
     job: str
     parts: tuple[ComparedPart, ...]
-    num_ranks: int
+    ranks: tuple[ComparedRank, ...]
+    num_stages: int
+    device: str
+    traced_device: str
     operator_times: tuple[str, ...]
     doubts: tuple[str, ...] = ()
 
@@ -138,7 +112,7 @@ class ComparedStep:
 
     @property
     def traced_seconds(self) -> float:
-        """The recorded step."""
+        """The traced step."""
         return sum(one.traced_seconds for one in self.parts)
 
     @property
@@ -149,9 +123,12 @@ class ComparedStep:
 
 def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
     """
-    Lay the planner's step of a job beside the recorded one.
+    Lay the planner's step of a job beside the traced one.
 
-    Recorded operators are known by their sizes: those that an operator of the job has under its strategy. Several of
+    Both are of the same ranks: the planner's parts are those of the pipeline ranks that the traces are of. All ranks
+    take the same step, but a rank without the head, or with fewer layers, computes less of it and waits longer.
+
+    Traced operators are known by their sizes: those that an operator of the job has under its strategy. Several of
     the same size share them, as often as each occurs.
 
     Parameters
@@ -164,185 +141,57 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     Raises
     ------
     SpecError
-        If the job has no strategy, or no trace has an iteration.
+        If the job has no strategy, if no trace has a whole iteration, or one does not say of which rank it is.
     """
     report = estimate(problem, {})
-    plan, origins = report.plan, report.conventions.operator_times
-    facts, strategy = plan.facts, plan.strategy
-    names = _names_by_size(facts, strategy)
-    predicted, hidden = _predicted(facts, strategy, plan.estimate)
-    ranks = [_Rank(trace, names, strategy) for trace in traces]
-    traced, traced_hidden = _mean(one.exposed for one in ranks), _mean(one.hidden for one in ranks)
-    ordered = [*KINDS, *dict.fromkeys(MODEL_PARTS.values()), OTHER]
-    known = set(predicted) | set(traced) | set(hidden) | set(traced_hidden)
-    rows = tuple(
+    facts, strategy = report.plan.facts, report.plan.strategy
+    stages = [_stage(trace, strategy) for trace in traces]
+    breakdowns = rank_breakdowns(facts, strategy)
+    planned = {stage: planned_parts(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
+    own = {stage: names_by_size(stage_operators(facts, strategy, stage)) for stage in planned}
+    whole_model = names_by_size(strategy_operators(facts, strategy))
+    chosen = _chosen([_whole_iterations(trace) for trace in traces])
+    traced = [
+        TracedParts(trace, iteration, (own[stage], whole_model), strategy)
+        for trace, iteration, stage in zip(traces, chosen, stages, strict=True)
+    ]
+    said = [
+        (*trace.doubts, *_doubts(trace, strategy), *of_rank.doubts())
+        for trace, of_rank in zip(traces, traced, strict=True)
+    ]
+    differs = device_doubt(traces, facts.cluster.device)
+    return ComparedStep(
+        job=problem.name,
+        parts=_parts([planned[stage] for stage in stages], traced),
+        ranks=tuple(map(_rank, traces, stages, chosen)),
+        num_stages=strategy.pp,
+        device=facts.cluster.device.name,
+        traced_device=traced_device_name(traces),
+        operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
+        doubts=(*((differs,) if differs else ()), *_together(traces, said)),
+    )
+
+
+def _parts(planned: Sequence[PlannedParts], traced: Sequence[TracedParts]) -> tuple[ComparedPart, ...]:
+    """Means over the ranks of both sides, of the parts that either has."""
+    predicted, hidden = _mean(one.exposed for one in planned), _mean(one.hidden for one in planned)
+    spent, traced_hidden = _mean(one.exposed for one in traced), _mean(one.hidden for one in traced)
+    every = (
         ComparedPart(
             name=name,
             predicted_seconds=predicted.get(name, 0.0),
-            traced_seconds=traced.get(name, 0.0) / NANOSECONDS,
+            traced_seconds=spent.get(name, 0.0) / NANOSECONDS,
             predicted_hidden_seconds=hidden.get(name, 0.0),
             traced_hidden_seconds=traced_hidden.get(name, 0.0) / NANOSECONDS,
         )
-        for name in ordered
-        if name in known
+        for name in (*KINDS, *dict.fromkeys(MODEL_PARTS.values()), OTHER)
     )
-    return ComparedStep(
-        job=problem.name,
-        parts=rows,
-        num_ranks=len(traces),
-        operator_times=tuple(dict.fromkeys(origins.values())),
-        doubts=tuple(dict.fromkeys(sentence for one in ranks for sentence in one.doubts)),
-    )
+    return tuple(one for one in every if _has_any(one))
 
 
-# --- the planner's step --------------------------------------------------------------------------------------
-
-
-def kind_of(name: str) -> str:
-    """
-    The part of a step that an operator of the cost model belongs to.
-
-    >>> kind_of("core_attention"), kind_of("down"), kind_of("final_norm")
-    ('attention', 'feed-forward', 'norms and residuals')
-    """
-    return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, name)), OTHER)
-
-
-def _predicted(facts: Facts, strategy: Strategy, found: Estimate) -> tuple[dict[str, float], dict[str, float]]:
-    """Exposed and hidden seconds by part: the line of computation is dealt to its operators by their times alone."""
-    times = operator_times(
-        facts.cluster.device,
-        facts.workload.precision.compute,
-        num_devices=strategy.tp * strategy.cp * strategy.dp,
-        cuda_graphs=strategy.cuda_graphs,
-    )
-    alone: dict[str, float] = defaultdict(float)
-    for operator, count in strategy_operators(facts, strategy):
-        seconds = float(times.forward_seconds(operator)) + float(times.backward_seconds(operator))
-        alone[kind_of(operator.name)] += count * seconds
-    total = sum(alone.values())
-    exposed: dict[str, float] = defaultdict(float)
-    hidden: dict[str, float] = defaultdict(float)
-    for part in found.breakdown:
-        if part.name == "compute":
-            for kind, seconds in alone.items():
-                exposed[kind] += part.exposed_seconds * seconds / total
-        else:
-            exposed[MODEL_PARTS[part.name]] += part.exposed_seconds
-            hidden[MODEL_PARTS[part.name]] += part.hidden_seconds
-    return _present(exposed), _present(hidden)
-
-
-def _present(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in seconds.items() if value}
-
-
-Size = tuple[str, tuple[tuple[str, int], ...]]
-
-
-def _names_by_size(facts: Facts, strategy: Strategy) -> dict[Size, list[str]]:
-    """Parts of a step by the sizes of their operators, as often as layers have them."""
-    found: dict[Size, list[str]] = defaultdict(list)
-    for operator, count in strategy_operators(facts, strategy):
-        size = sampled_size(operator)
-        if size is not None and all(value is not None for value in size.sizes.values()):
-            whole = {name: round(float(value)) for name, value in size.sizes.items()}
-            found[_size(size.kernel, whole)] += [kind_of(operator.name)] * count
-    return found
-
-
-def _size(kernel: str, sizes: Mapping[str, int]) -> Size:
-    return kernel, tuple(sorted(sizes.items()))
-
-
-# --- the recorded step ---------------------------------------------------------------------------------------
-
-
-class _Rank:
-    """What one rank spent its iteration of median length on, in nanoseconds."""
-
-    def __init__(self, trace: Trace, names: Mapping[Size, list[str]], strategy: Strategy) -> None:
-        self.exposed: dict[str, float] = defaultdict(float)
-        self.hidden: dict[str, float] = defaultdict(float)
-        self._trace, self._names, self._strategy = trace, names, strategy
-        self._operators, of = traced_operators(trace), parts(trace)
-        self._phase = of.phase
-        steps = of.summary.iterations
-        if not steps:
-            raise SpecError(trace.source, "has no iteration to compare.")
-        number = median_iteration(steps)
-        self._kinds = self._kind_of_operators()
-        self._add(shares(trace, steps[number]))
-        unknown = sum(1 for kind in self._kinds if kind == OTHER)
-        self.doubts = tuple(self._doubts(self._operators, unknown))
-
-    def _doubts(self, operators: TracedOperators, unknown: int) -> Iterator[str]:
-        if unknown:
-            yield (
-                f"{unknown} of {len(operators.operators)} recorded operators have sizes that no operator of the job "
-                "has: they are in 'other'. Is it the same job and strategy?"
-            )
-        if not operators.operators:
-            yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."
-
-    def _kind_of_operators(self) -> list[str]:
-        """The part that each recorded operator belongs to; several of the same size take turns."""
-        turn: dict[tuple[Size, str], int] = defaultdict(int)
-        return [self._kind(one, turn) for one in self._operators.operators]
-
-    def _kind(self, one: TracedPass, turn: dict[tuple[Size, str], int]) -> str:
-        if one.operator == "adam":
-            return OPTIMIZER
-        size = _size(one.operator, one.sizes)
-        names = self._names.get(size)
-        if not names:
-            return OTHER
-        place = turn[size, one.of_pass]
-        turn[size, one.of_pass] += 1
-        return names[place % len(names)]
-
-    def _add(self, found: Shares) -> None:
-        for row, exposed, hidden in zip(
-            found.rows.tolist(), found.exposed.tolist(), found.hidden.tolist(), strict=True
-        ):
-            if exposed or hidden:
-                part = self._part_of(row)
-                self.exposed[part] += exposed
-                if self._trace.events.message[row] != UNKNOWN:
-                    self.hidden[part] += hidden
-        self.exposed[IDLE] += found.idle
-
-    def _part_of(self, row: int) -> str:
-        events, owner = self._trace.events, int(self._operators.owner[row])
-        place = int(events.message[row])
-        if place != UNKNOWN:
-            group = group_of(self._trace.messages[place], self._strategy)
-            return MODEL_PARTS[group] if group else OTHER
-        if events.category[row] == Category.COPY and "DtoD" not in self._trace.name_of(row):
-            return COPIES
-        if self._phase[row] == Phase.RECOMPUTE:
-            return RECOMPUTE
-        if self._phase[row] == Phase.OPTIMIZER:
-            return OPTIMIZER
-        return self._kinds[owner] if owner != UNKNOWN else OTHER
-
-
-def group_of(message: Message, strategy: Strategy) -> str:
-    """
-    The group of ranks that a message stays in; "" where nothing says it.
-
-    By its description, by what is sent, or as the only degree of the strategy that has so many ranks.
-    """
-    for group, pattern in GROUPS.items():
-        if re.search(pattern, message.description):
-            return group
-    if message.operation in KIND_OF_GROUP:
-        return KIND_OF_GROUP[message.operation]
-    degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": strategy.ep, "dp": strategy.dp, "pp": strategy.pp}
-    fitting = [group for group, ranks in degrees.items() if ranks == message.num_ranks]
-    several = [group for group, ranks in degrees.items() if ranks > 1]
-    candidates = fitting if len(fitting) == 1 else several
-    return candidates[0] if len(candidates) == 1 else ""
+def _has_any(one: ComparedPart) -> bool:
+    exposed = one.predicted_seconds or one.traced_seconds
+    return bool(exposed or one.predicted_hidden_seconds or one.traced_hidden_seconds)
 
 
 def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -351,6 +200,91 @@ def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one.get(name, 0.0) for one in several])) for name in names}
 
 
-def median_iteration(steps: Sequence[Iteration]) -> int:
-    """Place of the iteration of median length, the shorter one of two."""
-    return sorted(range(len(steps)), key=lambda one: steps[one].duration)[(len(steps) - 1) // 2]
+# --- which rank, which iteration ---------------------------------------------------------------------------
+
+
+def _stage(trace: Trace, strategy: Strategy) -> int:
+    """The pipeline rank that a trace is of: stages are the outermost groups of ranks, as frameworks number them."""
+    if strategy.pp == 1:
+        return 0
+    if trace.rank is None:
+        raise SpecError(
+            trace.source,
+            f"does not say of which rank it is, and the job has {strategy.pp} pipeline stages.",
+            "PyTorch writes it where torch.distributed is initialised. Of several files names may say it: "
+            "'rank3.json.gz'.",
+        )
+    num_ranks = trace.world_size or _num_ranks(strategy)
+    if num_ranks % strategy.pp or trace.rank >= num_ranks:
+        raise SpecError(
+            trace.source,
+            f"is of rank {trace.rank} of {num_ranks}, which is on none of the job's {strategy.pp} pipeline stages.",
+            "Give the job with the strategy that was traced.",
+        )
+    return trace.rank // (num_ranks // strategy.pp)
+
+
+def _num_ranks(strategy: Strategy) -> int:
+    return strategy.tp * strategy.cp * strategy.dp * strategy.pp
+
+
+def _rank(trace: Trace, stage: int, iteration: Iteration) -> ComparedRank:
+    return ComparedRank(
+        rank=trace.rank,
+        stage=stage,
+        iteration=iteration.name,
+        num_iterations=len(iterations(trace)),
+        traced_seconds=iteration.duration / NANOSECONDS,
+    )
+
+
+def _whole_iterations(trace: Trace) -> tuple[Iteration, ...]:
+    every = iterations(trace)
+    whole = tuple(one for one in every if is_whole(trace, one))
+    if not every:
+        raise SpecError(trace.source, "has no iteration to compare.")
+    if not whole:
+        raise SpecError(
+            trace.source,
+            f"ends inside of {every[0].name}, and has no other iteration: its file is broken.",
+            "Copy it again, or record again and wait until the profiler has written it.",
+        )
+    return whole
+
+
+def _chosen(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
+    """The iteration of each rank: the same for all, of median mean length, the shorter one of two."""
+    by_name = [{one.name: one for one in own} for own in several]
+    common = [name for name in by_name[0] if all(name in own for own in by_name)]
+    if not common:
+        return [median_iteration(own) for own in several]
+    means = {name: np.mean([own[name].duration for own in by_name]) for name in common}
+    name = sorted(common, key=lambda one: means[one])[(len(common) - 1) // 2]
+    return [own[name] for own in by_name]
+
+
+def median_iteration(steps: Sequence[Iteration]) -> Iteration:
+    """The iteration of median length, the shorter one of two."""
+    return sorted(steps, key=lambda one: one.duration)[(len(steps) - 1) // 2]
+
+
+# --- doubts ------------------------------------------------------------------------------------------------
+
+
+def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
+    """What of a rank's trace does not fit the job, or was left out."""
+    if trace.world_size not in (None, _num_ranks(strategy)):
+        yield f"The trace's job has {trace.world_size} ranks, the strategy {_num_ranks(strategy)}."
+    cut = [one.name for one in iterations(trace) if not is_whole(trace, one)]
+    if cut:
+        yield f"The file ends inside of {', '.join(cut)}, which is left out."
+
+
+def _together(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each sentence once, with the ranks that it is of where others lack it."""
+    for sentence in dict.fromkeys(one for own in said for one in own):
+        ranks = [trace.rank for trace, own in zip(traces, said, strict=True) if sentence in own]
+        if len(ranks) == len(traces) or None in ranks:
+            yield sentence
+        else:
+            yield f"Rank {', '.join(map(str, ranks))}: {sentence}"

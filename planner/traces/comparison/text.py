@@ -3,35 +3,84 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from planner.report.console import table_lines
+from planner.report.console import sections_text
+from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING
-from planner.traces.compare import ComparedPart, ComparedStep
+from planner.traces.comparison.compare import ComparedPart, ComparedRank, ComparedStep
+from planner.traces.replay.text import printable
 
-HEADER = ("part", "planner, ms", "trace, ms", "difference", "of step", "hidden, planner", "hidden, trace")
+HEADER = (
+    "part",
+    "planner, ms",
+    "trace, ms",
+    "difference, ms",
+    "of the step",
+    "hidden, planner, ms",
+    "hidden, trace, ms",
+)
 
 
 def compared_text(found: ComparedStep) -> str:
-    """A table, the largest difference, and what could not be laid side by side."""
-    return "\n".join(_lines(found))
+    """What was compared, a table, the largest difference, and what could not be laid side by side."""
+    return sections_text(_sections(found))
 
 
-def _lines(found: ComparedStep) -> Iterator[str]:
-    ranks = "1 rank" if found.num_ranks == 1 else f"{found.num_ranks} ranks"
-    yield f"{found.job}: the planner's step is {found.error:+.1%} off the recorded one ({ranks})"
-    if found.operator_times:
-        yield f"operator times: {', '.join(found.operator_times)}"
-    yield ""
-    whole = ComparedPart(name="step", predicted_seconds=found.predicted_seconds, traced_seconds=found.traced_seconds)
-    yield from table_lines(HEADER, [_row(one, found.traced_seconds) for one in (*found.parts, whole)])
-    worst = max(found.parts, key=lambda one: abs(one.difference_seconds))
-    yield ""
-    yield (
-        f"Where they differ most: {worst.name}, by {worst.difference_seconds / found.traced_seconds:+.1%} of the "
-        "recorded step."
+def _sections(found: ComparedStep) -> Iterator[Section]:
+    planned, traced = (f"{1e3 * one:,.2f} ms" for one in (found.predicted_seconds, found.traced_seconds))
+    yield Section(
+        title=f"{printable(found.job)}: the planner's step and the traced one",
+        rows=(
+            ("answer", f"{planned} planned, {traced} traced: {found.error:+.1%}"),
+            ("ranks", _ranks(found)),
+            ("iteration", _iterations(found.ranks)),
+            ("device", f"{found.device} in the job, {printable(found.traced_device)} in the trace"),
+            *((("operator times", ", ".join(found.operator_times)),) if found.operator_times else ()),
+        ),
     )
-    yield from found.doubts
+    yield _table(found)
+    if found.doubts:
+        yield Section(title="What is missing, inferred or not comparable", rows=numbered(map(printable, found.doubts)))
+
+
+def _ranks(found: ComparedStep) -> str:
+    """Which ranks, on which stages, and what the columns are of them."""
+    ranks = ["of unknown number" if one.rank is None else str(one.rank) for one in found.ranks]
+    stages = sorted({one.stage for one in found.ranks})
+    what = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+    if found.num_stages > 1:
+        which = f"{', '.join(map(str, stages))} of {found.num_stages}, from 0"
+        what += f", pipeline stage{'s' if len(stages) > 1 else ''} {which}"
+    return what + ("; both columns are means over them" if len(ranks) > 1 else "; both columns are of it")
+
+
+def _iterations(ranks: Sequence[ComparedRank]) -> str:
+    """Which iteration of each rank."""
+    names = list(dict.fromkeys(one.iteration for one in ranks))
+    number = max(one.num_iterations for one in ranks)
+    which = f"{', '.join(map(printable, names))}, of median length of {number}" if number > 1 else printable(names[0])
+    return which + ("" if len(ranks) == 1 or len(names) > 1 else ", the same on all ranks")
+
+
+def _table(found: ComparedStep) -> Section:
+    whole = ComparedPart(name="step", predicted_seconds=found.predicted_seconds, traced_seconds=found.traced_seconds)
+    rows = [_row(one, found.traced_seconds) for one in (*found.parts, whole)]
+    is_hidden = any(one.predicted_hidden_seconds or one.traced_hidden_seconds for one in found.parts)
+    columns = len(HEADER) if is_hidden else len(HEADER) - 2
+    worst = max(found.parts, key=lambda one: abs(one.difference_seconds))
+    notes = [
+        f"They differ most in {worst.name}: {worst.difference_seconds / found.traced_seconds:+.1%} of the traced step."
+    ]
+    if is_hidden:
+        notes.append("Hidden: communication behind computation, which adds nothing to the step.")
+    return Section(
+        title="What the step goes into",
+        header=HEADER[:columns],
+        rows=tuple(row[:columns] for row in rows),
+        notes=tuple(notes),
+    )
 
 
 def _row(one: ComparedPart, step: float) -> tuple[str, ...]:
@@ -52,23 +101,17 @@ def _milliseconds(value: float) -> str:
 
 def compared_json(found: ComparedStep) -> str:
     """The same as data; seconds."""
-    parts = [
-        {
-            "name": one.name,
-            "predicted_seconds": one.predicted_seconds,
-            "traced_seconds": one.traced_seconds,
-            "difference_seconds": one.difference_seconds,
-            "predicted_hidden_seconds": one.predicted_hidden_seconds,
-            "traced_hidden_seconds": one.traced_hidden_seconds,
-        }
-        for one in found.parts
-    ]
+    parts = [{**asdict(one), "difference_seconds": one.difference_seconds} for one in found.parts]
     document = {
         "job": found.job,
         "predicted_seconds": found.predicted_seconds,
         "traced_seconds": found.traced_seconds,
         "error": found.error,
-        "num_ranks": found.num_ranks,
+        "num_ranks": len(found.ranks),
+        "ranks": [asdict(one) for one in found.ranks],
+        "num_stages": found.num_stages,
+        "device": found.device,
+        "traced_device": found.traced_device,
         "operator_times": list(found.operator_times),
         "parts": parts,
         "doubts": list(found.doubts),

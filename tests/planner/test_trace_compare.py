@@ -370,6 +370,17 @@ class TestDoubts:
         assert any("1 of 1 traced operators are of experts" in sentence for sentence in found.doubts)
         assert not any("same job" in sentence for sentence in found.doubts)
 
+    def test_another_number_of_layers(self, job: Path) -> None:
+        """Three named layers in one pass are not 32 in each of two micro-batches."""
+        made = Recording()
+        made.step(0, 1000)
+        made.add(Category.ANNOTATION, "forward", 10, 400)
+        for number in range(3):
+            made.add(Category.ANNOTATION, f"layer {number}", 20 + 100 * number, 90)
+            made.operator("aten::linear", 25 + 100 * number, 80, (8, 4), (16, 4))
+        found = compare_with_traces(load(job), [made.trace()])
+        assert any("shows 3 x 1 layers" in sentence and "has 32 x 2" in sentence for sentence in found.doubts)
+
     def test_sentences_of_one_rank_say_so(self) -> None:
         """Others lack it."""
         traces = []
@@ -405,7 +416,7 @@ class TestCommand:
         assert main(["trace", "compare", str(job), str(path)]) == 0
         text = capsys.readouterr().out
         assert "They differ most in " in text
-        assert "rank 0; both columns are of it" in text
+        assert "0; both columns are of it" in text
         assert OPTIMIZER in text
         assert main(["trace", "compare", str(job), str(path), "--format", "json"]) == 0
         document = json.loads(capsys.readouterr().out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
 from costmodel.step.estimate import rank_breakdowns
 from costmodel.strategy import Strategy
 from costmodel.traces.events import Trace
@@ -155,9 +156,15 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         TracedParts(trace, iteration, (own[stage], whole_model), strategy)
         for trace, iteration, stage in zip(traces, chosen, stages, strict=True)
     ]
+    layers, m = [rank.num_layers for rank in report.plan.estimate.ranks], report.plan.estimate.num_microbatches
     said = [
-        (*trace.doubts, *_doubts(trace, strategy), *of_rank.doubts())
-        for trace, of_rank in zip(traces, traced, strict=True)
+        (
+            *trace.doubts,
+            *_doubts(trace, strategy),
+            *_other_layers(of_rank, layers[stage], m, facts.model),
+            *of_rank.doubts(),
+        )
+        for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
     ]
     differs = device_doubt(traces, facts.cluster.device)
     return ComparedStep(
@@ -241,15 +248,15 @@ def _rank(trace: Trace, stage: int, iteration: Iteration) -> ComparedRank:
 def _whole_iterations(trace: Trace) -> tuple[Iteration, ...]:
     every = iterations(trace)
     whole = tuple(one for one in every if is_whole(trace, one))
-    if not every:
-        raise SpecError(trace.source, "has no iteration to compare.")
+    if not any(one.duration for one in every):
+        raise SpecError(trace.source, "has no iteration that takes any time.")
     if not whole:
         raise SpecError(
             trace.source,
             f"ends inside of {every[0].name}, and has no other iteration: its file is broken.",
             "Copy it again, or record again and wait until the profiler has written it.",
         )
-    return whole
+    return tuple(one for one in whole if one.duration)
 
 
 def _chosen(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
@@ -278,6 +285,18 @@ def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
     cut = [one.name for one in iterations(trace) if not is_whole(trace, one)]
     if cut:
         yield f"The file ends inside of {', '.join(cut)}, which is left out."
+
+
+def _other_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
+    """Whether the trace shows as many passes through layers as the job has on that rank, its chunks taken together."""
+    found, without = traced.summary, num_layers - len(model.mtp_layers)  # which may look like none of the layers
+    shown = found.num_layers * found.num_microbatches
+    if shown and shown not in (num_layers * num_microbatches, without * num_microbatches):
+        yield (
+            f"The trace shows {found.num_layers} x {found.num_microbatches} layers x micro-batches in an iteration (by "
+            f"{found.layers_from}), the job has {num_layers} x {num_microbatches} on that rank. If it is another job, "
+            "most differences are those of the jobs."
+        )
 
 
 def _together(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:

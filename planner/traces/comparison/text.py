@@ -10,17 +10,10 @@ from planner.report.console import sections_text
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING
 from planner.traces.comparison.compare import ComparedPart, ComparedRank, ComparedStep
+from planner.traces.comparison.kinds import OTHER
 from planner.traces.replay.text import printable
 
-HEADER = (
-    "part",
-    "planner, ms",
-    "trace, ms",
-    "difference, ms",
-    "of the step",
-    "hidden, planner, ms",
-    "hidden, trace, ms",
-)
+HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: planner", "hidden: trace")
 
 
 def compared_text(found: ComparedStep) -> str:
@@ -47,13 +40,15 @@ def _sections(found: ComparedStep) -> Iterator[Section]:
 
 def _ranks(found: ComparedStep) -> str:
     """Which ranks, on which stages, and what the columns are of them."""
-    ranks = ["of unknown number" if one.rank is None else str(one.rank) for one in found.ranks]
-    stages = sorted({one.stage for one in found.ranks})
-    what = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+    if found.ranks[0].rank is None:
+        return "one, whose number the trace does not say; both columns are of it"
+    several, stages = len(found.ranks) > 1, sorted({one.stage for one in found.ranks})
+    text = ", ".join(str(one.rank) for one in found.ranks)
     if found.num_stages > 1:
-        which = f"{', '.join(map(str, stages))} of {found.num_stages}, from 0"
-        what += f", pipeline stage{'s' if len(stages) > 1 else ''} {which}"
-    return what + ("; both columns are means over them" if len(ranks) > 1 else "; both columns are of it")
+        text += (
+            f", on pipeline stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))} of 0 to {found.num_stages - 1}"
+        )
+    return f"{text}; both columns are {'means over them' if several else 'of it'}"
 
 
 def _iterations(ranks: Sequence[ComparedRank]) -> str:
@@ -75,8 +70,10 @@ def _table(found: ComparedStep) -> Section:
     ]
     if is_hidden:
         notes.append("Hidden: communication behind computation, which adds nothing to the step.")
+    if any(one.name == OTHER and one.traced_seconds for one in found.parts):
+        notes.append("Other: what the trace computes in no operator of the job that has sizes.")
     return Section(
-        title="What the step goes into",
+        title="What the step goes into, ms",
         header=HEADER[:columns],
         rows=tuple(row[:columns] for row in rows),
         notes=tuple(notes),

@@ -77,6 +77,8 @@ class TracedParts:
     ----------
     exposed, hidden
         As :class:`planner.traces.comparison.planned.PlannedParts` has them.
+    summary
+        What the trace is made of.
 
     Parameters
     ----------
@@ -95,15 +97,14 @@ class TracedParts:
         self.hidden: dict[str, float] = defaultdict(float)
         self._trace, self._names, self._strategy = trace, names, strategy
         self._operators, of = traced_operators(trace), parts(trace)
-        self._phase = of.phase
+        self.summary, self._phase = of.summary, of.phase
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
         self._add(shares(trace, iteration))
-        self._said = (*of.summary.doubts, *self._operators.doubts)
 
     def doubts(self) -> Iterator[str]:
         """Sentences on what was assumed, and on what the job's sizes do not explain."""
-        yield from self._said
+        yield from (*self.summary.doubts, *self._operators.doubts)
         operators = self._operators.operators
         if not operators:
             yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."

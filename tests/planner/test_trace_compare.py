@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +293,13 @@ class TestIterations:
         assert "The file is broken: ..." in found.doubts
         assert any("ends inside of ProfilerStep#2" in sentence for sentence in found.doubts)
 
+    def test_none_that_takes_time(self, job: Path) -> None:
+        """All events are taken as without duration: nothing is divided by that."""
+        made = Recording()
+        made.step(0, 0)
+        with pytest.raises(SpecError, match="has no iteration that takes any time"):
+            compare_with_traces(load(job), [made.trace()])
+
     def test_none_that_is_whole(self, job: Path) -> None:
         """Its only iteration is cut: there is nothing to compare."""
         made = Recording()
@@ -311,6 +319,9 @@ class TestIterations:
         text = whole.read_text()
         broken = tmp_path / "broken.json"
         broken.write_text(text[: text.index('"aten::add"')])
+        wrong_check = tmp_path / "check.json.gz"
+        wrong_check.write_bytes(gzip.compress(text.encode())[:-8] + bytes(8))
+        assert read_trace(wrong_check).whole_until is None
         assert read_trace(whole).whole_until is None
         assert read_trace(broken).whole_until == 1_010_000
         assert [one.iteration for one in compare_with_traces(load(job), [read_trace(broken)]).ranks] == [
@@ -404,6 +415,16 @@ class TestThreads:
         made.operator("aten::_fused_adamw_", 50, 20)
         parts = {one.name: one.traced_seconds for one in compare_with_traces(load(job), [made.trace()]).parts}
         assert parts[OPTIMIZER] == pytest.approx(50e-9)
+
+    def test_operators_that_send_are_communication(self) -> None:
+        """What a thread hands to its library, 15 ns, is of the pipeline, not of what nobody knows."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("c10d::send", 10, 15)
+        found = compare_with_traces(load(a_pipeline(2)), [made.trace()])
+        parts = {one.name: one.traced_seconds for one in found.parts}
+        assert parts["pp communication and bubble"] == pytest.approx(15e-9)
+        assert OTHER not in parts
 
 
 class TestCommand:

@@ -50,8 +50,7 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
         raise no_events(where, document, columns, text)
     lost, about, last = losses(document, columns, text), described(document.top), columns.start[-1]
     trace = assembled(columns, about, where)
-    is_cut = bool(text.broken or document.truncated)
-    until = about.base + last - trace.begin if is_cut else None
+    until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
     return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))
 
 

@@ -13,7 +13,7 @@ EXPERTS = "experts"
 KINDS: Mapping[str, str] = {
     "embedding": r"embedding",
     "head and loss": r"head|loss|mtp_projection",
-    "norms and residuals": r".*norm|norms|residuals",
+    "norms and residuals": r".*norms?|residuals",
     EXPERTS: r"expert_.*|shared_.*|router|top_k|sort|dispatch|combine|latent_(up|down)",
     "queries, keys, values": r"qkv|(q|k|v|kv|query|key|value).*|in_projection",
     "attention": r"core_attention|softmax|rotary|convolution|decay|scan|.*scores",
@@ -68,7 +68,7 @@ def kind_of(name: str) -> str:
     """
     The part of a step that an operator of the cost model belongs to.
 
-    >>> kind_of("core_attention"), kind_of("down"), kind_of("final_norm")
+    >>> kind_of("core_attention"), kind_of("down"), kind_of("mtp_norms")
     ('attention', 'feed-forward', 'norms and residuals')
     """
     return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, name)), OTHER)

@@ -256,69 +256,78 @@ class _Ranks:
         """The rank whose pace the others keep."""
         return int(self.seconds.argmax())
 
+    @property
+    def layers(self) -> Array:
+        """Layers of each kind of every rank, shape (pp, K)."""
+        return self.stages.layers.reshape(-1, self.stages.layers.shape[-1])
+
     def each(self, values: Any) -> Array:
         """A quantity of every rank, shape (pp,)."""
         return np.broadcast_to(values, self.stages.rank.shape).ravel()
 
-    def busy_seconds(self, part: str) -> float:
-        """A part of a layer's time, summed over the layers of the slowest rank."""
-        layers, in_full = (
-            values.reshape(-1, values.shape[-1])[self.slowest]
-            for values in (self.stages.layers, self.stages.full_layers)
-        )
+    def busy_seconds(self, part: str, rank: int) -> float:
+        """A part of a layer's time, summed over the layers of a rank."""
+        layers = self.layers[rank]
+        in_full = self.stages.full_layers.reshape(self.layers.shape)[rank]
         of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
-        own = self.slowest if len(of_mode) > 1 else 0
+        own = rank if len(of_mode) > 1 else 0
         return float(((layers - in_full) * of_mode[own] + in_full * of_full[0]).sum())
 
 
 def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
-    if strategy.layout:
-        stages = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
-        decisions = rank_decisions(strategy)
-    else:
-        where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
-        stages, decisions = every_stage(facts.model, **where), strategy.decisions()
+    stages = stages_of(facts, strategy)
+    decisions = rank_decisions(strategy) if strategy.layout else strategy.decisions()
     parts = layer_parts(facts, decisions)
     full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
     seconds = rank_seconds(facts, decisions, stages, parts.total, full.total)
     return _Ranks(stages=stages, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
 
 
+def stages_of(facts: Facts, strategy: Strategy) -> Stages:
+    """What every pipeline rank of a strategy holds: with a layout on the first axis, else on that of the ranks."""
+    if strategy.layout:
+        return contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
+    where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
+    return every_stage(facts.model, **where)
+
+
+def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...], ...]:
+    r"""
+    Where the step goes on every pipeline rank; the parts of each add up to the step.
+
+    .. math:: B_r = T - m R_r - E_r
+
+    Derivation: all ranks take the same step T. What is neither the work of a rank's own micro-batches, R, nor its own
+    ending, E, it waits for others, so that the bubble of a rank with less to do is longer. On the slowest rank these
+    are the parts of :attr:`Estimate.breakdown`, but for the ending, which there is that of the rank that finishes last.
+
+    Parameters
+    ----------
+    facts, strategy
+        As in :func:`estimate`.
+
+    Returns
+    -------
+    tuple
+        One breakdown for each of the pp ranks.
+    """
+    ranks = _ranks_of(facts, strategy)
+    step = sum(part.exposed_seconds for part in _breakdown(facts, strategy, ranks))
+    return tuple(_rank_breakdown(facts, strategy, ranks, rank, step) for rank in range(strategy.pp))
+
+
+def _rank_breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks, rank: int, step: float) -> tuple[Part, ...]:
+    exposed, alone = _of_rank(facts, strategy, ranks, rank=rank, ending=rank)
+    return _as_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
+
+
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
     """The terms of :func:`costmodel.step.step.step_seconds`, one by one, for the rank whose pace the others keep."""
-    decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
-    alone, edge, device = (
-        lookup(layer_seconds, facts, decisions),
-        _edge_parts(facts, ranks),
-        facts.cluster.device,
-    )
-    slowest, layers = ranks.slowest, ranks.stages.layers.reshape(strategy.pp, -1)[ranks.slowest]
+    exposed, alone = _of_rank(facts, strategy, ranks, rank=ranks.slowest, ending=None)
+    return _as_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
 
-    def communication_alone(per_layer: Array) -> float:
-        return m * float((layers * per_layer).sum())
 
-    busy = {
-        name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
-    }
-    whole = average_rank(facts, decisions)
-    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[slowest])
-    edges = float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions)))
-    exposed = busy | {
-        "compute": busy["compute"] + m * float(edge.compute[slowest]),
-        "tp": busy["tp"] + m * float(edge.communication[slowest]),
-        "ep": busy["ep"] + edges,
-        "host": busy["host"] + m * device.constants.microbatch_seconds + device.constants.step_seconds,
-        "bubble": _waiting_seconds(facts, strategy, ranks),
-        "pp": sent + _transfer_seconds(facts, decisions, whole),
-        **_ending(facts, ranks.decisions, ranks.stages),
-    }
-    communication = {
-        "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
-        "cp": communication_alone(alone.cp_forward + alone.cp_backward),
-        "ep": communication_alone(alone.ep_forward + alone.ep_backward),
-        "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
-        "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages)["dp"],
-    }
+def _as_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
     return tuple(
         Part(
             name=name,
@@ -327,6 +336,49 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         )
         for name in PARTS
     )
+
+
+def _of_rank(
+    facts: Facts, strategy: Strategy, ranks: _Ranks, *, rank: int, ending: int | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """
+    Exposed seconds of a rank by line of the breakdown, its waiting for others aside; and communication by itself.
+
+    ``ending`` says whose update ends the step; None: that of the rank that finishes last.
+    """
+    decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
+    edge, constants = _edge_parts(facts, ranks), facts.cluster.device.constants
+    busy = {
+        name: m * ranks.busy_seconds(name, rank)
+        for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
+    }
+    whole = average_rank(facts, decisions)
+    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[rank])
+    edges = float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions)))
+    exposed = busy | {
+        "compute": busy["compute"] + m * float(edge.compute[rank]),
+        "tp": busy["tp"] + m * float(edge.communication[rank]),
+        "ep": busy["ep"] + edges,
+        "host": busy["host"] + m * constants.microbatch_seconds + constants.step_seconds,
+        "pp": sent + _transfer_seconds(facts, decisions, whole),
+        **_ending(facts, ranks.decisions, ranks.stages, ending),
+    }
+    communication = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers[rank]).items()}
+    communication["tp"] += m * float(edge.communication[rank])
+    communication["pp"] = sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole)
+    communication["dp"] = _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages, ending)["dp"]
+    return exposed, communication
+
+
+def _layers_alone(facts: Facts, decisions: Decisions, layers: Array) -> dict[str, float]:
+    """Seconds per micro-batch of the communication inside of layers by itself, by group of ranks."""
+    alone = lookup(layer_seconds, facts, decisions)
+    both = {
+        "tp": alone.tp_forward + alone.tp_backward,
+        "cp": alone.cp_forward + alone.cp_backward,
+        "ep": alone.ep_forward + alone.ep_backward,
+    }
+    return {name: float((layers * per_layer).sum()) for name, per_layer in both.items()}
 
 
 PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
@@ -362,13 +414,13 @@ def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> floa
     return float(pp_seconds(facts, decisions, whole, layer_parts(facts, decisions)) + slices)
 
 
-def _ending(facts: Facts, decisions: Decisions, stages: Stages) -> dict[str, float]:
-    """Data-parallel communication and update of the rank that finishes last."""
+def _ending(facts: Facts, decisions: Decisions, stages: Stages, rank: int | None = None) -> dict[str, float]:
+    """Data-parallel communication and update of a rank; None: of the one that finishes last."""
     shape = stages.rank.shape
     dp, update = (
         np.broadcast_to(part(facts, decisions, stages), shape).ravel() for part in (dp_seconds, update_seconds)
     )
-    last = int((dp + update).argmax())
+    last = int((dp + update).argmax()) if rank is None else rank
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 
 

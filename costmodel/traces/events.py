@@ -242,6 +242,9 @@ class Trace:
         Ranks of each process group by its name.
     begin
         Nanoseconds of the first event on the recording host's clock.
+    whole_until
+        Nanoseconds since the trace began up to which a broken file has all events, as far as it has them in the order
+        of time; None: the file is whole.
     doubts
         Sentences on what is missing, or was mended; what they mean for results.
     """
@@ -259,6 +262,7 @@ class Trace:
     devices: tuple[Device, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     begin: int = 0
+    whole_until: int | None = None
     doubts: tuple[str, ...] = ()
 
     def of(self, *categories: Category) -> NDArray[np.intp]:

@@ -125,6 +125,11 @@ def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
     return found[number]
 
 
+def is_whole(trace: Trace, iteration: Iteration) -> bool:
+    """Whether the file of a trace does not end inside of one of its iterations, as a broken one may."""
+    return trace.whole_until is None or iteration.end <= trace.whole_until
+
+
 def main_thread(trace: Trace) -> int:
     """The thread with the most operators that are not autograd's, as a place in ``Trace.tracks``; else ``UNKNOWN``."""
     events = trace.events

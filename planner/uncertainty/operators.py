@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
-from costmodel.lowering.shape import layer_shape
+from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
 from costmodel.network.sampled_fabric import members_and_nodes, sampled_collectives
 from costmodel.operators.sampled_source import SampledSource, backward_passes, forward_passes
@@ -139,7 +139,16 @@ def _samples_name(cluster: Cluster) -> str:
 
 def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:
     """Every operator of a strategy's micro-batch, and how many layers have it."""
-    shape = layer_shape(
+    shape = strategy_shape(facts, strategy)
+    for layer, count in facts.model.layer_counts.items():
+        yield from ((operator, count) for operator in layer_operators(layer, shape))
+    for operator in (*embedding_operators(facts.model, shape), *head_operators(facts.model, shape)):
+        yield operator, 1
+
+
+def strategy_shape(facts: Facts, strategy: Strategy) -> Shape:
+    """What the operators of a strategy's micro-batch have in common."""
+    return layer_shape(
         facts.model,
         facts.cluster,
         facts.workload,
@@ -152,10 +161,6 @@ def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Opera
         token_dispatcher=strategy.token_dispatcher,
         cuda_graphs=strategy.cuda_graphs,
     )
-    for layer, count in facts.model.layer_counts.items():
-        yield from ((operator, count) for operator in layer_operators(layer, shape))
-    for operator in (*embedding_operators(facts.model, shape), *head_operators(facts.model, shape)):
-        yield operator, 1
 
 
 def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:

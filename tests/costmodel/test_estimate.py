@@ -10,7 +10,7 @@ import pytest
 from costmodel.facts.model import Model
 from costmodel.pipelines.orders import stages_of_rank
 from costmodel.pipelines.stages import every_stage
-from costmodel.step.estimate import PARTS, Estimate, RankEstimate, estimate
+from costmodel.step.estimate import PARTS, Estimate, Part, RankEstimate, estimate, rank_breakdowns, simulated_step
 from costmodel.step.layer import layer_parts
 from costmodel.step.rank_time import all_passes, rank_seconds, stage_passes
 from costmodel.step.step import cost
@@ -28,7 +28,12 @@ PROFILES: tuple[dict[str, Any], ...] = (
 
 def parts_of(one: Estimate) -> dict[str, float]:
     """Exposed seconds by name."""
-    return {part.name: part.exposed_seconds for part in one.breakdown}
+    return by_name(one.breakdown)
+
+
+def by_name(breakdown: tuple[Part, ...]) -> dict[str, float]:
+    """The same of any breakdown."""
+    return {part.name: part.exposed_seconds for part in breakdown}
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -53,6 +58,32 @@ def test_an_estimate_is_the_cost(model: Model, profile: dict[str, Any]):
         assert one.device_bytes == pytest.approx(table.device_bytes[row], rel=1e-12)
         assert one.host_bytes == pytest.approx(table.host_bytes[row], rel=1e-12)
         assert one.num_microbatches == 256 // (strategies["dp"][row] * strategies["mbs"][row])
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_every_rank_takes_the_same_step(model: Model):
+    """What a rank does beside waiting is the length of its passes as played, what is beside them, and its ending."""
+    given, strategies, num_played = the_facts(model), random_strategies(model, 40, seed=52), 0
+
+    for row in range(40):
+        strategy = one_of(strategies, row)
+        one, ranks = estimate(given, strategy), [by_name(each) for each in rank_breakdowns(given, strategy)]
+        slowest = max(one.ranks, key=lambda rank: rank.microbatch_seconds).rank
+
+        assert len(ranks) == strategy.pp
+        assert [sum(rank.values()) for rank in ranks] == pytest.approx([one.step_seconds] * strategy.pp, rel=1e-12)
+        assert ranks[slowest]["compute"] == pytest.approx(parts_of(one)["compute"], rel=1e-12)
+        played = simulated_step(given, strategy, most_passes=20_000)
+        if played is not None:
+            num_played += 1
+            beside = sum(seconds for name, seconds in played.other_seconds.items() if name in ("ep", "host", "pp"))
+            waiting = ("bubble", "dp", "optimizer")
+            for number, rank in enumerate(ranks):
+                own = {(each.start, each.end) for each in played.timeline.passes if each.rank == number}
+                passes = sum(end - start for start, end in own)  # both halves of a backward pass share theirs
+                busy = sum(seconds for name, seconds in rank.items() if name not in waiting)
+                assert busy == pytest.approx(passes + beside, rel=1e-9)
+    assert num_played > 5
 
 
 @pytest.mark.parametrize("pp", [1, 2, 7, 14])

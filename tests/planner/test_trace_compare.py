@@ -1,23 +1,36 @@
-"""The planner's step beside the recorded one."""
+"""The planner's step beside the traced one."""
 
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from costmodel.errors import SpecError
+from costmodel.operators.sampled_source import sampled_size
+from costmodel.operators.source import operator_times
+from costmodel.operators.work import KernelSize
+from costmodel.step.data_parallel import update_seconds
+from costmodel.step.estimate import stages_of
 from costmodel.strategy import Strategy
-from costmodel.traces.events import Trace
+from costmodel.traces.events import Category, Device, Trace
+from costmodel.traces.reading import read_trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.problem import load
-from planner.plan import estimate
-from planner.traces.compare import IDLE, KINDS, OPTIMIZER, OTHER, compare_with_traces, group_of, kind_of
+from planner.plan import Plan, estimate
+from planner.traces.comparison.compare import compare_with_traces
+from planner.traces.comparison.devices import device_doubt
+from planner.traces.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of
 from planner.uncertainty.operators import strategy_operators
-from tests.builders_operators import GPU, SENDING, Recording, a_message
+from tests.builders_cluster import a_device
+from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message
+from tests.builders_samples import a_sampled
 
 JOB: dict[str, Any] = {
     "model": "llama3-8b",
@@ -29,7 +42,7 @@ JOB: dict[str, Any] = {
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job with the strategy that was recorded."""
+    """A job with the strategy that was traced."""
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(JOB))
     return path
@@ -85,7 +98,7 @@ class TestParts:
         made.operator("aten::linear", 0, 50, (8, 4), (16, 4))
         found = compare_with_traces(load(job), [made.trace()])
         assert {one.name: one.traced_seconds for one in found.parts}[OTHER] == pytest.approx(50e-9)
-        assert any("1 of 1 recorded operators" in sentence for sentence in found.doubts)
+        assert any("1 of 1 traced operators" in sentence for sentence in found.doubts)
 
     def test_every_operator_of_a_job_has_a_kind(self, job: Path) -> None:
         """Nothing that the cost model knows is in 'other'."""
@@ -113,6 +126,307 @@ class TestParts:
         assert group_of(message, strategy) == group
 
 
+PIPELINE: dict[str, Any] = {
+    "model": {
+        "name": "small",
+        "num_layers": 6,
+        "hidden_size": 4096,
+        "num_heads": 32,
+        "num_kv_heads": 32,
+        "vocab_size": 32000,
+        "ffn_hidden_size": 11008,
+    },
+    "cluster": {
+        "device": "h100-80gb-sxm",
+        "framework": {"base": "torchtitan-0.3", "behaviour": {"kernels": {"fused_projections": True}}},
+    },
+    "training": {"global_batch_size": 4, "sequence_length": 4096, "tokens": 1.0e9},
+    "settings": {"kernels": "eager"},
+}
+"""Every operator of an eager step has sizes that traces know, and is so large that no host is late."""
+
+H100 = Device(name="NVIDIA H100 80GB HBM3", num_processors=132, memory_bytes=85_000_000_000)
+
+
+def a_pipeline(pp: int) -> dict[str, Any]:
+    """A job of so many stages; of six layers four stages have 1, 2, 2 and 1."""
+    strategy = {"pp": pp, "dp": 1, "tp": 1, "mbs": 1, "sharding": "none", "sequence_parallel": False}
+    return PIPELINE | {"cluster": PIPELINE["cluster"] | {"num_devices": pp}, "strategy": strategy}
+
+
+def called_as(size: KernelSize) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """What PyTorch runs for an operator, one behind the other, and the sizes of the inputs."""
+    one = {name: int(value) for name, value in size.sizes.items()}
+    if size.kernel == "matmul":
+        return [("aten::linear", ((one["m"], one["k"]), (one["n"], one["k"])))]
+    if size.kernel == "attention":
+        queries = (one["sequences"], one["heads"], one["queries"], one["qk_head_dim"])
+        keys = (one["sequences"], one["kv_heads"], one["keys"], one["v_head_dim"])
+        return [("aten::scaled_dot_product_attention", (queries, keys, keys, ()))]
+    if size.kernel == "rotary":
+        turned = tuple((one["rows"], heads, one["qk_head_dim"]) for heads in (one["heads"], 1))
+        return [(f"aten::{name}", turned) for name in ("mul", "neg", "cat", "mul", "add")]
+    if size.kernel == "embedding":
+        return [("aten::embedding", ((one["n"], one["width"]), (one["rows"],)))]
+    rows = (one["rows"], one["width"])
+    if size.kernel == "swiglu":
+        return [("aten::silu", (rows,)), ("aten::mul", (rows, rows))]
+    names = {"rms_norm": "rms_norm", "cross_entropy": "cross_entropy_loss", "residual": "add"}
+    return [(f"aten::{names[size.kernel]}", (rows, rows))]
+
+
+def a_stage(plan: Plan, stage: int, layers: int) -> Trace:
+    """
+    One step of a pipeline rank that takes what the planner says of the job's operators.
+
+    Each kernel is an operator in both passes of all micro-batches. Which ones a rank has is written here: so many
+    layers, the embedding in front of all, the head behind them. The update follows; the host's constants are left idle,
+    and the rest of the planner's step is a receive.
+    """
+    facts, found, made = plan.facts, plan.estimate, Recording(rank=stage, devices=(H100,))
+    times = operator_times(facts.cluster.device, "bf16", num_devices=1, cuda_graphs=plan.strategy.cuda_graphs)
+    free = start = number = 0
+    for operator, _ in strategy_operators(facts, plan.strategy):
+        is_end = operator.name in ("embedding", "final_norm", "head", "loss")
+        there = stage == (0 if operator.name == "embedding" else plan.strategy.pp - 1) if is_end else layers
+        seconds = float(times.forward_seconds(operator)) + float(times.backward_seconds(operator))
+        for _ in range(int(there)):
+            size = sampled_size(operator)
+            assert size is not None
+            for name, sizes in called_as(size):
+                made.operator(name, start, 90, *sizes, sequence=start)
+                start += 100
+            number += 1
+            made.kernel("kernel", free, round(1e9 * found.num_microbatches * seconds), call=start - 50, number=number)
+            free += made.rows[-1]["duration"]
+    constants, ranks = facts.cluster.device.constants, stages_of(facts, plan.strategy)
+    update = round(1e9 * update_seconds(facts, plan.strategy.decisions(), ranks)[stage])
+    made.add(Category.ANNOTATION, "Optimizer.step#AdamW.step", start, 100)
+    made.kernel("update", free, update, call=start + 10, number=number + 1)
+    free += update
+    step = round(1e9 * found.step_seconds)
+    idle = round(1e9 * (constants.step_seconds + found.num_microbatches * constants.microbatch_seconds))
+    received = a_message("recv", elements=1000, ranks=(0, 1), peer=0)
+    made.kernel("ncclRecv", free, step - idle - free, on=SENDING, message=received)
+    made.step(0, step)
+    return made.trace()
+
+
+class TestStages:
+    """The planner's side is that of the pipeline ranks that were traced."""
+
+    @pytest.mark.parametrize(
+        ("pp", "ranks"),
+        [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1)), (4, (0,)), (4, (1,)), (4, (3,)), (4, (0, 1, 2, 3)), (4, (1, 3))],
+    )
+    def test_a_step_as_planned_differs_in_nothing(self, pp: int, ranks: tuple[int, ...]) -> None:
+        """First, middle and last stage, alone and together: neither a part nor the step is off."""
+        problem = load(a_pipeline(pp))
+        plan, layers = estimate(problem, {}).plan, {1: [6], 2: [3, 3], 4: [1, 2, 2, 1]}[pp]
+        found = compare_with_traces(problem, [a_stage(plan, one, layers[one]) for one in ranks])
+        step = plan.step_seconds
+        assert found.predicted_seconds == pytest.approx(step, rel=1e-12)
+        assert found.traced_seconds == pytest.approx(step, abs=1e-9)
+        assert {one.name: one.difference_seconds for one in found.parts} == pytest.approx(
+            {one.name: 0.0 for one in found.parts}, abs=1e-6 * step
+        )
+        names = {one.name for one in found.parts}
+        assert ("embedding" in names, "head and loss" in names) == (0 in ranks, pp - 1 in ranks)
+        assert OTHER not in names
+        assert [one.stage for one in found.ranks] == list(ranks)
+
+    def test_ranks_of_a_stage_are_next_to_each_other(self) -> None:
+        """With tp = 2 and pp = 2 ranks 2 and 3 are the last stage."""
+        job = a_pipeline(2) | {"cluster": PIPELINE["cluster"] | {"num_devices": 4}}
+        problem = load(job | {"strategy": job["strategy"] | {"tp": 2}})
+        made = Recording(rank=3, devices=(H100,))
+        made.step(0, 100)
+        assert compare_with_traces(problem, [made.trace()]).ranks[0].stage == 1
+
+    @pytest.mark.parametrize(
+        ("rank", "world_size", "problem"),
+        [
+            (None, None, "does not say of which rank it is"),
+            (3, 4, ""),
+            (4, None, "on none of the job's 2"),
+            (1, 3, "1 of 3"),
+        ],
+    )
+    def test_ranks_without_a_stage(self, rank: int | None, world_size: int | None, problem: str) -> None:
+        """Of a pipeline nobody is taken for the first stage; a job of more replicas has as many stages."""
+        made = Recording()
+        made.step(0, 100)
+        trace = replace(made.trace(), rank=rank, world_size=world_size)
+        if problem:
+            with pytest.raises(SpecError, match=problem):
+                compare_with_traces(load(a_pipeline(2)), [trace])
+        else:
+            found = compare_with_traces(load(a_pipeline(2)), [trace])
+            assert found.ranks[0].stage == 1
+            assert any("has 4 ranks, the strategy 2" in sentence for sentence in found.doubts)
+
+
+class TestIterations:
+    """Which iteration is compared."""
+
+    def test_the_same_on_all_ranks(self) -> None:
+        """Of median mean length: 20, 30 and 40 ns on one rank, 90, 30 and 31 on the other; the last one, 35.5."""
+        traces = []
+        for rank, lengths in enumerate([(20, 30, 40), (90, 30, 31)]):
+            made, start = Recording(rank=rank, devices=(H100,)), 0
+            for number, length in enumerate(lengths):
+                made.step(start, length, number)
+                start += length
+            traces.append(made.trace())
+        found = compare_with_traces(load(a_pipeline(2)), traces)
+        assert [one.iteration for one in found.ranks] == ["ProfilerStep#2", "ProfilerStep#2"]
+        assert found.traced_seconds == pytest.approx(35.5e-9)
+
+    def test_one_in_which_the_file_ends_is_left_out(self, job: Path) -> None:
+        """And said; of several sentences on a file none is lost."""
+        made = Recording(devices=(H100,))
+        made.step(0, 100, 1)
+        made.step(100, 50, 2)
+        cut = replace(made.trace(), whole_until=140, doubts=("The file is broken: ...",))
+        found = compare_with_traces(load(job), [cut])
+        assert found.ranks[0].iteration == "ProfilerStep#1"
+        assert "The file is broken: ..." in found.doubts
+        assert any("ends inside of ProfilerStep#2" in sentence for sentence in found.doubts)
+
+    def test_none_that_takes_time(self, job: Path) -> None:
+        """All events are taken as without duration: nothing is divided by that."""
+        made = Recording()
+        made.step(0, 0)
+        with pytest.raises(SpecError, match="has no iteration that takes any time"):
+            compare_with_traces(load(job), [made.trace()])
+
+    def test_none_that_is_whole(self, job: Path) -> None:
+        """Its only iteration is cut: there is nothing to compare."""
+        made = Recording()
+        made.step(0, 100)
+        with pytest.raises(SpecError, match="ends inside of ProfilerStep#1"):
+            compare_with_traces(load(job), [replace(made.trace(), whole_until=60)])
+
+    def test_a_broken_file_says_up_to_where_it_is_whole(self, job: Path, tmp_path: Path) -> None:
+        """Two steps of 1 ms, the text cut off behind the first operator of the second one."""
+        made = Recording(devices=(H100,))
+        for number in range(2):
+            made.step(1_000_000 * number, 1_000_000, number)
+            made.operator("aten::linear", 1_000_000 * number + 10_000, 500_000, (8, 4), (16, 4))
+        made.operator("aten::add", 1_900_000, 1_000, (8, 4), (8, 4))
+        whole = tmp_path / "whole.json"
+        write_trace(made.trace(), whole)
+        text = whole.read_text()
+        broken = tmp_path / "broken.json"
+        broken.write_text(text[: text.index('"aten::add"')])
+        wrong_check = tmp_path / "check.json.gz"
+        wrong_check.write_bytes(gzip.compress(text.encode())[:-8] + bytes(8))
+        assert read_trace(wrong_check).whole_until is None
+        assert read_trace(whole).whole_until is None
+        assert read_trace(broken).whole_until == 1_010_000
+        assert [one.iteration for one in compare_with_traces(load(job), [read_trace(broken)]).ranks] == [
+            "ProfilerStep#0"
+        ]
+
+
+class TestDoubts:
+    """What the reader has to know."""
+
+    @pytest.mark.parametrize(
+        ("device", "traced", "is_said"),
+        [
+            ("h100-80gb-sxm", H100, False),
+            ("h800", H100, True),
+            (
+                "a100-80gb-sxm",
+                Device(name="NVIDIA A100-SXM4-40GB", num_processors=108, memory_bytes=42_297_524_224),
+                True,
+            ),
+            ("h100-80gb-sxm", Device(name="", num_processors=0, memory_bytes=0), False),
+            ("h100-80gb-sxm", None, True),
+        ],
+    )
+    def test_another_device(self, device: str, traced: Device | None, is_said: bool) -> None:
+        """By names, processors and memory; a trace of a thread is of no GPU."""
+        made = Recording(devices=(traced,) if traced else ())
+        made.step(0, 100)
+        if traced:
+            made.kernel("gemm", 10, 20)
+        found = compare_with_traces(load(JOB | {"cluster": {"device": device, "num_devices": 8}}), [made.trace()])
+        assert any("The device differs" in sentence for sentence in found.doubts) == is_said
+
+    def test_host_processors_against_a_gpu(self) -> None:
+        """A device learned from samples of a thread is none that kernels ran on."""
+        samples = replace(a_sampled(), machine="host processors, profiler trace")
+        plain = a_device(name="core", memory_bytes=85e9)
+        device = replace(plain, calibration=replace(plain.calibration, samples=samples))
+        made, thread = Recording(devices=(H100,)), Recording()
+        made.kernel("gemm", 10, 20)
+        thread.operator("aten::add", 10, 20)
+        assert "the job is of core" in device_doubt([made.trace()], device)
+        assert device_doubt([thread.trace()], device) == ""
+
+    def test_routed_rows_are_no_other_job(self) -> None:
+        """A router sends 32,000 rows where the planner deals 32,768: nobody is asked whether it is the same job."""
+        job = {
+            "model": {"base": "qwen3-30b-a3b", "num_layers": 4},
+            "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+            "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1.0e9},
+            "strategy": {"dp": 8, "ep": 8, "mbs": 1},
+        }
+        made = Recording(devices=(H100,))
+        made.step(0, 1000)
+        made.operator("aten::_grouped_mm", 10, 100, (32000, 2048), (16, 2048, 1536))
+        found = compare_with_traces(load(job), [made.trace()])
+        assert any("1 of 1 traced operators are of experts" in sentence for sentence in found.doubts)
+        assert not any("same job" in sentence for sentence in found.doubts)
+
+    def test_another_number_of_layers(self, job: Path) -> None:
+        """Three named layers in one pass are not 32 in each of two micro-batches."""
+        made = Recording()
+        made.step(0, 1000)
+        made.add(Category.ANNOTATION, "forward", 10, 400)
+        for number in range(3):
+            made.add(Category.ANNOTATION, f"layer {number}", 20 + 100 * number, 90)
+            made.operator("aten::linear", 25 + 100 * number, 80, (8, 4), (16, 4))
+        found = compare_with_traces(load(job), [made.trace()])
+        assert any("shows 3 x 1 layers" in sentence and "has 32 x 2" in sentence for sentence in found.doubts)
+
+    def test_sentences_of_one_rank_say_so(self) -> None:
+        """Others lack it."""
+        traces = []
+        for rank, doubts in enumerate([(), ("3 events were taken as without duration.",)]):
+            made = Recording(rank=rank, devices=(H100,))
+            made.step(0, 100)
+            traces.append(replace(made.trace(), doubts=doubts))
+        found = compare_with_traces(load(a_pipeline(2)), traces)
+        assert "Rank 1: 3 events were taken as without duration." in found.doubts
+
+
+class TestThreads:
+    """Where threads compute."""
+
+    def test_gradients_are_added_up_beside_the_update(self, job: Path) -> None:
+        """The planner's line of the optimizer has both: 30 ns of autograd's node, 20 of the update."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator(f"{NODE}torch::autograd::AccumulateGrad", 10, 30)
+        made.operator("aten::add_", 20, 10, (8, 4), (8, 4))
+        made.operator("aten::_fused_adamw_", 50, 20)
+        parts = {one.name: one.traced_seconds for one in compare_with_traces(load(job), [made.trace()]).parts}
+        assert parts[OPTIMIZER] == pytest.approx(50e-9)
+
+    def test_operators_that_send_are_communication(self) -> None:
+        """What a thread hands to its library, 15 ns, is of the pipeline, not of what nobody knows."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("c10d::send", 10, 15)
+        found = compare_with_traces(load(a_pipeline(2)), [made.trace()])
+        parts = {one.name: one.traced_seconds for one in found.parts}
+        assert parts["pp communication and bubble"] == pytest.approx(15e-9)
+        assert OTHER not in parts
+
+
 class TestCommand:
     """``planner trace compare``."""
 
@@ -122,7 +436,8 @@ class TestCommand:
         write_trace(a_trace(), path)
         assert main(["trace", "compare", str(job), str(path)]) == 0
         text = capsys.readouterr().out
-        assert "Where they differ most: " in text
+        assert "They differ most in " in text
+        assert "0; both columns are of it" in text
         assert OPTIMIZER in text
         assert main(["trace", "compare", str(job), str(path), "--format", "json"]) == 0
         document = json.loads(capsys.readouterr().out)

@@ -48,9 +48,10 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
         columns.add(events)
     if not len(columns):
         raise no_events(where, document, columns, text)
-    lost = losses(document, columns, text)
-    trace = assembled(columns, described(document.top), where)
-    return replace(trace, doubts=(*lost, *doubts(trace)))
+    lost, about, last = losses(document, columns, text), described(document.top), columns.start[-1]
+    trace = assembled(columns, about, where)
+    until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
+    return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))
 
 
 def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:

@@ -1,4 +1,4 @@
-"""``planner trace compare``: the planner's step of a job beside the recorded one."""
+"""``planner trace compare``: the planner's step of a job beside the traced one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ from pathlib import Path
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, progress, write
 
+EXIT_CODES = """exit codes:
+  0  both steps were laid side by side
+  2  wrong input: no strategy, no whole iteration, a rank that is on no stage of the job
+"""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     describe(
         parser,
-        "Lays the step that the planner computes for a job beside the recorded one, part by part: computation by kind "
-        "of operator, communication by group of ranks, host and idle. The parts of each sum to its step.",
+        "Lays the step that the planner computes for a job beside the traced one, part by part: computation by kind of "
+        "operator, communication by group of ranks, host and idle. Both are means over the ranks that traces are given "
+        "of, the planner's of the pipeline stages of these ranks. The parts of each sum to its step.",
+        EXIT_CODES,
     )
-    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file, with the strategy that was recorded")
-    parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of its ranks")
+    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file, with the strategy that was traced")
+    parser.add_argument(
+        "traces",
+        metavar="TRACE",
+        type=Path,
+        nargs="+",
+        help="traces of its ranks: of a pipeline one rank of each stage, or those that matter",
+    )
     add_output(parser, TEXT_FORMATS)
 
 
@@ -27,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from costmodel.traces.reading import read_traces
         from planner.jobs.problem import load
-        from planner.traces.compare import compare_with_traces
-        from planner.traces.compared import compared_json, compared_text
+        from planner.traces.comparison.compare import compare_with_traces
+        from planner.traces.comparison.text import compared_json, compared_text
 
         found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
     text = compared_json(found) if arguments.format == "json" else compared_text(found)

@@ -1,0 +1,1 @@
+"""The planner's step of a job beside the traced one."""

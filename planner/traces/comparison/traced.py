@@ -1,0 +1,194 @@
+"""One rank's traced step by its parts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.operators.sampled_source import sampled_size
+from costmodel.operators.work import Operator
+from costmodel.strategy import Strategy
+from costmodel.traces.events import UNKNOWN, Category, Message, Trace
+from costmodel.traces.iterations import Iteration, named
+from costmodel.traces.operators import TracedPass, traced_operators
+from costmodel.traces.operators.shares import Shares, shares
+from costmodel.traces.structure import Phase, parts
+from costmodel.traces.structure.nesting import launched_by, nesting
+from planner.traces.comparison.kinds import (
+    COPIES,
+    EXPERTS,
+    IDLE,
+    MODEL_PARTS,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    group_of,
+    kind_of,
+)
+
+Size = tuple[str, tuple[tuple[str, int], ...]]
+"""A sampled operator and its sizes."""
+
+ADDS_GRADIENTS = "AccumulateGrad"
+"""What the name of autograd's node contains that adds a micro-batch's gradient to those of the ones before."""
+
+COLLECTIVES = "c10d::"
+"""How the names of operators begin that send."""
+
+ROUTED = ("m", "rows", "batch")
+"""Sizes of an expert's operators that the router decides: rows, and how many experts have any."""
+
+OPERATIONS: Mapping[str, str] = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "send": "send",
+    "recv": "recv",
+}
+"""Messages by how the names of such operators go on."""
+
+
+def names_by_size(operators: Iterable[tuple[Operator, float]]) -> dict[Size, list[str]]:
+    """Parts of a step by the sizes of their operators, as often as a rank's layers have them."""
+    found: dict[Size, list[str]] = defaultdict(list)
+    for operator, count in operators:
+        size = sampled_size(operator)
+        if size is not None and all(value is not None for value in size.sizes.values()):
+            whole = {name: round(float(value)) for name, value in size.sizes.items()}
+            found[_size(size.kernel, whole)] += [kind_of(operator.name)] * max(1, round(count))
+    return found
+
+
+def _size(kernel: str, sizes: Mapping[str, int]) -> Size:
+    return kernel, tuple(sorted(sizes.items()))
+
+
+class TracedParts:
+    """
+    What one rank spent an iteration on, in nanoseconds.
+
+    Attributes
+    ----------
+    exposed, hidden
+        As :class:`planner.traces.comparison.planned.PlannedParts` has them.
+    summary
+        What the trace is made of.
+
+    Parameters
+    ----------
+    trace, iteration
+        Of one rank.
+    names
+        What the sizes of its operators say, those of its own pipeline stage first.
+    strategy
+        Of the job.
+    """
+
+    def __init__(
+        self, trace: Trace, iteration: Iteration, names: Sequence[Mapping[Size, list[str]]], strategy: Strategy
+    ) -> None:
+        self.exposed: dict[str, float] = defaultdict(float)
+        self.hidden: dict[str, float] = defaultdict(float)
+        self._trace, self._names, self._strategy = trace, names, strategy
+        self._operators, of = traced_operators(trace), parts(trace)
+        self.summary, self._phase = of.summary, of.phase
+        self._kinds = self._kind_of_operators()
+        self._adds = self._adds_gradients()
+        self._add(shares(trace, iteration))
+
+    def doubts(self) -> Iterator[str]:
+        """Sentences on what was assumed, and on what the job's sizes do not explain."""
+        yield from (*self.summary.doubts, *self._operators.doubts)
+        operators = self._operators.operators
+        if not operators:
+            yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."
+            return
+        unknown = [one for one, kind in zip(operators, self._kinds, strict=True) if kind == OTHER]
+        experts = {_without_rows(*size) for size, kinds in self._all_names() if EXPERTS in kinds}
+        routed = sum(_without_rows(*_size(one.operator, one.sizes)) in experts for one in unknown)
+        if routed:
+            yield (
+                f"{routed} of {len(operators)} traced operators are of experts, with other numbers of rows than the "
+                "planner has, which deals tokens evenly: the router decides them anew in each step. They are in "
+                "'other'."
+            )
+        if len(unknown) > routed:
+            yield (
+                f"{len(unknown) - routed} of {len(operators)} traced operators have sizes that no operator of the job "
+                "has: they are in 'other'. Is it the same job and strategy?"
+            )
+
+    def _all_names(self) -> Iterator[tuple[Size, list[str]]]:
+        for names in self._names:
+            yield from names.items()
+
+    def _kind_of_operators(self) -> list[str]:
+        """The part that each traced operator belongs to; several of the same size take turns."""
+        turn: dict[tuple[Size, str], int] = defaultdict(int)
+        return [self._kind(one, turn) for one in self._operators.operators]
+
+    def _kind(self, one: TracedPass, turn: dict[tuple[Size, str], int]) -> str:
+        if one.operator == "adam":
+            return OPTIMIZER
+        size = _size(one.operator, one.sizes)
+        kinds = next((names[size] for names in self._names if size in names), None)
+        if not kinds:
+            return OTHER
+        place = turn[size, one.of_pass]
+        turn[size, one.of_pass] += 1
+        return kinds[place % len(kinds)]
+
+    def _add(self, found: Shares) -> None:
+        for row, exposed, hidden in zip(
+            found.rows.tolist(), found.exposed.tolist(), found.hidden.tolist(), strict=True
+        ):
+            if exposed or hidden:
+                part = self._part_of(row)
+                self.exposed[part] += exposed
+                if self._trace.events.message[row] != UNKNOWN:
+                    self.hidden[part] += hidden
+        self.exposed[IDLE] += found.idle
+
+    def _part_of(self, row: int) -> str:
+        events, owner = self._trace.events, int(self._operators.owner[row])
+        message = self._message(row)
+        if message is not None:
+            group = group_of(message, self._strategy)
+            return MODEL_PARTS[group] if group else OTHER
+        if events.category[row] == Category.COPY and "DtoD" not in self._trace.name_of(row):
+            return COPIES
+        if self._phase[row] == Phase.RECOMPUTE:
+            return RECOMPUTE
+        if self._phase[row] == Phase.OPTIMIZER or self._adds[row]:
+            return OPTIMIZER
+        return self._kinds[owner] if owner != UNKNOWN else OTHER
+
+    def _message(self, row: int) -> Message | None:
+        """What an event sends: of an operator that hands it to a library no more than how."""
+        place = int(self._trace.events.message[row])
+        if place != UNKNOWN:
+            return self._trace.messages[place]
+        name = self._trace.name_of(row)
+        if not name.startswith(COLLECTIVES):
+            return None
+        called = name.removeprefix(COLLECTIVES)
+        return next((Message(operation=one) for said, one in OPERATIONS.items() if called.startswith(said)), None)
+
+    def _adds_gradients(self) -> NDArray[np.bool_]:
+        """Which events add up gradients of micro-batches: autograd's nodes of that, and all in them."""
+        own = np.where(named(self._trace, re.compile(ADDS_GRADIENTS)), 1, UNKNOWN)
+        adds = nesting(self._trace).handed_down(own, unknown=UNKNOWN) != UNKNOWN
+        launched = launched_by(self._trace)
+        return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))
+
+
+def _without_rows(kernel: str, sizes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Sizes of an operator that no router decides; of the kernel only whether it multiplies."""
+    kept = tuple((name, value) for name, value in sizes if name not in ROUTED)
+    return (("multiplies", int(kernel in MATMULS)), *kept)

@@ -367,7 +367,7 @@ class TestDoubts:
         assert device_doubt([thread.trace()], device) == ""
 
     def test_routed_rows_are_no_other_job(self) -> None:
-        """A router sends 32,000 rows where the planner deals 32,768: nobody is asked whether it is the same job."""
+        """A router sends 32,000 rows where the planner deals 32,768: their kernel is the experts' all the same."""
         job = {
             "model": {"base": "qwen3-30b-a3b", "num_layers": 4},
             "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
@@ -377,8 +377,11 @@ class TestDoubts:
         made = Recording(devices=(H100,))
         made.step(0, 1000)
         made.operator("aten::_grouped_mm", 10, 100, (32000, 2048), (16, 2048, 1536))
+        made.kernel("gemm", 20, 70, call=15, number=1)
         found = compare_with_traces(load(job), [made.trace()])
-        assert any("1 of 1 traced operators are of experts" in sentence for sentence in found.doubts)
+        traced = {one.name: one.traced_seconds for one in found.parts}
+        assert traced["experts"] == pytest.approx(70e-9)
+        assert any("1 of 1 traced operators are taken for experts'" in sentence for sentence in found.doubts)
         assert not any("same job" in sentence for sentence in found.doubts)
 
     def test_another_number_of_layers(self, job: Path) -> None:

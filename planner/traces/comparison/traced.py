@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.sampled_shapes import MATMULS
 from costmodel.operators.sampled_source import sampled_size
 from costmodel.operators.work import Operator
 from costmodel.strategy import Strategy
@@ -30,6 +29,7 @@ from planner.traces.comparison.kinds import (
     group_of,
     kind_of,
 )
+from planner.traces.routed import without_rows
 
 Size = tuple[str, tuple[tuple[str, int], ...]]
 """A sampled operator and its sizes."""
@@ -39,9 +39,6 @@ ADDS_GRADIENTS = "AccumulateGrad"
 
 COLLECTIVES = "c10d::"
 """How the names of operators begin that send."""
-
-ROUTED = ("m", "rows", "batch")
-"""Sizes of an expert's operators that the router decides: rows, and how many experts have any."""
 
 OPERATIONS: Mapping[str, str] = {
     "allreduce": "all_reduce",
@@ -96,8 +93,11 @@ class TracedParts:
         self.exposed: dict[str, float] = defaultdict(float)
         self.hidden: dict[str, float] = defaultdict(float)
         self._trace, self._names, self._strategy = trace, names, strategy
-        self._operators, of = traced_operators(trace), parts(trace)
-        self.summary, self._phase = of.summary, of.phase
+        self._operators, structure = traced_operators(trace), parts(trace)
+        self.summary, self._phase = structure.summary, structure.phase
+        self._experts = {
+            without_rows(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
+        }
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
         self._add(shares(trace, iteration))
@@ -109,24 +109,17 @@ class TracedParts:
         if not operators:
             yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."
             return
-        unknown = [one for one, kind in zip(operators, self._kinds, strict=True) if kind == OTHER]
-        experts = {_without_rows(*size) for size, kinds in self._all_names() if EXPERTS in kinds}
-        routed = sum(_without_rows(*_size(one.operator, one.sizes)) in experts for one in unknown)
+        routed = sum(self._exact(one) is None and self._is_routed(one) for one in operators)
         if routed:
             yield (
-                f"{routed} of {len(operators)} traced operators are of experts, with other numbers of rows than the "
-                "planner has, which deals tokens evenly: the router decides them anew in each step. They are in "
-                "'other'."
+                f"{routed} of {len(operators)} traced operators are taken for experts' by all of their sizes but the "
+                "rows: the router decides these anew in each step, the planner deals tokens evenly."
             )
-        if len(unknown) > routed:
+        if unknown := self._kinds.count(OTHER):
             yield (
-                f"{len(unknown) - routed} of {len(operators)} traced operators have sizes that no operator of the job "
-                "has: they are in 'other'. Is it the same job and strategy?"
+                f"{unknown} of {len(operators)} traced operators have sizes that no operator of the job has: they are "
+                "in 'other'. Is it the same job and strategy?"
             )
-
-    def _all_names(self) -> Iterator[tuple[Size, list[str]]]:
-        for names in self._names:
-            yield from names.items()
 
     def _kind_of_operators(self) -> list[str]:
         """The part that each traced operator belongs to; several of the same size take turns."""
@@ -136,13 +129,20 @@ class TracedParts:
     def _kind(self, one: TracedPass, turn: dict[tuple[Size, str], int]) -> str:
         if one.operator == "adam":
             return OPTIMIZER
-        size = _size(one.operator, one.sizes)
-        kinds = next((names[size] for names in self._names if size in names), None)
+        kinds = self._exact(one)
         if not kinds:
-            return OTHER
+            return EXPERTS if self._is_routed(one) else OTHER
+        size = _size(one.operator, one.sizes)
         place = turn[size, one.of_pass]
         turn[size, one.of_pass] += 1
         return kinds[place % len(kinds)]
+
+    def _exact(self, one: TracedPass) -> list[str] | None:
+        size = _size(one.operator, one.sizes)
+        return next((names[size] for names in self._names if size in names), None)
+
+    def _is_routed(self, one: TracedPass) -> bool:
+        return without_rows(one.operator, one.sizes) in self._experts
 
     def _add(self, found: Shares) -> None:
         for row, exposed, hidden in zip(
@@ -186,9 +186,3 @@ class TracedParts:
         adds = nesting(self._trace).handed_down(own, unknown=UNKNOWN) != UNKNOWN
         launched = launched_by(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))
-
-
-def _without_rows(kernel: str, sizes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Sizes of an operator that no router decides; of the kernel only whether it multiplies."""
-    kept = tuple((name, value) for name, value in sizes if name not in ROUTED)
-    return (("multiplies", int(kernel in MATMULS)), *kept)

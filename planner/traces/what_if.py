@@ -7,21 +7,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
-from costmodel.network.collectives import collective_seconds
-from costmodel.network.groups import dense_data_group
+from costmodel.network.collectives import COLLECTIVES
 from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
-from costmodel.step.p2p import p2p_seconds
 from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, faster, rebuilt, without_launches, without_overlap
-from costmodel.traces.events import Message
-from costmodel.traces.reading.communication import element_bytes
+from costmodel.traces.change import (
+    Layout,
+    faster,
+    rebuilt,
+    tensor_parallel_tasks,
+    with_tensor_parallel,
+    without_launches,
+    without_overlap,
+    without_tasks,
+)
+from costmodel.traces.events import UNKNOWN, Message
 from costmodel.traces.replay import Replayed, measured, replay
-from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
-from costmodel.traces.structure import parts
+from costmodel.traces.shapes import HIDDEN, Sizes, message_factors, retimed, sizes_of
+from costmodel.traces.structure import Parts, parts
+from planner.traces.what_if_network import NS, PlannedNetwork, tensor_parallel_messages
 
 if TYPE_CHECKING:
     from costmodel.facts.model import Model
@@ -34,10 +42,8 @@ if TYPE_CHECKING:
 OWN_CHANGES = ("layers", "microbatches")
 """Changes that need no job; all others are entries or decisions of one."""
 
-USUAL_BYTES = 2
-"""Bytes of an element of a message whose type was not recorded."""
-
-NS = 1e-9
+REPLAY_ERROR = 0.01
+"""How far the replay of the unchanged step may be from the recorded one until that is said."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +84,7 @@ class WhatIf:
     layouts
         Layout as it was recorded and as it is wanted; None where it stays.
     doubts
-        Sentences on what was guessed or is not known.
+        Sentences on what the traces lack, how far the unchanged step's replay is off, what was guessed.
     graph, times
         The changed graph and its replay.
     """
@@ -92,43 +98,6 @@ class WhatIf:
     doubts: tuple[str, ...]
     graph: ExecutionGraph
     times: Replayed
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedNetwork:
-    """
-    Times of messages by the planner's network model.
-
-    Parameters
-    ----------
-    facts, strategy
-        The job whose messages they are.
-    """
-
-    facts: Facts
-    strategy: Strategy
-
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """As :class:`costmodel.traces.change.Network` has it."""
-        one, facts = self.strategy, self.facts
-        if purpose == "pp":
-            hop = p2p_seconds(
-                facts.model,
-                facts.cluster,
-                facts.workload,
-                tp=one.tp,
-                cp=one.cp,
-                pp=max(2, one.pp),
-                dp=one.dp,
-                mbs=one.mbs,
-                sequence_parallel=one.sequence_parallel,
-            )
-            return round(float(hop) / NS)
-        group = dense_data_group(tp=one.tp, cp=one.cp, dp=ranks / one.cp)
-        nbytes = max(message.elements_in, message.elements_out) * (element_bytes(message.dtype) or USUAL_BYTES)
-        kind = message.operation or "all_reduce"
-        seconds = collective_seconds(facts.cluster, "dp", kind, nbytes=nbytes, ranks=ranks, stride=group.stride)
-        return round(float(seconds) / NS)
 
 
 def what_if(
@@ -166,7 +135,7 @@ def what_if(
     changed = graph
     doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
     if jobs is not None:
-        changed = _retimed(changed, jobs, doubts)
+        changed = _retimed(changed, found, jobs, doubts)
     if layouts is not None and layouts[0] != layouts[1]:
         changed = _rebuilt(changed, found, layouts, jobs)
     for pattern, factor in change.faster:
@@ -176,6 +145,7 @@ def what_if(
     if not change.overlap:
         changed = without_overlap(changed)
     times = replay(changed)
+    of_reading = [doubt for trace in traces for doubt in trace.doubts]
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
@@ -183,10 +153,22 @@ def what_if(
         before=breakdowns(graph, base),
         after=breakdowns(changed, times),
         layouts=layouts,
-        doubts=tuple(dict.fromkeys([*changed.doubts, *doubts])),
+        doubts=tuple(dict.fromkeys([*of_reading, *_of_replay(traced, base.iteration), *changed.doubts, *doubts])),
         graph=changed,
         times=times,
     )
+
+
+def _of_replay(traced: int, replayed: int) -> list[str]:
+    """What the replay of the unchanged step says of the changed one."""
+    error = replayed / traced - 1
+    if abs(error) < REPLAY_ERROR:
+        return []
+    return [
+        f"The replay of the unchanged step is {error:+.1%} off what was recorded: something holds the step up that is "
+        "not in the graph, or the other way round. The changed step is multiplied by recorded over replayed, and is no "
+        "surer than that."
+    ]
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
@@ -281,19 +263,66 @@ class _NoNetwork:
         )
 
 
-def _retimed(graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]) -> ExecutionGraph:
+def _retimed(
+    graph: ExecutionGraph, found: Sequence[Parts], jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]
+) -> ExecutionGraph:
     """The graph with what its operators and messages take at the wanted sizes."""
     old, new = (each.plan for each in jobs)
     before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
     if same_shapes(before, after):
         return graph
-    found = retimed(graph, before, after, samples=_samples(new.facts))
-    doubts.extend(found.doubts)
+    timed = retimed(graph, before, after, samples=_samples(new.facts))
+    doubts.extend(timed.doubts)
     weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
     weights *= old.strategy.tp / new.strategy.tp
     factors = message_factors(graph, before, after, weights=weights)
-    duration = np.where(factors != 1, np.rint(found.duration * factors), found.duration).astype(np.int64)
-    return replace(graph, tasks=replace(graph.tasks, duration=duration))
+    split = np.zeros(len(graph.tasks), dtype=bool)
+    if before.tp != after.tp and before.tp > 1:
+        elements = before.tokens * before.widths[HIDDEN]
+        split = tensor_parallel_tasks(graph, found, tp=before.tp, elements=elements)
+        factors = np.where(split, _tensor_parallel_factors(graph, jobs, (before, after)), factors)
+    duration = np.where(factors != 1, np.rint(timed.duration * factors), timed.duration).astype(np.int64)
+    changed = replace(graph, tasks=replace(graph.tasks, duration=duration))
+    if before.tp == after.tp:
+        return changed
+    if after.tp == 1:
+        return without_tasks(changed, split)
+    doubts.append(
+        f"What {after.tp} tensor-parallel ranks send takes what the network model says"
+        + (", as a ratio to what it says of the recorded ones." if before.tp > 1 else "; its launches take no time.")
+    )
+    if before.tp > 1:
+        return changed
+    network = PlannedNetwork(new.facts, new.strategy)
+    wanted = tensor_parallel_messages(new.facts, new.strategy)
+    return with_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
+
+
+def _tensor_parallel_factors(
+    graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], sizes: tuple[Sizes, Sizes]
+) -> NDArray[np.float64]:
+    """Times after over before of every task if it were a collective of the tensor-parallel ranks."""
+    old, new = (PlannedNetwork(each.plan.facts, each.plan.strategy) for each in jobs)
+    before, after = sizes
+    tokens, widths = after.tokens / before.tokens, after.widths[HIDDEN] / before.widths[HIDDEN]
+
+    def factor(message: Message) -> float:
+        elements = max(message.elements_in, message.elements_out)
+        if not elements:
+            return 1.0
+        is_wide = elements % (before.tokens * before.widths[HIDDEN]) == 0
+        nbytes = tokens * widths if is_wide else tokens if elements % before.tokens == 0 else 1.0
+        one = replace(message, num_ranks=0)
+        return new.of_tensor_parallel(one, factor=nbytes) / max(old.of_tensor_parallel(one), 1.0)
+
+    known = graph.tasks.message != UNKNOWN
+    by_message = np.array([*(factor(one) if _is_collective(one) else 1.0 for one in graph.messages), 1.0])
+    found: NDArray[np.float64] = np.where(known, by_message[graph.tasks.message], 1.0)
+    return found
+
+
+def _is_collective(message: Message) -> bool:
+    return message.operation in COLLECTIVES
 
 
 def _samples(facts: Facts) -> SampledPasses | None:

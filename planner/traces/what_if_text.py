@@ -46,7 +46,7 @@ def _sections(found: WhatIf) -> Iterator[Section]:
     yield _table("Recorded step, replayed", "rank", found.before)
     yield _table("Changed step", "stage" if found.layouts else "rank", found.after)
     if found.doubts:
-        yield Section(title="What is guessed", rows=numbered(found.doubts))
+        yield Section(title="What is missing or guessed", rows=numbered(found.doubts))
 
 
 def _table(title: str, rank: str, parts: Mapping[int, Breakdown]) -> Section:

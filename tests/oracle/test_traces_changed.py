@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.traces.changed import CALLS, RingNetwork, layout_of
@@ -9,10 +11,20 @@ from benchmarks.traces.synthetic import Made, Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, faster, rebuilt, without_launches, without_overlap
+from costmodel.traces.change import (
+    Layout,
+    faster,
+    rebuilt,
+    tensor_parallel_tasks,
+    with_tensor_parallel,
+    without_launches,
+    without_overlap,
+    without_tasks,
+)
+from costmodel.traces.events import Message
 from costmodel.traces.graph import ExecutionGraph, Kind
 from costmodel.traces.replay import measured, replay
-from costmodel.traces.structure import parts
+from costmodel.traces.structure import Phase, Role, parts
 
 DURATIONS = SteadyDurations(seed=4, calls=CALLS)
 
@@ -67,6 +79,67 @@ class TestLayouts:
         assert names.count("matmul_qkv_forward") == 16 * 4
         assert names.count("embedding_embedding_forward") == 4
         assert len(found.tasks) > 1.8 * len(graph.tasks)
+
+
+class TestTensorParallel:
+    """Collectives of the ranks that layers are split over; kernels take as long on any number of them."""
+
+    ELEMENTS = 1024 * 2048
+
+    @pytest.mark.parametrize("layout", [{}, {"dp": 2}, {"pp": 2}], ids=str)
+    @pytest.mark.parametrize("said", ["all", "ranks", "number"])
+    def test_without_them_it_is_the_step_of_one_rank(self, layout, said):
+        """Whatever of the group is recorded: its description, its ranks, or how many they are."""
+        one = made(tp=2, **layout)
+        first = [replace(trace, messages=tuple(_said(each, said) for each in trace.messages)) for trace in one.traces]
+        stages = [trace for trace in first if trace.rank in range(0, 2 * layout.get("pp", 1) * layout.get("dp", 1), 2)]
+        graph, found = execution_graph(stages), [parts(trace) for trace in stages]
+
+        split = tensor_parallel_tasks(graph, found, tp=2, elements=self.ELEMENTS)
+
+        wanted = measured(execution_graph(made(**layout).traces))
+        assert replay(without_tasks(graph, split)).iteration == wanted.iteration
+
+    def test_with_them_it_is_the_step_of_two(self):
+        """Two sums in each layer of each pass, wherever in the layer they are."""
+        one = made()
+        graph, found = execution_graph(one.traces), [parts(trace) for trace in one.traces]
+        message = Message(operation="all_reduce", elements_in=self.ELEMENTS, elements_out=self.ELEMENTS, num_ranks=2)
+        wanted = {(phase, Role.LAYER): [message, message] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+
+        changed = with_tensor_parallel(
+            graph, found, wanted, lambda each: RingNetwork(DURATIONS).nanoseconds(each, purpose="dp", ranks=2)
+        )
+
+        assert replay(changed).iteration == measured(execution_graph(made(tp=2).traces[:1])).iteration
+
+    def test_added_ones_are_copied_with_their_layers(self):
+        """Twice the layers have twice as many."""
+        one = made()
+        graph, found = execution_graph(one.traces), [parts(trace) for trace in one.traces]
+        message = Message(operation="all_reduce", elements_in=8, elements_out=8, num_ranks=2)
+        changed = with_tensor_parallel(graph, found, {(Phase.FORWARD, Role.LAYER): [message]}, lambda _: 1000)
+
+        twice = rebuilt(changed, found, layout_of(one), Layout(num_layers=16, num_microbatches=4), network=None)
+
+        assert (changed.tasks.kind == Kind.COMMUNICATION).sum() == 8 * 4
+        assert (twice.tasks.kind == Kind.COMMUNICATION).sum() == 16 * 4
+
+    def test_collectives_that_do_not_say_whose_they_are(self):
+        """Their names alone do not tell replicas from tensor-parallel ranks."""
+        trace = made(tp=2).traces[0]
+        trace = replace(trace, messages=tuple(Message(operation=each.operation) for each in trace.messages))
+
+        with pytest.raises(SpecError, match="do not say whose ranks"):
+            tensor_parallel_tasks(execution_graph([trace]), [parts(trace)], tp=2, elements=self.ELEMENTS)
+
+
+def _said(message: Message, what: str) -> Message:
+    """A message of which only a part was recorded."""
+    if what == "all" or not message.description.startswith("TP"):
+        return message
+    ranks = message.ranks if what == "ranks" else ()
+    return replace(message, description="", group=str(message.ranks[0]), ranks=ranks)
 
 
 class TestRefusals:

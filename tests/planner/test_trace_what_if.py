@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -9,8 +10,13 @@ import pytest
 from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
+from costmodel.traces.events import Category, Message
 from costmodel.traces.writing import write_trace
 from planner.cli import main
+from planner.traces.what_if import Change, what_if
+from planner.traces.what_if_jobs import changed_jobs
+from planner.traces.what_if_network import PlannedNetwork
+from tests.builders_operators import GPU, Recording
 
 JOB = """
 model: {num_layers: 4, hidden_size: 1024, num_heads: 8, ffn_hidden_size: 4096, vocab_size: 32768}
@@ -26,6 +32,16 @@ def trace(tmp_path_factory):
     durations = SteadyDurations(seed=4, calls=CALLS)
     recipe = Recipe(duration=durations, num_layers=4, num_microbatches=4, annotations=True, operators=True, num_steps=1)
     path = tmp_path_factory.mktemp("traces") / "rank0.json.gz"
+    write_trace(make(recipe).traces[0], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def split_trace(tmp_path_factory):
+    """The first of two tensor-parallel ranks."""
+    durations = SteadyDurations(seed=4, calls=CALLS)
+    recipe = Recipe(duration=durations, num_microbatches=4, tp=2, annotations=True, operators=True, num_steps=1)
+    path = tmp_path_factory.mktemp("traces") / "split0.json.gz"
     write_trace(make(recipe).traces[0], path)
     return path
 
@@ -71,6 +87,82 @@ class TestAnswers:
         assert "4 layers, pp 1, dp 1, 4 micro-batches; changed: 2 layers, pp 1, dp 1, 4 micro-batches" in out
 
 
+def write_job(folder, **strategy: object):
+    """The job as a file."""
+    path = folder / "job.yaml"
+    given = {"tp": 1, "cp": 1, "pp": 1, "dp": 1, "ep": 1, "mbs": 1, "vpp": 1, "sequence_parallel": False, **strategy}
+    path.write_text(JOB.replace("strategy: {tp: 1, cp: 1, pp: 2, dp: 1, ep: 1, mbs: 1, vpp: 1}", f"strategy: {given}"))
+    return path
+
+
+class TestTensorParallel:
+    """Ranks that layers are split over, by the job."""
+
+    def test_one_rank_reduces_nothing(self, split_trace, tmp_path, capsys):
+        """What two sum in each layer is gone."""
+        found = answer(capsys, split_trace, "--job", write_job(tmp_path, tp=2), "tp=1")
+
+        assert found["before"]["0"]["communication"] > 1_000_000
+        assert found["after"]["0"]["communication"] == 0
+
+    def test_two_ranks_sum_twice_in_each_layer_and_pass(self, trace, tmp_path, capsys):
+        """Four layers, four micro-batches, two passes: 64 sums; one more behind the embedding, one before the head."""
+        found = answer(capsys, trace, "--job", write_job(tmp_path), "tp=2", "sequence_parallel=false")
+
+        planned = PlannedNetwork(*job_of(tmp_path / "job.yaml", ["tp=2", "sequence_parallel=false"]))
+        one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
+        sums = found["after"]["0"]["communication"] / planned.of_tensor_parallel(one)
+        assert sums == pytest.approx((2 * 4 * 2 + 2) * 4, rel=1e-4)
+
+    def test_four_ranks_take_what_the_network_says_of_four(self, split_trace, tmp_path, capsys):
+        """By its ratio to what it says of two; an all-reduce's bytes are the same."""
+        job = write_job(tmp_path, tp=2)
+        found = answer(capsys, split_trace, "--job", job, "tp=4")
+
+        one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
+        two, four = (PlannedNetwork(*job_of(job, given)).of_tensor_parallel(one) for given in ([], ["tp=4"]))
+        ratio = found["after"]["0"]["communication"] / found["before"]["0"]["communication"]
+        assert ratio == pytest.approx(four / two, rel=1e-4)
+        assert any("network model" in doubt for doubt in found["doubts"])
+
+
+def job_of(path, assignments):
+    """Facts and strategy of a job with some decisions."""
+    plan = changed_jobs(path, assignments)[1].plan
+    return plan.facts, plan.strategy
+
+
+class TestDoubts:
+    """What traces lack and how far their replay is off is said, as by the other commands."""
+
+    def test_of_the_file(self, trace, tmp_path, capsys):
+        """It ends early."""
+        text = gzip.decompress(trace.read_bytes())
+        broken = tmp_path / "broken.json"
+        broken.write_bytes(text[: len(text) * 9 // 10])
+
+        found = answer(capsys, broken)
+
+        assert any(doubt.startswith("The file is broken") for doubt in found["doubts"])
+
+    def test_of_ranks_without_a_trace(self, split_trace, capsys):
+        """One of two was read."""
+        assert any("1 of 2 ranks" in doubt for doubt in answer(capsys, split_trace)["doubts"])
+
+    def test_of_the_replay(self):
+        """A kernel that begins 500 ns late for no reason is replayed earlier: 800 ns of 1300 are left."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 1300)
+        for number in range(4):
+            made.kernel("gemm", 100 + 100 * number + 500 * (number > 2), 100, call=10 + number, number=1 + number)
+        made.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
+
+        found = what_if((made.trace(),), Change())
+
+        assert found.replayed_seconds < 0.9 * found.traced_seconds
+        assert any("replay of the unchanged step is -" in doubt for doubt in found.doubts)
+
+
 class TestRefusals:
     """Each says where, what was seen, what is allowed."""
 
@@ -94,6 +186,27 @@ class TestRefusals:
         """Exit code 2."""
         assert main(["trace", "what-if", str(trace), *arguments]) == 2
         assert said.lower() in capsys.readouterr().err.lower()
+
+    @pytest.mark.parametrize(
+        ("assignment", "said"),
+        [
+            ("recompute=full", "is full, but none in the recorded job"),
+            ("sharding=optimizer", "is optimizer, but none"),
+            ("cp=2", "is 2, but 1"),
+            ("training.precision=fp8", "is fp8, but not given"),
+            ("cluster.device=a100-80gb-sxm", "is a100-80gb-sxm, but h100-80gb-sxm"),
+            ("settings.fp8_param_gather=true", "settings.fp8_param_gather"),
+            ("model.tied_embeddings=true", "no size"),
+        ],
+    )
+    def test_what_no_changed_step_shows(self, trace, tmp_path, capsys, assignment, said):
+        """It is refused, with what can be changed: a step that stays as it is would be no answer."""
+        job = write_job(tmp_path)
+
+        assert main(["trace", "what-if", str(trace), "--job", str(job), assignment]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert "A trace can be changed in layers and microbatches" in err
 
     def test_no_trace(self, capsys):
         """Only changes."""

@@ -3,5 +3,16 @@
 from costmodel.traces.change.edits import faster, without_launches, without_overlap
 from costmodel.traces.change.layout import Layout, Network
 from costmodel.traces.change.rebuilding import rebuilt
+from costmodel.traces.change.tensor_parallel import tensor_parallel_tasks, with_tensor_parallel, without_tasks
 
-__all__ = ["Layout", "Network", "faster", "rebuilt", "without_launches", "without_overlap"]
+__all__ = [
+    "Layout",
+    "Network",
+    "faster",
+    "rebuilt",
+    "tensor_parallel_tasks",
+    "with_tensor_parallel",
+    "without_launches",
+    "without_overlap",
+    "without_tasks",
+]

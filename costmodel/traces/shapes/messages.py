@@ -17,8 +17,8 @@ def message_factors(graph: ExecutionGraph, before: Sizes, after: Sizes, *, weigh
     """
     Times after over times before of every task: 1 but for communication.
 
-    Sends and receives carry activations, so do collectives of a whole multiple of them; all others carry weights or
-    their gradients. Large messages take time in proportion to their bytes.
+    Sends and receives carry a rank's share of activations, collectives of a whole multiple of these the activations;
+    all others carry weights or their gradients. Large messages take time in proportion to their bytes.
 
     Parameters
     ----------
@@ -35,11 +35,14 @@ def message_factors(graph: ExecutionGraph, before: Sizes, after: Sizes, *, weigh
         Shape (tasks,).
     """
     activations = after.tokens * after.widths[HIDDEN] / (before.tokens * before.widths[HIDDEN])
-    of_rank = before.tokens * before.widths[HIDDEN] / (before.tp if before.sequence_parallel else 1)
+    shares = [one.tp if one.sequence_parallel else 1 for one in (before, after)]
+    of_rank = before.tokens * before.widths[HIDDEN] / shares[0]
 
     def factor(message: Message) -> float:
+        if message.operation in ("send", "recv"):
+            return activations * shares[0] / shares[1]
         whole = message.elements_in and max(message.elements_in, message.elements_out) % of_rank == 0
-        return activations if message.operation in ("send", "recv") or whole else weights
+        return activations if whole else weights
 
     by_message = np.array([*(factor(message) for message in graph.messages), 1.0])
     talks = (graph.tasks.kind == Kind.COMMUNICATION) & (graph.tasks.message != UNKNOWN)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, progress, write
 from planner.cli.trace.options import files_text, traces_of, whole_number
-
-if TYPE_CHECKING:
-    from planner.plan import EstimateReport
 
 EXIT_CODES = """exit codes:
   0  the changed step was replayed
@@ -27,7 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Changes a recorded step and replays it: layers=48 or microbatches=16 by the traces alone; with --job, the job "
-        "that was recorded, everything that a job says, such as pp=8, mbs=2 or training.sequence_length=8192.",
+        "that was recorded, also tp, pp, dp, vpp, mbs, schedule, the model's sizes, training.sequence_length, "
+        "training.global_batch_size and cluster.num_devices. What else differs in the job is refused.",
         EXIT_CODES,
     )
     parser.add_argument(
@@ -51,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Change, replay, print."""
     from planner.traces.what_if import Change, read_changes, require_job, what_if
+    from planner.traces.what_if_jobs import changed_jobs
     from planner.traces.what_if_text import what_if_json, what_if_text
 
     files = [word for word in arguments.traces if "=" not in word or Path(word).exists()]
@@ -71,19 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, paths)
     traces = traces_of(paths)
     with progress(f"replaying {files_text(paths)}"):
-        jobs = _jobs(arguments.job, others) if arguments.job else None
+        jobs = changed_jobs(arguments.job, others) if arguments.job else None
         found = what_if(traces, change, jobs, iteration=iteration)
     write({"table": what_if_text, "json": what_if_json}[arguments.format](found), arguments.output)
     return 0
-
-
-def _jobs(path: Path, assignments: list[str]) -> tuple[EstimateReport, EstimateReport]:
-    """The job as it was recorded, and with what was assigned."""
-    from planner.jobs.problem import load, read_decisions, split_overrides
-    from planner.plan import estimate
-
-    overrides, decisions = split_overrides(assignments)
-    return estimate(load(path), {}), estimate(load(path, overrides), read_decisions(decisions))
 
 
 def _faster(text: str) -> tuple[str, float]:

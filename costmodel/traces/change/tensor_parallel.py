@@ -1,0 +1,264 @@
+"""Collectives of tensor-parallel ranks: which they are in a graph, the graph without them, and with others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import SpecError
+from costmodel.traces.building.calls import RECORDS, STREAM_WAITS
+from costmodel.traces.events import UNKNOWN, Integers, Message
+from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
+from costmodel.traces.structure import Parts, Phase, Role
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+"""What tensor-parallel ranks do together."""
+
+NAMED = re.compile(r"(?i)tensor|(?<![a-z])tp(?![a-z])")
+"""Descriptions of their groups: Megatron-LM's ``TENSOR_MODEL_PARALLEL_GROUP``, torchtitan's ``mesh_tp``."""
+
+OTHERS = re.compile(r"(?i)data|pipeline|context|expert|embedding|default|(?<![a-z])(dp|fsdp|ddp|pp|cp|ep)(?![a-z])")
+"""Descriptions of other groups."""
+
+IN_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+
+Wanted: TypeAlias = Mapping[tuple[Phase, Role], Sequence[Message]]
+"""Collectives of each layer, of the embedding and of the head in each pass."""
+
+
+def tensor_parallel_tasks(
+    graph: ExecutionGraph, parts: Sequence[Parts], *, tp: int, elements: float
+) -> NDArray[np.bool_]:
+    """
+    Which tasks are collectives of the tensor-parallel ranks; shape (tasks,).
+
+    Groups are known by their description; else by their ranks, which are next to each other; else by their number and
+    by whole micro-batches that they carry.
+
+    Parameters
+    ----------
+    graph, parts
+        The recorded iteration, and what each event of its traces is part of.
+    tp
+        Number of tensor-parallel ranks.
+    elements
+        Elements of the hidden states of a micro-batch.
+
+    Raises
+    ------
+    SpecError
+        If collectives in passes do not say whose they are, or none are these ranks'.
+    """
+    tasks = graph.tasks
+    talks = (tasks.kind == Kind.COMMUNICATION) & (tasks.message != UNKNOWN)
+    said = [_is_tensor_parallel(message, tp, elements) for message in graph.messages]
+    found: NDArray[np.bool_] = talks & np.array([*(one is True for one in said), False])[tasks.message]
+    silent = talks & np.array([*(one is None for one in said), False])[tasks.message]
+    in_pass = np.isin(_of_events(graph, parts, "phase", Phase.NONE), IN_PASSES)
+    if (silent & in_pass).any():
+        raise SpecError(
+            "tp",
+            f"cannot be changed: {int((silent & in_pass).sum()):,} communications in passes do not say whose ranks "
+            "they join, so that those of tensor parallelism are not known.",
+            "PyTorch 2.4 and later record it.",
+        )
+    if not found.any():
+        raise SpecError("tp", f"is {tp} in the recorded job, but the traces show no collectives of such a group.")
+    return found
+
+
+def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | None:
+    """Whether a message is theirs; None: nobody knows."""
+    if message.operation in ("send", "recv", "barrier", "broadcast"):
+        return False
+    if message.num_ranks not in (0, tp):
+        return False
+    name = message.description or message.group
+    if NAMED.search(name):
+        return message.operation in OPERATIONS
+    if OTHERS.search(name) or message.operation not in (*OPERATIONS, ""):
+        return False
+    if message.ranks:
+        return message.ranks == tuple(range(message.ranks[0], message.ranks[0] + tp))
+    largest = max(message.elements_in, message.elements_out)
+    if message.num_ranks and largest:
+        return largest % elements == 0
+    return None
+
+
+def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
+    """
+    The graph without some communications, and without the calls that are only there for them.
+
+    Calls are the launch, the event in front that it waits for, and the one behind it. What waited for a communication
+    waits for what that waited for, unless that is on its own stream.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+    dropped
+        Which tasks go; shape (tasks,).
+    """
+    edges = graph.edges
+    bridges = _bridges(graph, dropped)
+    gone = dropped | _calls_of(graph, dropped)
+    gone[[task for task in graph.last.values() if task != UNKNOWN]] = False
+    kept = ~(gone[edges.before] | gone[edges.after])
+    place = np.cumsum(~gone) - 1
+    tasks = graph.tasks[~gone]
+    is_task = tasks.waiting == Waiting.TASK
+    lost = is_task & gone[np.where(is_task, tasks.waits_for, 0)]
+    waits_for = np.where(is_task, place[np.where(is_task, tasks.waits_for, 0)], tasks.waits_for)
+    joined = Edges.together([edges[kept], bridges[~(gone[bridges.before] | gone[bridges.after])]])
+    return replace(
+        graph,
+        tasks=replace(
+            tasks,
+            waiting=np.where(lost, Waiting.NOTHING, tasks.waiting).astype(np.int8),
+            waits_for=np.where(lost, UNKNOWN, waits_for),
+        ),
+        edges=replace(joined, before=place[joined.before], after=place[joined.after]),
+        last={rank: int(place[task]) if task != UNKNOWN else task for rank, task in graph.last.items()},
+    )
+
+
+def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
+    """From what dropped tasks waited for to what waited for them, where these are on different tracks."""
+    edges, track = graph.edges, graph.tasks.track
+    is_wait = edges.dependency != Dependency.LAUNCH
+    into: dict[int, list[tuple[int, int]]] = {}
+    for number in np.flatnonzero(is_wait & dropped[edges.after]).tolist():
+        into.setdefault(int(edges.after[number]), []).append((int(edges.before[number]), int(edges.lag[number])))
+    rows = [
+        (before, int(edges.after[number]), max(lag, int(edges.lag[number])), int(edges.dependency[number]))
+        for number in np.flatnonzero(is_wait & dropped[edges.before]).tolist()
+        for before, lag in into.get(int(edges.before[number]), ())
+        if track[before] != track[edges.after[number]]
+    ]
+    before, after, lag, dependency = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    return Edges(before=before, after=after, lag=lag, dependency=dependency.astype(np.int8))
+
+
+def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Calls that launch dropped tasks and nothing else, and events recorded and awaited right before and behind."""
+    tasks, edges = graph.tasks, graph.edges
+    launches = edges.dependency == Dependency.LAUNCH
+    found = np.zeros(len(tasks), dtype=bool)
+    found[edges.before[launches & dropped[edges.after]]] = True
+    found[edges.before[launches & ~dropped[edges.after]]] = False
+    records, waits = (
+        np.array([re.fullmatch(one, name) is not None for name in graph.names], dtype=bool)[tasks.name]
+        for one in (RECORDS, STREAM_WAITS)
+    )
+    previous = graph.previous()
+    following = np.full(len(tasks), UNKNOWN)
+    following[previous[previous != UNKNOWN]] = np.flatnonzero(previous != UNKNOWN)
+    for launch in np.flatnonzero(found).tolist():
+        for step, order in ((previous, (waits, records)), (following, (records, waits))):
+            one = launch
+            for wanted in order:
+                one = int(step[one])
+                if one == UNKNOWN or not wanted[one]:
+                    break
+                found[one] = True
+    return found
+
+
+def with_tensor_parallel(
+    graph: ExecutionGraph, parts: Sequence[Parts], wanted: Wanted, nanoseconds: Callable[[Message], int]
+) -> ExecutionGraph:
+    """
+    The graph with collectives in each layer of each pass, for which computation waits.
+
+    They run on the stream that computes, in front of the last kernel of their part: where in the part they are does not
+    matter, as everything behind waits for all of them.
+
+    Parameters
+    ----------
+    graph, parts
+        The recorded iteration, and what each event of its traces is part of.
+    wanted
+        What is added.
+    nanoseconds
+        What each takes.
+
+    Raises
+    ------
+    SpecError
+        If the traces have no device, or show no layers.
+    """
+    if any(not trace.has_device for trace in graph.traces):
+        raise SpecError("tp", "cannot grow from 1: the traces have no device, and collectives are put on streams.")
+    if any(not one.summary.num_layers for one in parts):
+        raise SpecError("tp", "cannot grow from 1: layers were not found in the traces, and each has collectives.")
+    messages = tuple(dict.fromkeys(one for several in wanted.values() for one in several))
+    rows = [
+        (place, len(graph.messages) + messages.index(one), nanoseconds(one))
+        for place, phase, role in _last_of_parts(graph, parts)
+        for one in wanted.get((phase, role), ())
+    ]
+    places, numbers, durations = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
+    return _with_messages(replace(graph, messages=(*graph.messages, *messages)), places, numbers, durations)
+
+
+def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[int, Phase, Role]]:
+    """The last kernel that computes of each layer, embedding and head of each pass, with what it is of."""
+    tasks = graph.tasks
+    phase, microbatch, layer, role = (
+        _of_events(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
+    )
+    computes = (tasks.kind == Kind.COMPUTE) & graph.on_stream & np.isin(phase, IN_PASSES)
+    computes &= np.isin(role, (Role.LAYER, Role.EMBEDDING, Role.HEAD)) & (microbatch != UNKNOWN)
+    rows = np.flatnonzero(computes)
+    rows = rows[np.argsort(tasks.start[rows], kind="stable")]
+    rank = graph.task_ranks
+    keys = zip(*(column[rows].tolist() for column in (rank, phase, microbatch, role, layer)), strict=True)
+    last = dict(zip(keys, rows.tolist(), strict=True))
+    return [(place, Phase(key[1]), Role(key[3])) for key, place in last.items()]
+
+
+def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
+    """A column of the parts for each task; shape (tasks,)."""
+    tasks = graph.tasks
+    found = np.full(len(tasks), unknown, dtype=np.int64)
+    for number, one in enumerate(parts):
+        own = (tasks.trace == number) & (tasks.event != UNKNOWN)
+        found[own] = getattr(one, name)[tasks.event[own]]
+    return found
+
+
+def _with_messages(graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers) -> ExecutionGraph:
+    """Communications put in front of some tasks, on their tracks; several in front of one follow each other."""
+    tasks, edges = graph.tasks, graph.edges
+    given: dict[str, Any] = {
+        "kind": Kind.COMMUNICATION,
+        "duration": durations,
+        "gap": 0,
+        "event": UNKNOWN,
+        "trace": UNKNOWN,
+        "name": len(graph.names),
+        "waiting": Waiting.NOTHING,
+        "waits_for": UNKNOWN,
+        "collective": UNKNOWN,
+        "message": messages,
+    }
+    columns = {}
+    for one in fields(Tasks):
+        column = getattr(tasks, one.name)
+        columns[one.name] = np.insert(column, places, given.get(one.name, column[places]))
+    moved = np.arange(len(tasks)) + np.searchsorted(places, np.arange(len(tasks)), side="right")
+    is_task = columns["waiting"] == Waiting.TASK
+    columns["waits_for"] = np.where(is_task, moved[np.where(is_task, columns["waits_for"], 0)], columns["waits_for"])
+    return replace(
+        graph,
+        tasks=Tasks(**columns),
+        edges=replace(edges, before=moved[edges.before], after=moved[edges.after]),
+        names=(*graph.names, "collective of tensor-parallel ranks"),
+        last={rank: int(moved[task]) if task != UNKNOWN else task for rank, task in graph.last.items()},
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
 
 OWN_CHANGES = ("layers", "microbatches")
 """Changes that need no job; all others are entries or decisions of one."""
+
+TRANSFERS = re.compile(r"(?i)send_?recv")
+"""Names of kernels that send and receive: NCCL's."""
+
+FOUND = "Layers and micro-batches are those that were found in the traces; --job says which ones were recorded."
+"""Behind what is wrong with a layout that no job gives."""
 
 REPLAY_ERROR = 0.01
 """How far the replay of the unchanged step may be from the recorded one until that is said."""
@@ -206,14 +213,26 @@ def _layouts(
 def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
     """Layers and micro-batches that the traces show, of a job whose ranks have all layers."""
     summary = found[0].summary  # type: ignore[attr-defined]
-    sends = any(message.operation in ("send", "recv") for message in graph.messages)
-    if sends:
+    if any(message.operation in ("send", "recv") for message in graph.messages):
         raise SpecError(
             "--job", "is needed: the traces are of a pipeline, and only its job says which stages there are."
+        )
+    if num_unknown := _num_unknown_transfers(graph):
+        raise SpecError(
+            "--job",
+            f"is needed: {num_unknown:,} kernels send and receive without saying what and to whom. They may be a "
+            "pipeline's, and only its job says which stages there are.",
         )
     if not summary.num_layers:
         raise SpecError("layers", "were not found in the traces.", "; ".join(summary.doubts))
     return Layout(num_layers=summary.num_layers, num_microbatches=max(1, summary.num_microbatches))
+
+
+def _num_unknown_transfers(graph: ExecutionGraph) -> int:
+    """Kernels that send and receive, of which no more is known: batches of transfers have no arguments."""
+    silent = np.array([*(not message.operation for message in graph.messages), False])[graph.tasks.message]
+    named = np.array([TRANSFERS.search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
+    return int((silent & named & (graph.tasks.message != UNKNOWN)).sum())
 
 
 def _rebuilt(
@@ -224,7 +243,10 @@ def _rebuilt(
 ) -> ExecutionGraph:
     before, after = layouts
     if jobs is None:
-        return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+        try:
+            return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+        except SpecError as error:
+            raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
     layer = layer_parameters(new.facts.model) / new.strategy.tp
     share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
+from costmodel.errors import SpecError
 from costmodel.traces.events import Category, Message
+from costmodel.traces.structure import Phase, parts
 from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.traces.what_if import Change, what_if
@@ -34,6 +37,21 @@ def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "rank0.json.gz"
     write_trace(make(recipe).traces[0], path)
     return path
+
+
+@pytest.fixture(scope="module")
+def batched(tmp_path_factory):
+    """Both stages of a pipeline whose kernels send and receive in batches, of which the profiler says nothing."""
+    durations = SteadyDurations(seed=4, calls=CALLS)
+    recipe = Recipe(duration=durations, num_microbatches=4, pp=2, annotations=True, operators=True, num_steps=1)
+    folder = tmp_path_factory.mktemp("traces")
+    files = []
+    for trace in make(recipe).traces:
+        names = tuple("ncclDevKernel_SendRecv" if name.startswith("nccl") else name for name in trace.names)
+        silent = replace(trace, names=names, messages=(Message(operation="", library="nccl"),) * len(trace.messages))
+        files.append(folder / f"rank{trace.rank}.json.gz")
+        write_trace(silent, files[-1])
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +225,29 @@ class TestRefusals:
         err = capsys.readouterr().err
         assert said in err
         assert "A trace can be changed in layers and microbatches" in err
+
+    def test_transfers_that_do_not_say_to_whom(self, batched, tmp_path, capsys):
+        """Both stages are there, but nothing joins them: that is said, not that one were missing."""
+        job = write_job(tmp_path, pp=2)
+
+        assert main(["trace", "what-if", *map(str, batched), "--job", str(job), "microbatches=8"]) == 2
+        assert "do not say to whom they send" in capsys.readouterr().err
+
+    def test_one_stage_is_not_taken_for_the_model(self, batched, capsys):
+        """Kernels that send and receive may be a pipeline's: two layers of four were recorded."""
+        assert main(["trace", "what-if", str(batched[0]), "layers=8"]) == 2
+        assert "send and receive without saying what" in capsys.readouterr().err
+
+    def test_without_a_job_none_is_spoken_of(self):
+        """Of two micro-batches the forward pass of one was recorded, as where a pipeline's passes overlap."""
+        recipe = Recipe(duration=SteadyDurations(seed=4), num_microbatches=2, operators=True, num_steps=1)
+        whole = make(recipe).traces[0]
+        found = parts(whole)
+        one = replace(whole, events=whole.events[(found.phase != Phase.FORWARD) | (found.microbatch != 0)])
+
+        with pytest.raises(SpecError, match="found in the traces") as error:
+            what_if((one,), Change(layers=8))
+        assert "in a job" not in str(error.value)
 
     def test_no_trace(self, capsys):
         """Only changes."""

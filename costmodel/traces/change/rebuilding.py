@@ -379,6 +379,14 @@ def pipeline_ranks(graph: ExecutionGraph, layout: Layout) -> tuple[int, ...]:
     for rank in found:
         found += sorted(other for other in peers.get(rank, ()) if other not in found)
     missing = [rank for rank in found if rank not in ranks]
+    silent = sum(message.operation in ("send", "recv", "") for message in graph.messages)
+    if silent and not peers:
+        raise SpecError(
+            "traces",
+            f"do not say to whom they send and from whom they receive: the stages of a pipeline of {layout.pp} cannot "
+            "be joined.",
+            "PyTorch's profiler says it of single sends and receives, not of batches (Megatron-LM's batch_p2p_comm).",
+        )
     if len(found) != layout.pp or missing:
         raise SpecError(
             "traces",

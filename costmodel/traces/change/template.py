@@ -277,8 +277,8 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
         if len(numbers) != len(wanted):
             raise SpecError(
                 "layout",
-                f"rank {rank} has {len(numbers)} {direction} passes in its trace, but {len(wanted)} in a job with "
-                f"{layout.num_microbatches} micro-batches, pp = {layout.pp} and vpp = {layout.vpp}.",
+                f"rank {rank} has {len(numbers)} {direction} passes in its trace; with {layout.num_microbatches} "
+                f"micro-batches, pp = {layout.pp} and vpp = {layout.vpp} it has {len(wanted)}.",
             )
         for number, one in zip(numbers, wanted, strict=True):
             found.passes[one] = _segments(of_pass[direction, number])

@@ -151,7 +151,8 @@ def _without_sizes(trace: Trace) -> str:
     )
     return (
         f"{num_silent:,} of {len(rows):,} communications do not say what they send to whom ({', '.join(libraries)}): "
-        "their times are used as they are. Recent releases of PyTorch say it of collectives, token dispatchers do not."
+        "their times are used as they are, and ranks do not wait for each other in them. Recent releases of PyTorch "
+        "say it of collectives and of single sends and receives; batches of these and token dispatchers do not."
     )
 
 

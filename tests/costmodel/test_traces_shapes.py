@@ -298,6 +298,20 @@ class TestDevices:
         found = retimed(graph, SIZES, LONGER, samples=cast("SampledPasses", Sampled()))
         assert by_name(graph, found)["some_gemm"] == [(3006, Rule.SAMPLED), (6006, Rule.SAMPLED)]
 
+    def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:
+        """Where no kernel is short, 5 us are fixed: 5 + 2 * 995 us, not 33 us of every matmul."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 9_000_000)
+        made.operator("aten::mm", 10, 20, (TOKENS, HIDDEN), (HIDDEN, FEED_FORWARD))
+        made.kernel("some_gemm", 50, 1_000_000, call=20, number=1)
+        made.operator("aten::native_layer_norm", 40, 20, (TOKENS, HIDDEN))
+        made.kernel("norm", 1_100_000, 33_000, call=45, number=2)
+
+        found = by_name(a_graph(made), retimed(a_graph(made), SIZES, LONGER))
+
+        assert found["some_gemm"] == [(5_000 + 2 * 995_000, Rule.SCALED)]
+        assert found["norm"] == [(5_000 + 2 * 28_000, Rule.SCALED)]
+
     def test_kernels_without_sizes_are_doubted(self) -> None:
         """Nothing says what they compute."""
         made = Recording(devices=(GPU,))

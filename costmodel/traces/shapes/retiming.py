@@ -59,7 +59,8 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
     r"""
     Time the tasks of a graph at other sizes.
 
-    Each operator's time is what the smallest of its name takes, and a rest that goes with its work:
+    Each operator's time is a fixed part, on threads what the smallest of its name takes, on devices at most the
+    shortest kernel, and a rest that goes with its work:
 
     .. math:: t' = t_0 + (t - t_0) \frac{w(\text{after})}{w(\text{before})}, \qquad w = \max(F / R, Q / B)
 
@@ -120,8 +121,8 @@ def _of_rows(
     """Times of events that lie in none of each other, and what is not sure of them."""
     pieces = pieces_of(trace, rows)
     kinds, kind = alike(trace, pieces, explanations, sequence_length=sequence_length)
-    here = _machine(kinds)
-    overheads = _overheads(kinds, here)
+    here = _machine(kinds, on_device=trace.has_device)
+    overheads = [here.overhead] * len(kinds) if trace.has_device else _overheads(kinds, here)
     changes = [
         _change(one, overhead, here, explanations, samples) for one, overhead in zip(kinds, overheads, strict=True)
     ]
@@ -158,17 +159,18 @@ def _change(
     return _Change(overhead, after / before if before else 1.0, Rule.SCALED)
 
 
-def _machine(kinds: Sequence[Alike]) -> Machine:
+def _machine(kinds: Sequence[Alike], *, on_device: bool) -> Machine:
     working = [one for one in kinds if one.shape is not None and one.works]
     return machine(
         [one.before for one in working],
         np.array([one.nanoseconds for one in working]),
         np.array([one.nanoseconds for one in kinds]),
+        on_device=on_device,
     )
 
 
 def _overheads(kinds: Sequence[Alike], here: Machine) -> list[float]:
-    """Nanoseconds of each that do not go with its work, by what those of the same name take."""
+    """Of threads: nanoseconds of each that do not go with its work, by what those of the same name take."""
     by_name: dict[str, list[Alike]] = {}
     for one in kinds:
         by_name.setdefault(one.kernel or one.operator, []).append(one)

@@ -385,7 +385,7 @@ def pipeline_ranks(graph: ExecutionGraph, layout: Layout) -> tuple[int, ...]:
             "traces",
             f"do not say to whom they send and from whom they receive: the stages of a pipeline of {layout.pp} cannot "
             "be joined.",
-            "PyTorch's profiler says it of single sends and receives, not of batches (Megatron-LM's batch_p2p_comm).",
+            "Profilers say it of single sends and receives, not of batches of them: send and receive one by one.",
         )
     if len(found) != layout.pp or missing:
         raise SpecError(

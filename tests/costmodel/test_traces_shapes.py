@@ -14,13 +14,13 @@ from costmodel.operators.sampled_source import SampledPasses
 from costmodel.traces.building import execution_graph
 from costmodel.traces.events import Category, Operands
 from costmodel.traces.graph import ExecutionGraph
-from costmodel.traces.shapes import Retimed, Rule, Sizes, retimed, sizes_of
+from costmodel.traces.shapes import Retimed, Rule, Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.shapes.explaining import Explanations
 from costmodel.traces.shapes.laws import machine, overhead_of
 from costmodel.traces.shapes.work import Work, shape_of, work
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
-from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording
+from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message
 
 HIDDEN, FEED_FORWARD, MICROBATCH, SEQUENCE = 6, 10, 2, 4
 TOKENS = MICROBATCH * SEQUENCE
@@ -321,6 +321,33 @@ class TestDevices:
         found = retimed(a_graph(made), SIZES, LONGER)
         assert found.duration.max() == 1000
         assert "100% of the time are kernels of no recorded operator" in found.doubts[0]
+
+
+class TestMessages:
+    """Times after over before."""
+
+    def test_more_ranks_that_split_the_sequence_send_less(self) -> None:
+        """Stages send each rank's share of the hidden states; sums of these over ranks are whole."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 9000)
+        elements = TOKENS * HIDDEN
+        sent, summed = (
+            a_message(operation, elements=number, ranks=(0, 1))
+            for operation, number in (("send", elements // 2), ("all_reduce", elements))
+        )
+        made.kernel("ncclSend", 100, 10, call=20, number=1, message=sent)
+        made.kernel("ncclAllReduce", 200, 10, call=30, number=2, message=summed)
+        graph = a_graph(made)
+
+        two, four = (some_sizes(tp=tp, sequence_parallel=True) for tp in (2, 4))
+        factors = message_factors(graph, two, four, weights=0.25)
+
+        by_operation = {
+            graph.messages[number].operation: factor
+            for number, factor in zip(graph.tasks.message.tolist(), factors.tolist(), strict=True)
+            if number >= 0
+        }
+        assert by_operation == {"send": 0.5, "all_reduce": 1.0}
 
 
 class Sampled:

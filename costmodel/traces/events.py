@@ -244,6 +244,8 @@ class Trace:
         Nanoseconds of the first event on the recording host's clock.
     doubts
         Sentences on what is missing, or was mended; what they mean for results.
+    is_cut
+        Whether the file ends, or is broken, before its events do.
     """
 
     source: str
@@ -260,6 +262,7 @@ class Trace:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     begin: int = 0
     doubts: tuple[str, ...] = ()
+    is_cut: bool = False
 
     def of(self, *categories: Category) -> NDArray[np.intp]:
         """Rows of some categories."""

@@ -50,7 +50,8 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
         raise no_events(where, document, columns, text)
     lost = losses(document, columns, text)
     trace = assembled(columns, described(document.top), where)
-    return replace(trace, doubts=(*lost, *doubts(trace)))
+    is_cut = bool(text.broken or document.truncated)
+    return replace(trace, doubts=(*lost, *doubts(trace)), is_cut=is_cut)
 
 
 def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:

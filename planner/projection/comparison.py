@@ -141,7 +141,9 @@ def _means(name: str, strategy: Strategy) -> bool:
 
 def _setting_text(value: object) -> str:
     """As job files spell it."""
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "as the framework has it"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def covered_fraction(smalls: Sequence[Case], model: Model) -> float:

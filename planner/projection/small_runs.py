@@ -18,7 +18,7 @@ from costmodel.traces.reading import read_trace
 from costmodel.validation import build, shown
 from planner.jobs.document import nested, read_mapping
 from planner.jobs.problem import Problem
-from planner.projection.traced import doubts_of, traced_seconds
+from planner.projection.traced import doubts_of, require_device, traced_seconds
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, case
 from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
@@ -138,6 +138,8 @@ def _small(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
     """One run of a file; what its traces leave in doubt goes with it."""
     _require_measured(one, where)
     traces = [read_trace(path.parent / name) for name in one.traces]
+    for trace in traces:
+        require_device(trace, problem.facts.cluster.device)
     small = _located(where, _run(one, problem, path, where, traces), _references(problem))
     return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
 

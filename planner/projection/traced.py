@@ -9,6 +9,7 @@ from statistics import median
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.device import Device
 from costmodel.operators.sampled_source import sampled_size
 from costmodel.traces.events import Trace
 from costmodel.traces.iterations import iterations
@@ -62,10 +63,8 @@ def doubts_of(traces: Sequence[Trace], case: Case) -> tuple[str, ...]:
     Raises
     ------
     SpecError
-        If a trace is of another device, or has no matmul of the job.
+        If a trace has sizes of matmuls, and none of the run's.
     """
-    for trace in traces:
-        _require_device(trace, case)
     found = (f"{Path(trace.source).name}: {doubt}" for trace in traces for doubt in _doubts(trace, case))
     return tuple(dict.fromkeys(found))
 
@@ -79,19 +78,25 @@ def _doubts(trace: Trace, case: Case) -> Iterator[str]:
     yield from _missing_sizes(trace, case)
 
 
-def _require_device(trace: Trace, case: Case) -> None:
-    """Refuse a trace of another device than the run's, as far as either says which: one's own devices do not."""
-    device = case.facts.cluster.device
+def require_device(trace: Trace, device: Device) -> None:
+    """
+    Refuse a trace of another device than the job's, as far as either says which: one's own devices do not.
+
+    Raises
+    ------
+    SpecError
+        If nothing ran on a device, or on another one of the catalog.
+    """
     if device.architecture is None:
         return
     if not trace.has_device:
-        problem = f"holds nothing that ran on a device, the run was on {device.name}."
+        problem = f"holds nothing that ran on a device, the job is for {device.name}."
         raise SpecError(trace.source, problem, "Record activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
     says = trace.devices[0].name if trace.devices else ""
     known = {_brand(name) for name in catalog.devices()}
     said = {one for one in known if re.search(rf"(?<![a-z0-9]){one}(?![a-z0-9])", says.lower())}
     if said and _brand(device.name) in known and _brand(device.name) not in said:
-        raise SpecError(trace.source, f"was recorded on {says}, the run was on {device.name}.", "Is it of that run?")
+        raise SpecError(trace.source, f"was recorded on {says}, the job is for {device.name}.", "Is it of that run?")
 
 
 def _brand(name: str) -> str:

@@ -259,7 +259,7 @@ def _lines(pairs: Sequence[Pair]) -> Iterator[str]:
             f"{one.name[:32]:32} {one.sizes:30}{mark}{one.measured:>9.3f}s{one.model:>9.3f} {of_model:>+7.1%}"
             f"{one.projected:>10.3f} {projected:>+7.1%}{one.measured_fraction:>13.0%}"
         )
-    yield "~: differs in more than its size (release, sequence length, micro-batch, degrees, recomputation)"
+    yield "~: differs in more than its size (release, sequence length, other decisions or settings)"
     yield ""
     yield f"{'mean absolute error':56}{'pairs':>6}{'model':>9}{'projected':>11}{'inside':>8}"
     for source, what in SOURCES.items():

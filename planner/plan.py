@@ -223,6 +223,8 @@ class PlanReport:
         What became of numbers of devices below the job's own; None where the job wants none of them.
     all_devices
         Where plans on fewer devices are faster the best one that uses all; None where there is none.
+    small_runs
+        What small runs say, whose constants the device has; empty without any.
     nearby
         Plans on all devices for near-by batches that train more tokens per second, where the job's own batch leaves
         devices idle or shares a small divisor with them; the nearest first.
@@ -242,6 +244,7 @@ class PlanReport:
     fastest: Plan | None = None
     fewer: FewerDevices | None = None
     all_devices: Plan | None = None
+    small_runs: tuple[str, ...] = ()
     nearby: tuple[Plan, ...] = ()
 
     @property

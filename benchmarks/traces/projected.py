@@ -32,7 +32,7 @@ from planner.calibration.fit import Fit, fit, priors_of
 from planner.jobs.cluster import Fitted
 from planner.projection.anchor import Anchor, anchor
 from planner.projection.comparison import differences, require_cut_down
-from planner.projection.projected import projected_interval, projected_parts
+from planner.projection.projected import deviation_of_constants, projected_interval, projected_parts
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
 from planner.uncertainty.intervals import Kind, kind_of, step_interval
@@ -153,7 +153,8 @@ def _pair(small: Case, large: Case, found: Anchor, known: References) -> Pair:
     before, after = (estimate(given, large.strategy) for given in (known.facts(large.problem), facts))
     parts = projected_parts(found.timed, before, after, facts.model)
     of_model = step_interval(facts.model, facts.cluster, step_seconds=after.step_seconds)
-    interval = projected_interval(parts, found.noise, of_model, after.step_seconds)
+    deviation = math.hypot(found.noise, deviation_of_constants(found, parts, large.problem, large.strategy))
+    interval = projected_interval(parts, deviation, of_model, after.step_seconds)
     measured = large.run.step_seconds or math.nan
     run = found.runs[0]
     return Pair(
@@ -258,7 +259,7 @@ def _lines(pairs: Sequence[Pair]) -> Iterator[str]:
             f"{one.name[:32]:32} {one.sizes:30}{mark}{one.measured:>9.3f}s{one.model:>9.3f} {of_model:>+7.1%}"
             f"{one.projected:>10.3f} {projected:>+7.1%}{one.measured_fraction:>13.0%}"
         )
-    yield "~: differs in more than its size (release, sequence length, micro-batch, degrees, recomputation)"
+    yield "~: differs in more than its size (release, sequence length, other decisions or settings)"
     yield ""
     yield f"{'mean absolute error':56}{'pairs':>6}{'model':>9}{'projected':>11}{'inside':>8}"
     for source, what in SOURCES.items():

@@ -93,12 +93,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)
-        problem, said = _from_small_runs(problem, arguments.small)
-        report = plan(problem)
+        report = _planned_from(problem, arguments.small) if arguments.small else plan(problem)
         text = render(report, arguments.format)
         model = _model(report) if arguments.write_model else None
-    for line in said:
-        print(f"planner: {line}", file=sys.stderr)
     if problem.given.decisions or problem.given.layout:
         print(f"planner: {UNUSED_STRATEGY}", file=sys.stderr)
     write(text, arguments.output)
@@ -109,16 +106,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
     return int(report.exit_code)
 
 
-def _from_small_runs(problem: Problem, paths: Sequence[Path]) -> tuple[Problem, tuple[str, ...]]:
-    """The job on the device that follows from small runs, and what they say; the job itself without any."""
-    if not paths:
-        return problem, ()
+def _planned_from(problem: Problem, paths: Sequence[Path]) -> PlanReport:
+    """The plans for a job on the device that follows from small runs, with what those say."""
+    from planner.plan import plan
     from planner.projection.anchor import anchor
     from planner.projection.small_runs import small_runs
-    from planner.projection.wording import anchor_lines
+    from planner.projection.wording import with_small_runs
 
     found = anchor(problem, small_runs(paths, problem))
-    return found.applied(problem), tuple(anchor_lines(found))
+    return with_small_runs(plan(found.applied(problem)), found, problem)
 
 
 def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) -> None:

@@ -50,9 +50,19 @@ _resolve("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
 # --- reading -----------------------------------------------------------------------------------------------
 
 
-def read_mapping(path: Path) -> dict[str, Plain]:
+OF_A_JOB = "A job needs at least 'model', 'cluster' and 'training'."
+
+
+def read_mapping(path: Path, needs: str = OF_A_JOB) -> dict[str, Plain]:
     """
     The mapping that a YAML file holds.
+
+    Parameters
+    ----------
+    path
+        The file.
+    needs
+        What to say of an empty one.
 
     Raises
     ------
@@ -61,7 +71,7 @@ def read_mapping(path: Path) -> dict[str, Plain]:
     """
     value = parse(read_text(path), str(path))
     if value is None:
-        raise SpecError(str(path), "is empty.", "A job needs at least 'model', 'cluster' and 'training'.")
+        raise SpecError(str(path), "is empty.", needs)
     if not isinstance(value, dict):
         raise SpecError(str(path), f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
     return value

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from costmodel.errors import SpecError
-from costmodel.memory.rank import WITHOUT_RUNTIME, seen_bytes
-from costmodel.step.estimate import estimate
-from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts
 from planner.calibration.calibrate import MOST_MISFIT, require_consistent
-from planner.calibration.cases import DIFFERENCE, LEAST_SENSITIVITY, measured_logarithms
-from planner.calibration.constants import Constant, read
-from planner.calibration.fit import NOISE, REACH, Array, Fit, fit, priors_of
+from planner.calibration.constants import read
+from planner.calibration.fit import NOISE
 from planner.jobs.cluster import CATALOG, Fitted, device_of
 from planner.jobs.problem import Problem, load
 from planner.projection.comparison import differences, require_cut_down
 from planner.projection.measured_device import Road, road
+from planner.projection.memory import Peaks, peaks_of, predicted_bytes
+from planner.projection.posterior import Posterior, posterior, simulated_seconds
 from planner.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_of
-
-Seconds = Callable[[Facts, Strategy], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,17 +99,17 @@ class Anchor:
         The small runs.
     moved
         The constants that changed.
-    memory_bytes
-        Bytes of a device that no formula has, from measured peaks; negative where peaks are predicted too high.
-    memory_ratio
-        Largest measured over predicted peak; None: no peak was measured.
+    posterior
+        All constants, and what the runs leave open of them.
+    peaks
+        What measured peaks say; None: no peak was measured.
     """
 
     device: Mapping[str, Any]
     runs: tuple[AnchorRun, ...]
     moved: tuple[Moved, ...]
-    memory_bytes: float
-    memory_ratio: float | None
+    posterior: Posterior
+    peaks: Peaks | None
 
     @property
     def timed(self) -> tuple[AnchorRun, ...]:
@@ -129,6 +124,15 @@ class Anchor:
         What no constants explain of a run counts as noise.
         """
         return min(math.hypot(one.noise, one.residual) for one in self.timed)
+
+    def beside(self, problem: Problem, strategy: Strategy) -> Anchor:
+        """The same small runs beside a job's strategy, in which they may differ; constants stay as they are."""
+        others = [differences(one.case, problem, strategy) for one in self.runs]
+        runs = (
+            replace(one, differences=differing, noise=_noise(problem, differing))
+            for one, differing in zip(self.runs, others, strict=True)
+        )
+        return replace(self, runs=tuple(runs))
 
     def applied(self, problem: Problem) -> Problem:
         """The job on the device that follows: every prediction of it is an ordinary one."""
@@ -176,114 +180,39 @@ def anchor(
         raise SpecError("small runs", "none of them has a step time.")
     require_consistent(timed)
     assert problem.machine is not None, "a job is loaded, not made by hand"
-    way, noises = road(problem.machine.device, fitted), {id(one): _noise(one, problem, strategy) for one in smalls}
-    values = _values(way, timed, np.array([noises[id(one)] for one in timed]))
-    offset, ratio = _memory(smalls, fitted)
-    runtime = max(0.0, device_of(problem.machine.device, fitted).runtime_bytes + offset)
+    way, others = road(problem.machine.device, fitted), [differences(one, problem, strategy) for one in smalls]
+    noises = [_noise(problem, differing) for differing in others]
+    of_timed = [noise for one, noise in zip(smalls, noises, strict=True) if one.run.step_seconds is not None]
+    found, peaks = posterior(way, timed, np.array(of_timed)), peaks_of(smalls, way)
     runs = tuple(
         AnchorRun(
             case=one,
-            differences=differences(one, problem, strategy),
-            noise=noises[id(one)],
-            model_seconds=estimate(_facts(one, way, {}), one.strategy).step_seconds,
-            anchored_seconds=estimate(_facts(one, way, values), one.strategy).step_seconds,
-            model_bytes=_seen(one, fitted),
+            differences=differing,
+            noise=noise,
+            model_seconds=simulated_seconds(way.facts(one.problem, {}), one.strategy),
+            anchored_seconds=simulated_seconds(way.facts(one.problem, found.values), one.strategy),
+            model_bytes=predicted_bytes(one, way),
         )
-        for one in smalls
+        for one, differing, noise in zip(smalls, others, noises, strict=True)
     )
     _require_explained(runs)
+    own = device_of(problem.machine.device, fitted).runtime_bytes
+    runtime = max(0.0, own + peaks.offset_bytes) if peaks else own
     return Anchor(
-        device=_sourced(way.device(values, runtime_bytes=runtime), values, runs),
+        device=_sourced(way.device(found.values, runtime_bytes=runtime), found.values, runs),
         runs=runs,
-        moved=_moved(way, values),
-        memory_bytes=offset,
-        memory_ratio=ratio,
+        moved=_moved(way, found.values),
+        posterior=found,
+        peaks=peaks,
     )
 
 
-def _noise(small: Case, problem: Problem, strategy: Strategy | None) -> float:
+def _noise(problem: Problem, differing: Sequence[str]) -> float:
     """That of a repeated run, and where something differs beyond size that of the ratio of two layouts."""
-    if not differences(small, problem, strategy):
+    if not differing:
         return NOISE
     spread = spread_of(intervals().differences, kind_of(problem.facts.model, problem.facts.cluster))
     return math.hypot(NOISE, spread.upper / NORMAL_80)
-
-
-# --- time --------------------------------------------------------------------------------------------------
-
-
-def _facts(small: Case, way: Road, values: Mapping[str, float]) -> Facts:
-    """What ran on what, with other constants."""
-    machine = small.problem.machine
-    assert machine is not None, "a run's job is loaded, not made by hand"
-    cluster = replace(machine, device=way.device(values)).cluster(way.fitted)
-    return Facts(model=small.facts.model, cluster=cluster, workload=small.facts.workload)
-
-
-def _values(way: Road, timed: Sequence[Case], noises: Array) -> dict[str, float]:
-    """The fitted constants by dotted field: those on which a run depends."""
-    measured, jacobian = measured_logarithms(timed), _jacobian(way, timed, way.constants)
-    sensitive = np.abs(jacobian(priors_of(way.constants).mean, None)).max(axis=0) > LEAST_SENSITIVITY
-    chosen = tuple(one for one, is_sensitive in zip(way.constants, sensitive, strict=True) if is_sensitive)
-    found = fit(
-        lambda logs: _logarithms(way, timed, chosen, logs, _simulated),
-        _jacobian(way, timed, chosen),
-        measured,
-        weights=NOISE / noises,
-        priors=priors_of(chosen),
-        start=_near(way, timed, chosen, measured, noises),
-    )
-    return way.fields(chosen, np.exp(found.logs).tolist())
-
-
-def _near(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
-    r"""
-    Where a fit begins: near enough to what was measured for its robust loss to pull, which lets go of what is far.
-
-    .. math:: x = p + S J^T (J S J^T + N)^{-1} (y - f(p)), \quad S = \mathrm{diag}(s^2), N = \mathrm{diag}(\sigma^2)
-
-    Derivation: least squares without robustness, a few steps of Gauss and Newton.
-    """
-    priors, jacobian = priors_of(chosen), _jacobian(way, timed, chosen)
-    logs = priors.mean
-    for number in range(MOST_STEPS + 1):
-        residuals = _logarithms(way, timed, chosen, logs, _simulated) - measured
-        slopes = jacobian(logs, None)
-        if np.abs(residuals).max() <= REACH or number == MOST_STEPS:
-            break
-        reach = slopes * priors.sigma**2
-        missing = slopes @ (logs - priors.mean) - residuals
-        step = reach.T @ np.linalg.solve(reach @ slopes.T + np.diag(noises**2), missing)
-        logs = np.clip(priors.mean + step, priors.lower, priors.upper)
-    return Fit(logs=logs, jacobian=slopes, residuals=residuals)
-
-
-MOST_STEPS = 6
-"""Of that kind: a factor of ten takes four."""
-
-
-def _simulated(facts: Facts, strategy: Strategy) -> float:
-    return estimate(facts, strategy).step_seconds
-
-
-def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], logs: Array, seconds: Seconds) -> Array:
-    values = way.fields(chosen, np.exp(logs).tolist())
-    return np.log([seconds(_facts(one, way, values), one.strategy) for one in timed])
-
-
-def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> Callable[[Array, Array | None], Array]:
-    """Derivatives by differences of the closed form, which changes as the simulated step does."""
-    upper = priors_of(chosen).upper
-
-    def jacobian(logs: Array, _: Array | None) -> Array:
-        columns, before = [], _logarithms(way, timed, chosen, logs, strategy_seconds)
-        for index in range(len(chosen)):
-            step = DIFFERENCE if logs[index] + DIFFERENCE <= upper[index] else -DIFFERENCE
-            moved = logs + step * (np.arange(len(logs)) == index)
-            columns.append((_logarithms(way, timed, chosen, moved, strategy_seconds) - before) / step)
-        return np.stack(columns, axis=1)
-
-    return jacobian
 
 
 def _require_explained(runs: Sequence[AnchorRun]) -> None:
@@ -314,33 +243,3 @@ def _sourced(device: dict[str, Any], values: Mapping[str, float], runs: Sequence
     names = {field.partition(".")[0] for field in values}
     sources = {**calibration.get("sources", {}), **dict.fromkeys(sorted(names), text)}
     return {**device, "calibration": {**calibration, "sources": sources}}
-
-
-# --- memory ------------------------------------------------------------------------------------------------
-
-
-def _seen(small: Case, fitted: Fitted) -> float:
-    """Predicted peak as the run's measurement would see it."""
-    machine = small.problem.machine
-    assert machine is not None, "a run's job is loaded, not made by hand"
-    facts = Facts(model=small.facts.model, cluster=machine.cluster(fitted), workload=small.facts.workload)
-    peak = estimate(facts, small.strategy).device_bytes
-    return seen_bytes(facts.cluster.device, peak, small.run.memory_kind)
-
-
-def _memory(smalls: Sequence[Case], fitted: Fitted) -> tuple[float, float | None]:
-    """
-    Bytes of a device that no formula has, and the largest ratio of measured to predicted peak.
-
-    Derivation: the mean of measured minus predicted. What the allocator holds beyond allocated tensors grows with
-    them, so that bytes missing from a peak of allocated ones count with the fragments around them.
-    """
-    offsets, ratios = [], []
-    for one in smalls:
-        if one.run.peak_memory_gib is not None:
-            predicted, measured = _seen(one, fitted), one.run.peak_memory_gib * GIB
-            allocated = one.run.memory_kind in WITHOUT_RUNTIME
-            fragments = one.facts.cluster.device.behaviour.memory.fragmentation if allocated else 0.0
-            offsets.append((measured - predicted) * (1 + fragments))
-            ratios.append(measured / predicted)
-    return (float(np.mean(offsets)), max(ratios)) if offsets else (0.0, None)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from costmodel.errors import SpecError
+from costmodel.facts.framework import Settings
 from costmodel.facts.model import Layer, Model
-from costmodel.strategy import Strategy, decision_text
+from costmodel.strategy import DECISIONS, FLAGS, Strategy, decision_text
 from planner.jobs.problem import Problem
 from planner.runs.predictions import Case
 
-SAME_DECISIONS = ("tp", "cp", "ep", "mbs", "recompute")
-"""Decisions on which the time of a layer depends; pipeline and replicas are what a small run has less of."""
+SIZES = ("dp", "pp", "vpp", "group")
+"""Decisions of which a small run has less: how many replicas and stages there are, and how they take turns."""
+
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "sequence_parallel": ("tp",),
+    "tp_overlap": ("tp",),
+    "cp_overlap": ("cp",),
+    "ep_overlap": ("ep",),
+    "token_dispatcher": ("ep",),
+    "pp_overlap": ("pp",),
+    "schedule": ("pp",),
+    "vocabulary": ("pp",),
+    "dp_overlap": ("dp", "cp"),
+    "sharding": ("dp", "cp"),
+    "optimizer_group": ("dp", "cp"),
+    "communication_sms": ("ep",),
+    "shared_expert_overlap": ("ep",),
+    "offloaded_layers": ("activation_offload",),
+    "offloaded_states": ("optimizer_offload",),
+    "offloaded_masters": ("optimizer_offload",),
+    "offload_overlap": ("optimizer_offload",),
+    "host_threads": ("optimizer_offload",),
+}
+"""What decisions and settings are about: without ranks that share it, or without offloading, they mean nothing."""
 
 
 def require_cut_down(small: Case, problem: Problem) -> None:
@@ -36,6 +59,9 @@ def require_cut_down(small: Case, problem: Problem) -> None:
     if model.num_layers > full.num_layers:
         problem_text = f"has {model.num_layers} layers, the job {full.num_layers}: it is no job cut down."
         raise SpecError(where, problem_text, "Cut model.num_layers.")
+    if facts.cluster.num_devices > whole.cluster.num_devices:
+        problem_text = f"ran on {facts.cluster.num_devices} devices, the job on {whole.cluster.num_devices}"
+        raise SpecError(where, f"{problem_text}: it is no job cut down.", "Cut cluster.num_devices.")
     for name, of_run, of_job in _sizes(model, full):
         if of_run != of_job:
             raise SpecError(where, f"has {name} {of_run}, the job {of_job}: its layers are others.", KEEP)
@@ -74,7 +100,8 @@ def differences(small: Case, problem: Problem, strategy: Strategy | None) -> tup
     problem
         The job.
     strategy
-        The job's; None: it is still open, and decisions are not compared.
+        The job's; None: it is still open, and decisions are not compared. A stage, replica or schedule that the run has
+        not says nothing, and is no difference: what follows from it is the model's.
     """
     return tuple(_differences(small, problem, strategy))
 
@@ -87,12 +114,36 @@ def _differences(small: Case, problem: Problem, strategy: Strategy | None) -> It
     framework, job_framework = facts.cluster.framework, whole.cluster.framework
     if framework and job_framework and framework.name != job_framework.name:
         yield f"{framework.name}, not {job_framework.name}"
+    yield from _different_settings(small, problem, strategy)
     if strategy is None:
         return
-    for name in SAME_DECISIONS:
+    for name in (one for one in DECISIONS if one not in SIZES):
         of_run, of_job = getattr(small.strategy, name), getattr(strategy, name)
-        if of_run != of_job:
+        if of_run != of_job and _means(name, small.strategy) and _means(name, strategy):
             yield f"{name} = {decision_text(name, of_run)}, not {decision_text(name, of_job)}"
+
+
+def _different_settings(small: Case, problem: Problem, strategy: Strategy | None) -> Iterator[str]:
+    """Settings as frameworks resolve them; while the strategy is open, those that mean something in any."""
+    own, whole = small.facts.cluster.settings, problem.facts.cluster.settings
+    for name in (one.name for one in fields(Settings)):
+        of_run, of_job = getattr(own, name), getattr(whole, name)
+        means = name not in NEEDED if strategy is None else _means(name, strategy)
+        if of_run != of_job and means and _means(name, small.strategy):
+            yield f"settings.{name} = {_setting_text(of_run)}, not {_setting_text(of_job)}"
+
+
+def _means(name: str, strategy: Strategy) -> bool:
+    """Whether a decision or setting has an effect beside the others of a strategy."""
+    needed = NEEDED.get(name, ())
+    return not needed or any(getattr(strategy, one) > (0 if one in FLAGS else 1) for one in needed)
+
+
+def _setting_text(value: object) -> str:
+    """As job files spell it."""
+    if value is None:
+        return "as the framework has it"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def covered_fraction(smalls: Sequence[Case], model: Model) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel import catalog
 from costmodel.catalog.files import merged
 from costmodel.facts.calibration import Constants
+from costmodel.tables import Facts
 from planner.calibration.constants import Constant, around, constants, read
 from planner.jobs.cluster import CATALOG, Fitted, device_of
 from planner.jobs.document import nested
 from planner.jobs.entries import Reference
+from planner.jobs.problem import Problem
 
 SUFFIX = ", anchored"
 """Behind the name of a device whose constants small runs determined."""
@@ -67,6 +69,13 @@ class Road:
         calibration = merged(_calibration(whole), nested(values))
         name = f"{device_of(self.entry, self.fitted).name}{SUFFIX}"
         return {**whole, **more, "name": name, "calibration": {**calibration, "name": name}}
+
+    def facts(self, problem: Problem, values: Mapping[str, float]) -> Facts:
+        """What a job trains, on its cluster with other constants."""
+        machine = problem.machine
+        assert machine is not None, "a job is loaded, not made by hand"
+        cluster = replace(machine, device=self.device(values)).cluster(self.fitted)
+        return Facts(model=problem.facts.model, cluster=cluster, workload=problem.facts.workload)
 
     def fields(self, chosen: Sequence[Constant], values: Sequence[float]) -> dict[str, float]:
         """Values by the dotted fields that the device's calibration has."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.facts.model import Model
+from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
+from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.plan import EstimateReport, estimate
+from planner.plan import EstimateReport, Plan, estimate
 from planner.projection.anchor import Anchor, AnchorRun, anchor
 from planner.projection.comparison import covered_fraction
 from planner.runs.predictions import Case
@@ -56,18 +58,22 @@ class Projection:
         The job's estimate without and with them.
     parts
         Its step, line by line.
+    open_deviation
+        Standard deviation of the logarithm of the seconds measured in kind, from constants that the small runs leave
+        open.
     interval
         Where its measured step lies, with a probability of ``COVERAGE``.
-    peak_bytes, most_peak_bytes
-        Peak of the fullest device, and its upper bound; the latter is None where no peak was measured.
+    most_peak_bytes
+        Upper bound of the peak of the fullest device, which ``STARTS`` of the jobs stay below; None: no peak was
+        measured.
     """
 
     anchor: Anchor
     model: EstimateReport
     report: EstimateReport
     parts: tuple[ProjectedPart, ...]
+    open_deviation: float
     interval: Interval
-    peak_bytes: float
     most_peak_bytes: float | None
 
     @property
@@ -76,9 +82,34 @@ class Projection:
         return self.report.plan.step_seconds
 
     @property
+    def peak_bytes(self) -> float:
+        """The projected peak of the fullest device."""
+        return self.report.plan.estimate.device_bytes
+
+    @property
     def measured_fraction(self) -> float:
         """Share of the step's seconds that was measured."""
         return measured_seconds(self.parts) / self.step_seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProjectedShare:
+    """
+    How much of a plan small runs measured.
+
+    Parameters
+    ----------
+    measured_fraction
+        Share of its step that they measured in kind.
+    differences
+        In what they differ from it beyond its size.
+    most_peak_bytes
+        Upper bound of its peak; None: no peak was measured.
+    """
+
+    measured_fraction: float
+    differences: tuple[str, ...]
+    most_peak_bytes: float | None
 
 
 def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[Case]) -> Projection:
@@ -103,14 +134,16 @@ def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[
     found = anchor(model.problem, smalls, model.plan.strategy)
     report = estimate(found.applied(model.problem), decisions)
     parts = projected_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
+    open_deviation = deviation_of_constants(found, parts, model.problem, report.plan.strategy)
+    deviation = math.hypot(found.noise, open_deviation)
     return Projection(
         anchor=found,
         model=model,
         report=report,
         parts=parts,
-        interval=projected_interval(parts, found.noise, report.plan.interval, report.plan.step_seconds),
-        peak_bytes=report.plan.estimate.device_bytes,
-        most_peak_bytes=most_peak_bytes(found, model.plan.estimate, report.plan.estimate),
+        open_deviation=open_deviation,
+        interval=projected_interval(parts, deviation, report.plan.interval, report.plan.step_seconds),
+        most_peak_bytes=most_peak_bytes(found, model.problem, model.plan.strategy),
     )
 
 
@@ -145,46 +178,114 @@ def measured_seconds(parts: Iterable[ProjectedPart]) -> float:
     return sum(part.seconds * part.measured_fraction for part in parts)
 
 
+def deviation_of_constants(
+    found: Anchor, parts: Sequence[ProjectedPart], problem: Problem, strategy: Strategy
+) -> float:
+    """
+    Standard deviation of the logarithm of measured seconds, from what the small runs leave open of the constants.
+
+    Derivation: :meth:`planner.projection.posterior.Posterior.deviation` of the seconds that were measured in kind. The
+    others have the errors of the model on comparable jobs, which the same constants are part of: they count once.
+
+    Parameters
+    ----------
+    found
+        What the small runs say.
+    parts
+        The lines of the step.
+    problem, strategy
+        The whole job.
+    """
+    shares = {part.name: part.measured_fraction for part in parts}
+    if not measured_seconds(parts):
+        return 0.0
+
+    def seconds(values: Mapping[str, float]) -> float:
+        step = detail.estimate(found.posterior.way.facts(problem, values), strategy)
+        return sum(part.exposed_seconds * shares[part.name] for part in step.breakdown)
+
+    return found.posterior.deviation(seconds)
+
+
 def projected_interval(
-    parts: Sequence[ProjectedPart], noise: float, of_model: Interval, step_seconds: float
+    parts: Sequence[ProjectedPart], deviation: float, of_model: Interval, step_seconds: float
 ) -> Interval:
     r"""
-    The interval of a projected step: measured seconds with the runs' noise, the others with the model's errors.
+    The interval of a projected step: measured seconds with the runs' errors, the others with the model's.
 
     .. math:: [M e^{-z \sigma} + R e^{-l}, M e^{z \sigma} + R e^{u}]
 
-    Derivation: M seconds were measured in kind, with a noise of sigma. The remaining R are as far off as the model's
-    steps of comparable jobs, between exp(-l) and exp(u). Both ends at once: errors may go together. Where nothing was
-    measured in kind, the runs moved constants, with an error of their own beside the model's: squares add up.
+    Derivation: M seconds were measured in kind. Their logarithm is off by the noise of the job's own step and by
+    what small runs leave open of the constants (:func:`deviation_of_constants`), which are independent: squares
+    add up to sigma. The remaining R are as far off as the model's steps of comparable jobs, between exp(-l) and
+    exp(u). Both ends at once: errors may go together. Where nothing was measured in kind, the runs moved constants,
+    with an error of their own beside the model's: squares add up.
 
     Parameters
     ----------
     parts
         The lines of the step.
-    noise
-        Standard deviation of the logarithm of what was measured.
+    deviation
+        Standard deviation of the logarithm of what was measured; where nothing was, of the runs' own error.
     of_model
         The model's own interval of the step.
     step_seconds
         The projected step.
     """
     measured = measured_seconds(parts)
-    rest, reach = max(0.0, step_seconds - measured), math.exp(NORMAL_80 * noise)
-    beside = 0.0 if measured else NORMAL_80 * noise
+    rest, reach = max(0.0, step_seconds - measured), math.exp(NORMAL_80 * deviation)
+    beside = 0.0 if measured else NORMAL_80 * deviation
     low, high = (math.log(end / step_seconds) for end in (of_model.low_seconds, of_model.high_seconds))
     return Interval(
         low_seconds=measured / reach + rest * math.exp(-math.hypot(min(low, 0.0), beside) if beside else low),
         high_seconds=measured * reach + rest * math.exp(math.hypot(max(high, 0.0), beside) if beside else high),
-        basis=f"{measured / step_seconds:.0%} measured (+- {reach - 1:.1%}), the rest by {of_model.basis}",
+        basis=f"{_small_runs_text(measured / step_seconds, reach - 1)} and on {of_model.basis}",
     )
 
 
-def most_peak_bytes(found: Anchor, model: Estimate, projected: Estimate) -> float | None:
-    """
-    Upper bound of the job's peak in bytes: what no formula has stays as it is, or grows with all else.
+def _small_runs_text(share: float, error: float) -> str:
+    what = f"which measured {share:.0%} of it in kind" if share else "which differ"
+    return f"small runs, {what} (+- {error:.1%}),"
 
-    Derivation: the larger of predicted plus the small runs' offset, and predicted times their largest ratio.
+
+def most_peak_bytes(found: Anchor, problem: Problem, strategy: Strategy) -> float | None:
     """
-    if found.memory_ratio is None:
+    Upper bound in bytes of a job's peak; None where no peak was measured.
+
+    Parameters
+    ----------
+    found
+        What the small runs say, beside the strategy.
+    problem, strategy
+        The whole job.
+    """
+    if found.peaks is None:
         return None
-    return max(projected.device_bytes, model.device_bytes * found.memory_ratio)
+    is_alike = any(not one.differences for one in found.runs if one.measured_bytes is not None)
+    facts = found.posterior.way.facts(problem, {})
+    return found.peaks.most_bytes(detail.estimate(facts, strategy).device_bytes, facts.cluster, is_alike=is_alike)
+
+
+def projected_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
+    """
+    A plan that was found on the device that follows from small runs, with the interval of a projection.
+
+    Parameters
+    ----------
+    found
+        What the small runs say, without any strategy.
+    problem
+        The job.
+    plan
+        One of its plans.
+    """
+    own, strategy = found.beside(problem, plan.strategy), plan.strategy
+    parts = projected_parts(own.timed, plan.estimate, plan.estimate, plan.facts.model)
+    deviation = math.hypot(own.noise, deviation_of_constants(own, parts, problem, strategy))
+    interval = projected_interval(parts, deviation, plan.interval, plan.step_seconds)
+    share = ProjectedShare(
+        measured_fraction=measured_seconds(parts) / plan.step_seconds,
+        differences=tuple(dict.fromkeys(text for one in own.timed for text in one.differences)),
+        most_peak_bytes=most_peak_bytes(own, problem, strategy),
+    )
+    return replace(plan, interval=interval), share

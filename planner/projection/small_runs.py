@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.catalog.files import merged
 from costmodel.errors import SpecError
 from costmodel.facts.fields import STRICT, Positive
-from costmodel.validation import build
+from costmodel.traces.events import Trace
+from costmodel.traces.reading import read_trace
+from costmodel.validation import build, shown
 from planner.jobs.document import nested, read_mapping
 from planner.jobs.problem import Problem
+from planner.projection.traced import doubts_of, require_device, traced_seconds
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, case
 from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
@@ -27,10 +30,23 @@ MODEL = "the job's model"
 SECTIONS = ("model", "cluster", "training", "settings")
 """Sections of a job that a small run may change."""
 
+OF_PIPELINES = ("vpp", "group", "schedule", "vocabulary", "pp_overlap")
+"""Decisions that a run without a pipeline does not take from the job: a single stage has one chunk, and no order."""
+
 EXAMPLE = (
     "Such as: runs: [{name: two layers, job: {model.num_layers: 2, cluster.num_devices: 8}, strategy: {pp: 1}, "
     "step_seconds: 1.93, peak_memory_gib: 61.2, memory_kind: allocated}]."
 )
+
+
+def _no_text(value: object) -> object:
+    """Measurements are numbers: one in quotes may be anything."""
+    if isinstance(value, str):
+        raise ValueError(f"expected a number, got {shown(value)}")
+    return value
+
+
+Measured: TypeAlias = Annotated[Positive, BeforeValidator(_no_text)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -46,7 +62,8 @@ class SmallRun:
         Entries of the job that were different, by dotted key: ``model.num_layers``, ``cluster.num_devices``,
         ``training.global_batch_size``.
     strategy
-        Decisions that were different from the job's ``strategy``.
+        Decisions that were different from the job's ``strategy``, whose ``dp`` and ``layout`` the run never has; with
+        ``pp: 1`` none of those on pipelines either.
     step_seconds
         Measured step; None: that of ``traces``, or not measured.
     traces
@@ -58,9 +75,9 @@ class SmallRun:
     name: str = ""
     job: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
-    step_seconds: Positive | None = None
+    step_seconds: Measured | None = None
     traces: tuple[str, ...] = ()
-    peak_memory_gib: Positive | None = None
+    peak_memory_gib: Measured | None = None
     memory_kind: str = ""
 
 
@@ -111,11 +128,30 @@ def _of_file(path: Path, problem: Problem) -> Iterator[Case]:
     if path.suffix == ".csv":
         yield from _of_table(path)
         return
-    document = read_mapping(path)
+    document = read_mapping(path, needs=EXAMPLE)
     given = build(SmallRuns, document if "runs" in document else {"runs": [document]}, str(path))
     for number, one in enumerate(given.runs):
-        where = f"{path}: runs.{number}"
-        yield _located(where, _run(one, problem, path, where), _references(problem))
+        yield _small(one, problem, path, f"{path}: runs.{number}")
+
+
+def _small(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
+    """One run of a file; what its traces leave in doubt goes with it."""
+    _require_measured(one, where)
+    traces = [read_trace(path.parent / name) for name in one.traces]
+    for trace in traces:
+        require_device(trace, problem.facts.cluster.device)
+    small = _located(where, _run(one, problem, path, where, traces), _references(problem))
+    return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
+
+
+def _require_measured(one: SmallRun, where: str) -> None:
+    """Refuse a run in which nothing was measured, or twice the same."""
+    if one.step_seconds is None and one.peak_memory_gib is None and not one.traces:
+        raise SpecError(where, "has neither step_seconds nor traces nor peak_memory_gib: nothing was measured.")
+    if one.step_seconds is not None and one.traces:
+        raise SpecError(f"{where}.step_seconds", "is given with traces, which have a step time of their own; keep one.")
+    if one.memory_kind not in ("", *MEMORY_KINDS):
+        raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
 
 
 def _of_table(path: Path) -> Iterator[Case]:
@@ -138,21 +174,14 @@ def _references(problem: Problem) -> References:
     return References(models={MODEL: problem.document["model"]})
 
 
-def _run(one: SmallRun, problem: Problem, path: Path, where: str) -> Run:
-    if one.step_seconds is None and one.peak_memory_gib is None and not one.traces:
-        raise SpecError(where, "has neither step_seconds nor traces nor peak_memory_gib: nothing was measured.")
-    if one.step_seconds is not None and one.traces:
-        raise SpecError(f"{where}.step_seconds", "is given with traces, which have a step time of their own; keep one.")
-    if one.memory_kind not in ("", *MEMORY_KINDS):
-        raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
-    seconds = traced_seconds([path.parent / name for name in one.traces]) if one.traces else one.step_seconds
+def _run(one: SmallRun, problem: Problem, path: Path, where: str, traces: Sequence[Trace]) -> Run:
     return Run(
         id=one.name or f"{path.name}, run {where.rpartition('.')[2]}",
         source=str(path),
         date="",
         kind="proxy",
         entries=_entries(one, problem, where),
-        step_seconds=seconds,
+        step_seconds=traced_seconds(traces) if traces else one.step_seconds,
         peak_memory_gib=one.peak_memory_gib,
         memory_kind=one.memory_kind,
     )
@@ -180,29 +209,6 @@ def _model(different: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 def _strategy(one: SmallRun, problem: Problem) -> dict[str, Any]:
     """The job's strategy with what was different; its stages are of the whole job."""
     given = problem.document.get("strategy") or {}
-    kept = {name: value for name, value in given.items() if name not in ("dp", "layout")}
+    dropped = {"dp", "layout", *(OF_PIPELINES if str(one.strategy.get("pp")) == "1" else ())}
+    kept = {name: value for name, value in given.items() if name not in dropped}
     return {**kept, **one.strategy}
-
-
-def traced_seconds(paths: Sequence[Path]) -> float:
-    """
-    The median step time in seconds of the iterations in some traces of one run.
-
-    Raises
-    ------
-    SpecError
-        If a trace cannot be read, or holds no complete iteration.
-    """
-    from statistics import median
-
-    from costmodel.traces.iterations import iterations
-    from costmodel.traces.reading import read_trace
-
-    lengths: list[int] = []
-    for path in paths:
-        found = iterations(read_trace(path))
-        whole = [one for one in found if one.found != "whole"]
-        if not whole:
-            raise SpecError(str(path), "holds no complete iteration whose time would be a step's.")
-        lengths += [one.end - one.begin for one in whole]
-    return median(lengths) / 1e9

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 
-from planner.projection.anchor import Anchor, AnchorRun
-from planner.projection.projected import ProjectedPart, Projection
+from planner.jobs.problem import Problem
+from planner.plan import Plan, PlanReport
+from planner.projection.anchor import Anchor, AnchorRun, Moved
+from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, projected_plan
 from planner.report.wording import gib, part_label, seconds
-from planner.uncertainty.intervals import COVERAGE
+from planner.uncertainty.intervals import COVERAGE, NORMAL_80
+from planner.uncertainty.peaks import STARTS
 
 LEAST_MOVED = 0.005
 """Change of a constant, relative to itself, from which on it is worth a line."""
@@ -22,6 +27,41 @@ def projection_text(found: Projection) -> str:
     return "\n".join(_lines(found))
 
 
+def projection_json(found: Projection) -> str:
+    """A projection as JSON; seconds and bytes, null where nothing was measured."""
+    said = {
+        "step_seconds": found.step_seconds,
+        "step_seconds_of_model": found.model.plan.step_seconds,
+        "interval": asdict(found.interval) | {"probability": COVERAGE},
+        "measured_fraction": found.measured_fraction,
+        "noise": found.anchor.noise,
+        "open_deviation": found.open_deviation,
+        "peak_bytes": found.peak_bytes,
+        "peak_bytes_of_model": found.model.plan.estimate.device_bytes,
+        "most_peak_bytes": found.most_peak_bytes,
+        "memory_bytes": found.report.plan.memory_bytes,
+        "parts": [asdict(part) for part in found.parts],
+        "small_runs": [_run_record(one) for one in found.anchor.runs],
+        "constants": [asdict(one) for one in found.anchor.moved],
+        "advice": list(advice_lines(found.anchor)),
+    }
+    return json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _run_record(one: AnchorRun) -> dict[str, object]:
+    return {
+        "name": one.case.run.id,
+        "measured_seconds": one.measured_seconds,
+        "model_seconds": one.model_seconds,
+        "anchored_seconds": one.anchored_seconds,
+        "measured_bytes": one.measured_bytes,
+        "model_bytes": one.model_bytes,
+        "noise": one.noise,
+        "differences": list(one.differences),
+        "doubts": list(one.case.run.doubts),
+    }
+
+
 def _lines(found: Projection) -> Iterator[str]:
     yield from anchor_lines(found.anchor)
     yield ""
@@ -29,13 +69,32 @@ def _lines(found: Projection) -> Iterator[str]:
     low, high = found.interval.low_seconds, found.interval.high_seconds
     yield f"Step of the whole job: {found.step_seconds:,.3f} s, {found.measured_fraction:.0%} of it measured in kind"
     yield f"  without the small runs {model:,.3f} s"
-    yield f"  {COVERAGE:.0%} of measured steps between {low:,.3f} and {high:,.3f} s: {found.interval.basis}"
+    ends = f"{COVERAGE:.0%} of measured steps between {low:,.3f} and {high:,.3f} s"
+    yield f"  {ends}, by the errors on {found.interval.basis}"
+    if found.measured_fraction:
+        noise, left = (math.expm1(NORMAL_80 * one) for one in (found.anchor.noise, found.open_deviation))
+        yield f"  of what was measured: +- {noise:.1%} noise of runs, +- {left:.1%} constants that they leave open"
+        yield from (f"  {line}" for line in advice_lines(found.anchor))
     yield from _memory(found)
     yield ""
     yield f"{'part of the step':<24} {'model, s':>10} {'projected, s':>13} {'measured':>9}"
     for part in found.parts:
         if part.seconds > LEAST_SHARE * found.step_seconds:
             yield _part(part)
+
+
+def advice_lines(found: Anchor) -> Iterator[str]:
+    """What more small runs would tell: seconds of a layer from those of a step, where all have as many layers."""
+    counts = {one.case.facts.model.num_layers for one in found.timed}
+    if len(counts) == 1:
+        yield (
+            f"all small runs have {_layers(counts.pop())}, which does not tell seconds of a layer from those of a "
+            "step: a run with another number of layers would"
+        )
+
+
+def _layers(number: int) -> str:
+    return f"{number} layers" if number > 1 else "1 layer"
 
 
 def _part(one: ProjectedPart) -> str:
@@ -49,28 +108,89 @@ def _memory(found: Projection) -> Iterator[str]:
         yield f"{peak}, by the model: no small run has peak_memory_gib"
         return
     before = gib(found.model.plan.estimate.device_bytes)
-    yield f"{peak}, at most {gib(found.most_peak_bytes)} GiB; without the small runs {before} GiB"
+    yield (
+        f"{peak}, at most {gib(found.most_peak_bytes)} GiB (in {STARTS:.0%} of jobs); without the small runs "
+        f"{before} GiB"
+    )
+    device = found.report.plan.memory_bytes
+    if found.most_peak_bytes > device:
+        yield f"  that is more than the {gib(device)} GiB of a device: the job may run out of memory"
+
+
+def with_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> PlanReport:
+    """
+    The report of a search on the device that follows from small runs, with what they say and its plans' intervals.
+
+    Parameters
+    ----------
+    report
+        Of the search.
+    found
+        What the small runs say.
+    problem
+        The job on its own device.
+    """
+    projected = [projected_plan(found, problem, plan) for plan in report.plans]
+    sentences = (*_anchor_sentences(found), *(_plan_sentence(*one) for one in projected[:1]))
+    return replace(report, plans=tuple(plan for plan, _ in projected), small_runs=sentences)
+
+
+def _anchor_sentences(found: Anchor) -> Iterator[str]:
+    for one in found.runs:
+        yield _measured(one)
+        yield from one.case.run.doubts
+        if one.differences:
+            yield f"{one.case.run.id} differs: {', '.join(one.differences)}"
+    moved = [f"{one.field} {one.before:.4g} -> {one.after:.4g}" for one in _far(found)]
+    if moved:
+        yield f"constants that follow: {', '.join(moved)}"
+    yield from advice_lines(found)
+    if found.peaks:
+        side = "above" if found.peaks.offset_bytes > 0 else "below"
+        yield f"peaks: {gib(abs(found.peaks.offset_bytes))} GiB {side} the model's, as the small runs show"
+    else:
+        yield "peaks are the model's: no small run has peak_memory_gib"
+
+
+def _plan_sentence(plan: Plan, share: ProjectedShare) -> str:
+    text = f"of strategy 1 they measured {share.measured_fraction:.0%} in kind"
+    if share.differences:
+        text += f"; some differ from it: {', '.join(share.differences)}"
+    if share.most_peak_bytes is not None:
+        most = f"; its peak is at most {gib(share.most_peak_bytes)} GiB (in {STARTS:.0%} of jobs)"
+        text += most + (", which is more than a device has" if share.most_peak_bytes > plan.memory_bytes else "")
+    return text
 
 
 def anchor_lines(found: Anchor) -> Iterator[str]:
     """What small runs say of a device."""
     for run in found.runs:
         yield from _run(run)
-    moved = [one for one in found.moved if abs(math.log(one.after / one.before)) > LEAST_MOVED]
+    moved = _far(found)
     if moved:
         yield "Constants that follow"
     for one in moved:
         yield f"  {one.field:<44} {one.before:>10.4g} -> {one.after:.4g}"
 
 
-def _run(one: AnchorRun) -> Iterator[str]:
+def _far(found: Anchor) -> list[Moved]:
+    return [one for one in found.moved if abs(math.log(one.after / one.before)) > LEAST_MOVED]
+
+
+def _measured(one: AnchorRun) -> str:
+    """What was measured of a run, beside what is predicted of it."""
     measured = []
     if one.measured_seconds is not None:
         predicted = f"model {one.model_seconds:,.3f}, with all small runs {one.anchored_seconds:,.3f}"
         measured.append(f"{one.measured_seconds:,.3f} s measured ({predicted})")
     if one.measured_bytes is not None:
         measured.append(f"{gib(one.measured_bytes)} GiB measured (model {gib(one.model_bytes)})")
-    yield f"{one.case.run.id}: {'; '.join(measured)}"
+    return f"{one.case.run.id}: {'; '.join(measured)}"
+
+
+def _run(one: AnchorRun) -> Iterator[str]:
+    yield _measured(one)
+    yield from (f"  {doubt}" for doubt in one.case.run.doubts)
     if one.differences:
         reason = f"it is taken with +- {math.expm1(one.noise):.0%}, as layouts of one job differ"
         yield f"  beyond its size it differs: {', '.join(one.differences)}; {reason}"

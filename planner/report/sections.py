@@ -79,7 +79,9 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
     best = whole.plans[0] if whole.plans else None
     idle = whole.idle if isinstance(whole, PlanReportRecord) else None
     answer = ("answer", _answer(report, whole))
-    return setting_section(report.problem, whole, answer, best=best, assumed=assumed, idle=idle)
+    small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
+    rows = (answer, *(("small runs" if number == 0 else "", text) for number, text in enumerate(small)))
+    return setting_section(report.problem, whole, *rows, best=best, assumed=assumed, idle=idle)
 
 
 def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:

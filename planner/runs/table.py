@@ -92,6 +92,8 @@ class Run:
         Measurements; None where there are none.
     not_modelled
         What of it the cost model has no formula for.
+    doubts
+        Sentences on what is doubtful about its measurements.
     """
 
     id: str
@@ -103,6 +105,7 @@ class Run:
     peak_memory_gib: float | None = None
     memory_kind: str = ""
     not_modelled: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
         """What the row says under a dotted key; None: nothing."""

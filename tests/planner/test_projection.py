@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from costmodel.errors import SpecError
 from planner.calibration.calibrate import Unfit
+from planner.calibration.fit import priors_of
 from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.plan import estimate
 from planner.projection.anchor import Anchor, anchor
-from planner.projection.comparison import covered_fraction
-from planner.projection.projected import ProjectedPart, project, projected_interval
+from planner.projection.comparison import covered_fraction, differences
+from planner.projection.measured_device import road
+from planner.projection.memory import Peaks
+from planner.projection.posterior import simulated_seconds
+from planner.projection.projected import ProjectedPart, project, projected_interval, projected_plan
 from planner.projection.small_runs import small_runs
 from planner.projection.wording import projection_text
 from planner.runs.predictions import GIB, Case
-from planner.uncertainty.intervals import Interval
+from planner.uncertainty.intervals import Interval, weighted_quantile
+from planner.uncertainty.peaks import law_of
+from tests.builders_kineto import event, kernel, launch, operator, write_file
 
 DEVICE: dict[str, Any] = {
     "name": "core",
@@ -201,11 +210,12 @@ class TestMemory:
 
         found = anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 0.5))
 
-        assert found.memory_bytes == pytest.approx(0.5 * GIB)
+        assert found.peaks is not None
+        assert found.peaks.offset_bytes == pytest.approx(0.5 * GIB)
         assert found.device["runtime_bytes"] == pytest.approx(1.5 * GIB)
 
-    def test_at_most_it_grows_with_all_else(self, tmp_path: Path) -> None:
-        """A peak twice the predicted one: at most that of the job is twice the predicted one, too."""
+    def test_at_most_it_grows_with_all_else_and_scatters_as_peaks_do(self, tmp_path: Path) -> None:
+        """A peak twice the predicted one: the job's is at most twice the predicted one, times the law's spread."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
         path = a_file(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB))
 
@@ -213,7 +223,36 @@ class TestMemory:
 
         before = found.model.plan.estimate.device_bytes
         assert found.peak_bytes == pytest.approx(before + model)
-        assert found.most_peak_bytes == pytest.approx(max(2 * before, before + model))
+        law = law_of(a_job().facts.cluster)
+        spread = math.exp(law.log_ratio_of(0.95) - law.mean)
+        assert found.most_peak_bytes == pytest.approx(max(2 * before, before + model) * spread)
+
+    def test_peaks_that_are_predicted_too_high_lower_no_bound(self) -> None:
+        """A peak of 8 bytes where 10 are predicted: the job's 20 may be 20, and scatter; more of a run that differs."""
+        cluster, peaks = a_job().facts.cluster, Peaks(offset_bytes=-2.0, most_offset_bytes=-2.0, most_ratio=0.8)
+        law = law_of(cluster)
+        spread = law.log_ratio_of(0.95) - law.mean
+
+        alike, different = (peaks.most_bytes(20.0, cluster, is_alike=each) for each in (True, False))
+
+        assert alike == pytest.approx(20.0 * math.exp(spread))
+        assert different == pytest.approx(20.0 * math.exp(math.sqrt(2) * spread))
+
+    def test_a_peak_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        """8 GiB where a quarter of a GiB and the runtime's are predicted; 0.1 GiB more or less may be workspaces."""
+        with pytest.raises(SpecError, match="peak_memory_gib: 8 GiB were measured"):
+            anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=8.0))
+
+    def test_a_bound_beyond_the_device_is_said(self, tmp_path: Path) -> None:
+        """The job takes 1.2 of 3 GiB by the model, and 1.9 more by a peak that is 1.9 larger."""
+        model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
+        small = {**DEVICE, "memory_bytes": 3 * GIB}
+        job = a_job(cluster={"device": small, "num_devices": 4})
+        path = a_file(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 1.9))
+
+        text = projection_text(project(job, {}, small_runs([path], job)))
+
+        assert "that is more than the 3.0 GiB of a device" in text
 
     def test_without_a_peak_there_is_no_bound(self, tmp_path: Path) -> None:
         """The report says that the peak is the model's."""
@@ -236,7 +275,7 @@ class TestInterval:
         reach = math.exp(1.2816 * 0.02)
         assert found.low_seconds == pytest.approx(8 / reach + 1.8)
         assert found.high_seconds == pytest.approx(8 * reach + 2.4)
-        assert found.basis == "80% measured (+- 2.6%), the rest by runs"
+        assert found.basis == "small runs, which measured 80% of it in kind (+- 2.6%), and on runs"
 
     def test_where_nothing_was_measured_in_kind_both_errors_count(self) -> None:
         """The model's 3 % and the runs' 4 % together are 5 %, in logarithms."""
@@ -246,6 +285,59 @@ class TestInterval:
 
         assert math.log(found.low_seconds) == pytest.approx(-0.05)
         assert math.log(found.high_seconds) == pytest.approx(0.05)
+
+    def test_what_a_run_leaves_open_of_the_constants(self, tmp_path: Path) -> None:
+        """
+        A run of kernels, 0.05 s per step and an update, all priors known: draws that explain it scatter as is said.
+
+        By the lines of two layers and of the job: kernels K / c and k / c, c with a spread of 0.5 in logarithms,
+        seconds per step with one of 1. The middle 80 % of 200,000 draws, weighed by how near they are to 0.37 s.
+        """
+        lines = lines_of(tmp_path, num_layers=2)
+        found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, step_seconds=0.37))], a_job()))
+        kernels = next(part.model_seconds for part in found.parts if part.name == "compute")
+        random = np.random.default_rng(0)
+        slower, steps = np.exp(random.normal(0.0, 0.5, 200_000)), 0.05 * np.exp(random.normal(0.0, 1.0, 200_000))
+        run = lines["compute"] * slower + steps + lines["optimizer"]
+        weights = np.exp(-0.5 * (np.log(run / 0.37) / 0.02) ** 2)
+
+        ends = (weighted_quantile(np.log(kernels * slower + steps), weights, level) for level in (0.1, 0.9))
+        low, high = ends
+
+        assert found.open_deviation == pytest.approx((high - low) / 2 / 1.2816, rel=0.1)
+
+    def test_a_second_number_of_layers_closes_it(self, tmp_path: Path) -> None:
+        """Two layers leave open what is a step's and what a layer's, and the report says so; eight more do not."""
+        few, many = a_run(2, step_seconds=0.37), a_run(8, step_seconds=1.3)
+
+        one, both = (
+            project(a_job(), {}, small_runs([a_file(tmp_path, *runs)], a_job())) for runs in ([few], [few, many])
+        )
+
+        assert one.open_deviation > 4 * both.open_deviation
+        assert "all small runs have 2 layers" in projection_text(one)
+        assert "all small runs have" not in projection_text(both)
+
+    def test_worlds_drawn_from_the_priors_lie_inside(self, tmp_path: Path) -> None:
+        """Of 20 devices with constants drawn from the priors about 16 jobs lie inside; by the noise alone fewer."""
+        job, case = a_job(), small_runs([a_file(tmp_path, a_run(2, step_seconds=1.0))], a_job())[0]
+        way, strategy = road(DEVICE), estimate(job, {}).plan.strategy
+        known, random = priors_of(way.constants), np.random.default_rng(1)
+        inside, by_noise = 0, 0
+
+        for _ in range(20):
+            logs = known.mean + known.sigma * random.standard_normal(len(known.mean))
+            values = way.fields(way.constants, np.exp(logs).tolist())
+            measured = simulated_seconds(way.facts(case.problem, values), case.strategy)
+            truth = simulated_seconds(way.facts(job, values), strategy)
+            measured, truth = (one * math.exp(0.02 * random.standard_normal()) for one in (measured, truth))
+            found = project(job, {}, [replace(case, run=replace(case.run, step_seconds=measured))])
+            noise = projected_interval(found.parts, 0.02, found.report.plan.interval, found.step_seconds)
+            inside += found.interval.low_seconds <= truth <= found.interval.high_seconds
+            by_noise += noise.low_seconds <= truth <= noise.high_seconds
+
+        assert 14 <= inside <= 20
+        assert by_noise < inside - 4
 
 
 def part_of(name: str, seconds: float, measured: float) -> ProjectedPart:
@@ -275,6 +367,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "its kernels are others",
     ),
     "stages": ({"step_seconds": 1.0, "strategy": {"pp": 1, "vpp": 64}}, "virtual"),
+    "quoted": ({"step_seconds": "1.1"}, "step_seconds: expected a number, got '1.1'"),
+    "larger": (
+        {"step_seconds": 1.0, "job": {"cluster.num_devices": 8, "training.global_batch_size": 16}},
+        "ran on 8 devices, the job on 4",
+    ),
 }
 """Entries of a small run that are wrong, and part of what is said."""
 
@@ -317,6 +414,14 @@ class TestBadInput:
         with pytest.raises(SpecError, match="runs"):
             small_runs([a_file(tmp_path)], a_job())
 
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        """What it should hold is small runs, not a job."""
+        path = tmp_path / "small.yaml"
+        path.write_text("", encoding="utf-8")
+
+        with pytest.raises(SpecError, match=r"is empty\. Such as: runs:"):
+            small_runs([path], a_job())
+
     def test_a_table_of_another_model(self, tmp_path: Path) -> None:
         """A row of a table of runs is complete, and may be of another width."""
         path = tmp_path / "runs.csv"
@@ -330,6 +435,109 @@ class TestBadInput:
 
         with pytest.raises(SpecError, match="has hidden_size 4096, the job 8192"):
             anchor(job, small_runs([path], job))
+
+
+MIXED: dict[str, Any] = {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
+
+DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "overlap": ({"ep": 2, "ep_overlap": True}, {"ep_overlap": False}, "ep_overlap = false, not true"),
+    "dispatcher": ({"ep": 2}, {"token_dispatcher": "deepep"}, "token_dispatcher = deepep, not alltoall"),
+    "graphs": ({}, {"cuda_graphs": "attn"}, "cuda_graphs = attn, not none"),
+    "offloading": ({}, {"activation_offload": True}, "activation_offload = true, not false"),
+    "sharding": ({"sharding": "gradients"}, {"sharding": "none"}, "sharding = none, not gradients"),
+}
+"""Decisions of a job beside those of a small run, and what is said."""
+
+
+class TestDifferences:
+    """In what a run differs from the job beyond its size."""
+
+    @pytest.mark.parametrize("name", DIFFERENT)
+    def test_a_decision(self, tmp_path: Path, name: str) -> None:
+        """A run with another decision that means something in both is none of the job's size alone."""
+        of_job, of_run, expected = DIFFERENT[name]
+        job = a_job(model={**MODEL, **MIXED}, strategy={"tp": 1, "pp": 1, "mbs": 1, "recompute": "none", **of_job})
+        run = {**a_run(2, step_seconds=1.0), "strategy": of_run, "job": {"model.num_layers": 2}}
+
+        case = small_runs([a_file(tmp_path, run)], job)[0]
+
+        assert differences(case, job, estimate(job, {}).plan.strategy) == (expected,)
+
+    def test_a_setting(self, tmp_path: Path) -> None:
+        """Kernels that are not fused, where the job leaves them to the framework."""
+        run = a_run(2, step_seconds=1.0)
+        run["job"] = {**run["job"], "settings.kernels": "eager"}
+
+        case = small_runs([a_file(tmp_path, run)], a_job())[0]
+
+        assert differences(case, a_job(), None) == ("settings.kernels = eager, not as the framework has it",)
+
+    def test_what_means_nothing_in_a_run_is_none(self, tmp_path: Path) -> None:
+        """One device has no stages, replicas or experts' ranks: orders, shards and overlaps say nothing of it."""
+        of_job = {"pp": 2, "vpp": 2, "schedule": "1f1b", "sharding": "optimizer", "dp_overlap": True}
+        job = a_job(strategy={**JOB["strategy"], **of_job})
+
+        case = small_runs([a_file(tmp_path, a_run(2, step_seconds=1.0))], job)[0]
+
+        assert (case.strategy.pp, case.strategy.vpp) == (1, 1)
+        assert differences(case, job, estimate(job, {}).plan.strategy) == ()
+
+
+def a_trace(folder: Path, *, width: int, num_steps: int = 3, device: str = "") -> Path:
+    """Iterations of 400 ms, each with one matmul of two layers' width; on a device or on the host alone."""
+    events: list[dict[str, Any]] = []
+    for number in range(num_steps):
+        begin = 400_000 * number
+        events.append(event("user_annotation", f"ProfilerStep#{number}", begin, 400_000))
+        shapes = {"Input_Dims": [[256, width], [width, 3 * width]], "Input_type": ["float", "float"]}
+        events.append(operator("aten::mm", begin + 1000, 300_000, External_id=number + 1, **shapes))
+        if device:
+            events.append(launch(begin + 2000, 10, number + 1, External_id=number + 1))
+            events.append(kernel("gemm", begin + 3000, 200_000, correlation=number + 1, External_id=number + 1))
+    return write_file(folder / "rank0.json", events, deviceProperties=[{"id": 0, "name": device}] if device else [])
+
+
+class TestTraces:
+    """Traces in place of a step time."""
+
+    def test_their_median_iteration_is_the_step_and_their_doubts_are_said(self, tmp_path: Path) -> None:
+        """Iterations of 400 ms; the trace says neither rank nor device."""
+        a_trace(tmp_path, width=256)
+
+        found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job()))
+
+        text = projection_text(found)
+        assert found.anchor.runs[0].measured_seconds == pytest.approx(0.4)
+        assert "rank0.json: Nothing ran on a device" in text
+        assert "rank0.json: It has no matmul of the size of" in text
+
+    def test_of_another_width(self, tmp_path: Path) -> None:
+        """No matmul of the run is 128 wide."""
+        a_trace(tmp_path, width=128)
+
+        with pytest.raises(SpecError, match="has no matmul of the run, such as"):
+            small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
+
+    def test_an_iteration_that_the_cut_touches(self, tmp_path: Path) -> None:
+        """A file that ends after its only step is marked: what ran in it is not known."""
+        path = a_trace(tmp_path, width=256, num_steps=1)
+        path.write_text(path.read_text(encoding="utf-8")[:-60], encoding="utf-8")
+
+        with pytest.raises(SpecError, match="is cut inside of its only iteration"):
+            small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
+
+    @pytest.mark.parametrize(
+        ("device", "expected"),
+        [("", "holds nothing that ran on a device"), ("NVIDIA A100-SXM4-80GB", "was recorded on NVIDIA A100")],
+    )
+    def test_of_another_device(self, tmp_path: Path, device: str, expected: str) -> None:
+        """A job on H100 is no run on the host, nor on an A100."""
+        a_trace(tmp_path, width=256, device=device)
+        training = {**JOB["training"], "precision": "bf16"}
+        job = a_job(cluster={"device": "h100-80gb-sxm", "num_devices": 4}, training=training)
+
+        with pytest.raises(SpecError, match=expected):
+            small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], job)
 
 
 class TestCommands:
@@ -351,7 +559,7 @@ class TestCommands:
         assert "measured in kind" in text
 
     def test_plan_searches_on_the_device_that_follows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The report names it; what the small runs say goes to stderr."""
+        """The report names it and the small runs, and says that no peak was measured."""
         job, small, _ = self.files(tmp_path)
 
         code = main(["plan", str(job), "--from", str(small), "--fastest"])
@@ -359,7 +567,32 @@ class TestCommands:
         shown = capsys.readouterr()
         assert code == 0
         assert "core, anchored" in shown.out
-        assert "planner: 2 layers: 2.000 s measured" in shown.err
+        text = " ".join(shown.out.split())
+        assert "small runs 2 layers: 2.000 s measured" in text
+        assert "peaks are the model's: no small run has peak_memory_gib" in text
+
+    def test_a_plan_has_the_interval_of_its_projection(self, tmp_path: Path) -> None:
+        """The same strategy on the same device: planned from a small run, or projected."""
+        path = a_file(tmp_path, a_run(2, step_seconds=0.37, peak_memory_gib=1.3))
+        job = a_job()
+        projected = project(job, {}, small_runs([path], job))
+        found = anchor(job, small_runs([path], job))
+
+        planned, share = projected_plan(found, job, estimate(found.applied(job), {}).plan)
+
+        assert planned.interval == projected.interval
+        assert share.measured_fraction == projected.measured_fraction
+        assert share.most_peak_bytes == projected.most_peak_bytes
+
+    def test_project_as_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Figures in seconds, null for peaks that nobody measured."""
+        job, small, _ = self.files(tmp_path)
+
+        main(["trace", "project", str(small), "--job", str(job), "--format", "json"])
+
+        said = json.loads(capsys.readouterr().out)
+        assert said["interval"]["low_seconds"] < said["step_seconds"] < said["interval"]["high_seconds"]
+        assert (said["most_peak_bytes"], said["small_runs"][0]["measured_seconds"]) == (None, 2.0)
 
     def test_a_decision_may_follow_the_files(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The job's strategy with one micro-batch of two sequences: the run differs in that."""

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from costmodel.errors import SpecError
-from planner.cli.arguments import add_force, add_output_file, describe
+from planner.cli.arguments import TEXT_FORMATS, add_force, add_output, describe
 from planner.cli.output import check_output, progress, require_new, write
 
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     device_help = "also write the device that follows, which a job takes: cluster: {device: ./measured.yaml}"
     parser.add_argument("--device", metavar="FILE", type=Path, help=device_help)
     add_force(parser, "the device's file")
-    add_output_file(parser)
+    add_output(parser, TEXT_FORMATS)
     parser.set_defaults(assignments=[])
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         from planner.jobs.problem import load, read_decisions, split_overrides
         from planner.projection.projected import project
         from planner.projection.small_runs import small_runs
-        from planner.projection.wording import projection_text
+        from planner.projection.wording import projection_json, projection_text
 
         overrides, decisions = split_overrides(assignments)
         problem = load(arguments.job, overrides)
@@ -49,5 +49,5 @@ def run(arguments: argparse.Namespace) -> int:
         found = project(problem, read_decisions(decisions), small_runs(paths, problem))
     if arguments.device:
         write(device_text(found.anchor.device), arguments.device)
-    write(projection_text(found), arguments.output)
+    write({"table": projection_text, "json": projection_json}[arguments.format](found), arguments.output)
     return 0

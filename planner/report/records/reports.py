@@ -28,6 +28,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
 
     kind: Literal["plan"] = entry("Of which kind the report is.")
     plans: list[NumberedPlanRecord] = entry("The recommended one first, then by their steps.")
+    small_runs: list[str] = entry("What small runs say, whose constants the device has; empty without any.")
     recommendation: RecommendationRecord | None = entry(
         "Why the first plan is the first; null where the fastest one was asked for, or none was found."
     )
@@ -54,6 +55,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),
+            small_runs=list(report.small_runs),
             recommendation=RecommendationRecord.of(report),
             alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
             idle=IdleDevicesRecord.of(report),

@@ -1,0 +1,164 @@
+"""Constants of a device after small runs: the likeliest, and what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.step.estimate import estimate
+from costmodel.step.layouts import strategy_seconds
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+from planner.calibration.cases import DIFFERENCE, LEAST_SENSITIVITY, measured_logarithms
+from planner.calibration.constants import Constant
+from planner.calibration.fit import NOISE, REACH, Array, Fit, covariance, fit, priors_of
+from planner.projection.measured_device import Road
+from planner.runs.predictions import Case
+
+Seconds = Callable[[Facts, Strategy], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Posterior:
+    """
+    What is known of a device's constants after small runs.
+
+    Parameters
+    ----------
+    way
+        From constants to the device.
+    logs
+        Logarithms of all of its constants: the likeliest ones.
+    covariance
+        Of these logarithms, shape (constants, constants).
+    values
+        By dotted field those constants on which a small run depends.
+    """
+
+    way: Road
+    logs: Array
+    covariance: Array
+    values: Mapping[str, float]
+
+    def deviation(self, seconds: Callable[[Mapping[str, float]], float]) -> float:
+        r"""
+        Standard deviation of the logarithm of some seconds, from what the small runs leave open of the constants.
+
+        .. math:: \sqrt{g^T \Sigma g}, \quad g_j = \partial \log t / \partial x_j
+
+        Derivation: first order around the likeliest constants. Of two constants that small runs cannot tell apart the
+        errors are of opposite sign, and cancel in what has as much of each. Where a job has more of one than the small
+        runs have, they remain.
+
+        Parameters
+        ----------
+        seconds
+            Seconds for values of constants by dotted field.
+        """
+        before, upper = self._logarithm(seconds, self.logs), priors_of(self.way.constants).upper
+        slopes = np.zeros(len(self.logs))
+        for index in range(len(self.logs)):
+            there, step = _moved(self.logs, index, upper)
+            slopes[index] = (self._logarithm(seconds, there) - before) / step
+        return float(np.sqrt(slopes @ self.covariance @ slopes))
+
+    def _logarithm(self, seconds: Callable[[Mapping[str, float]], float], logs: Array) -> float:
+        return float(np.log(seconds(self.way.fields(self.way.constants, np.exp(logs).tolist()))))
+
+
+def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
+    r"""
+    The constants on which small runs depend, fitted; and the covariance of all.
+
+    .. math:: \Sigma = (S^{-1} + J^T N^{-1} J)^{-1} = S - S J^T (J S J^T + N)^{-1} J S
+
+    Derivation: normal priors of variances S, logarithms of the runs' steps that are linear in the constants' logarithms
+    with slopes J, and normal noise of variances N. Constants on which no run depends keep their priors.
+
+    Parameters
+    ----------
+    way
+        From constants to the device.
+    timed
+        Runs with a step time.
+    noises
+        Standard deviation of the logarithm of each run's time.
+    """
+    measured, jacobian = measured_logarithms(timed), _jacobian(way, timed, way.constants)
+    priors, weights = priors_of(way.constants), NOISE / noises
+    sensitive = np.abs(jacobian(priors.mean, None)).max(axis=0) > LEAST_SENSITIVITY
+    chosen = tuple(one for one, is_sensitive in zip(way.constants, sensitive, strict=True) if is_sensitive)
+    found = fit(
+        lambda logs: _logarithms(way, timed, chosen, logs, simulated_seconds),
+        _jacobian(way, timed, chosen),
+        measured,
+        weights=weights,
+        priors=priors_of(chosen),
+        start=_near(way, timed, chosen, measured, noises),
+    )
+    logs = priors.mean.copy()
+    logs[sensitive] = found.logs
+    return Posterior(
+        way=way,
+        logs=logs,
+        covariance=covariance(jacobian(logs, None), weights, priors),
+        values=way.fields(chosen, np.exp(found.logs).tolist()),
+    )
+
+
+def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
+    """The step as ``planner estimate`` predicts it."""
+    return estimate(facts, strategy).step_seconds
+
+
+def _near(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
+    r"""
+    Where a fit begins: near enough to what was measured for its robust loss to pull, which lets go of what is far.
+
+    .. math:: x = p + S J^T (J S J^T + N)^{-1} (y - f(p)), \quad S = \mathrm{diag}(s^2), N = \mathrm{diag}(\sigma^2)
+
+    Derivation: least squares without robustness, a few steps of Gauss and Newton.
+    """
+    priors, jacobian = priors_of(chosen), _jacobian(way, timed, chosen)
+    logs = priors.mean
+    for number in range(MOST_STEPS + 1):
+        residuals = _logarithms(way, timed, chosen, logs, simulated_seconds) - measured
+        slopes = jacobian(logs, None)
+        if np.abs(residuals).max() <= REACH or number == MOST_STEPS:
+            break
+        reach = slopes * priors.sigma**2
+        missing = slopes @ (logs - priors.mean) - residuals
+        step = reach.T @ np.linalg.solve(reach @ slopes.T + np.diag(noises**2), missing)
+        logs = np.clip(priors.mean + step, priors.lower, priors.upper)
+    return Fit(logs=logs, jacobian=slopes, residuals=residuals)
+
+
+MOST_STEPS = 6
+"""Of that kind: a factor of ten takes four."""
+
+
+def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], logs: Array, seconds: Seconds) -> Array:
+    values = way.fields(chosen, np.exp(logs).tolist())
+    return np.log([seconds(way.facts(one.problem, values), one.strategy) for one in timed])
+
+
+def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> Callable[[Array, Array | None], Array]:
+    """Derivatives by differences of the closed form, which changes as the simulated step does."""
+    upper = priors_of(chosen).upper
+
+    def jacobian(logs: Array, _: Array | None) -> Array:
+        columns, before = [], _logarithms(way, timed, chosen, logs, strategy_seconds)
+        for index in range(len(chosen)):
+            there, step = _moved(logs, index, upper)
+            columns.append((_logarithms(way, timed, chosen, there, strategy_seconds) - before) / step)
+        return np.stack(columns, axis=1)
+
+    return jacobian
+
+
+def _moved(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
+    """One logarithm moved by a step for a derivative, and that step: down where it would leave its bounds."""
+    step = DIFFERENCE if logs[index] + DIFFERENCE <= upper[index] else -DIFFERENCE
+    return logs + step * (np.arange(len(logs)) == index), step

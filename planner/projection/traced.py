@@ -1,0 +1,135 @@
+"""What profiler traces of a small run say: its step, and whether they are of that run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.facts.device import Device
+from costmodel.operators.sampled_source import sampled_size
+from costmodel.traces.events import Trace
+from costmodel.traces.iterations import is_whole, iterations
+from costmodel.traces.operators import traced_operators
+from planner.runs.predictions import Case
+from planner.uncertainty.operators import strategy_operators
+
+MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
+"""Operators whose sizes say which model ran."""
+
+MOST_NAMED = 3
+"""Sizes that a sentence names."""
+
+AGAIN = "Record one more iteration, and wait until the profiler has written its file."
+
+
+def traced_seconds(traces: Sequence[Trace]) -> float:
+    """
+    The median step time in seconds of the iterations in some traces of one run.
+
+    An iteration inside of which its file is cut is none: nobody knows what is missing of it.
+
+    Raises
+    ------
+    SpecError
+        If a trace holds no complete iteration.
+    """
+    lengths: list[int] = []
+    for trace in traces:
+        found = [one for one in iterations(trace) if one.found != "whole" and one.duration > 0]
+        whole = [one for one in found if is_whole(trace, one)]
+        if not whole and found:
+            raise SpecError(trace.source, "is cut inside of its only iteration, which has no step time then.", AGAIN)
+        if not whole:
+            raise SpecError(trace.source, "holds no complete iteration whose time would be a step's.")
+        lengths += [one.duration for one in whole]
+    return median(lengths) / 1e9
+
+
+def doubts_of(traces: Sequence[Trace], case: Case) -> tuple[str, ...]:
+    """
+    What is doubtful about the traces of a small run; sentences for people.
+
+    Parameters
+    ----------
+    traces
+        Of its ranks.
+    case
+        The run's job and strategy.
+
+    Raises
+    ------
+    SpecError
+        If a trace has sizes of matmuls, and none of the run's.
+    """
+    found = (f"{Path(trace.source).name}: {doubt}" for trace in traces for doubt in _doubts(trace, case))
+    return tuple(dict.fromkeys(found))
+
+
+def _doubts(trace: Trace, case: Case) -> Iterator[str]:
+    yield from trace.doubts
+    if cut := [one.name for one in iterations(trace) if not is_whole(trace, one)]:
+        yield f"{', '.join(cut)} left out: the file is cut inside of it, or in front."
+    if trace.world_size and trace.world_size != case.facts.cluster.num_devices:
+        yield f"It is of a job of {trace.world_size} ranks, the run of {case.facts.cluster.num_devices}."
+    yield from _missing_sizes(trace, case)
+
+
+def require_device(trace: Trace, device: Device) -> None:
+    """
+    Refuse a trace of another device than the job's, as far as either says which: one's own devices do not.
+
+    Raises
+    ------
+    SpecError
+        If nothing ran on a device, or on another one of the catalog.
+    """
+    if device.architecture is None:
+        return
+    if not trace.has_device:
+        problem = f"holds nothing that ran on a device, the job is for {device.name}."
+        raise SpecError(trace.source, problem, "Record activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+    says = trace.devices[0].name if trace.devices else ""
+    known = {_brand(name) for name in catalog.devices()}
+    said = {one for one in known if re.search(rf"(?<![a-z0-9]){one}(?![a-z0-9])", says.lower())}
+    if said and _brand(device.name) in known and _brand(device.name) not in said:
+        raise SpecError(trace.source, f"was recorded on {says}, the job is for {device.name}.", "Is it of that run?")
+
+
+def _brand(name: str) -> str:
+    """
+    What the profiler's name of a device has of the catalog's.
+
+    >>> _brand("h100-80gb-sxm"), _brand("h100-80gb-sxm, changed")
+    ('h100', 'h100')
+    """
+    return re.split(r"[-, ]", name, maxsplit=1)[0]
+
+
+def _missing_sizes(trace: Trace, case: Case) -> Iterator[str]:
+    """Matmuls of the run that the trace has at no size of theirs; none of them: it is of another model."""
+    seen = {(one.operator, tuple(sorted(one.sizes.items()))) for one in traced_operators(trace).operators}
+    traced = {size for kernel, size in seen if kernel in MATMULS}
+    if not traced:
+        return
+    wanted: dict[tuple[tuple[str, int], ...], str] = {}
+    for operator, _ in strategy_operators(case.facts, case.strategy):
+        size = sampled_size(operator)
+        if size is not None and size.kernel in MATMULS and None not in size.sizes.values():
+            wanted[tuple(sorted((name, round(float(value))) for name, value in size.sizes.items()))] = operator.name
+    missing = [f"{name} ({_size_text(size)})" for size, name in wanted.items() if size not in traced]
+    if wanted and len(missing) == len(wanted):
+        raise SpecError(
+            trace.source,
+            f"has no matmul of the run, such as {missing[0]}, but others, such as {_size_text(min(traced))}.",
+            "Is it of the same widths, sequence length, micro-batch and degrees?",
+        )
+    if missing:
+        yield f"It has no matmul of the size of {', '.join(missing[:MOST_NAMED])}: is it of this run?"
+
+
+def _size_text(size: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in size)

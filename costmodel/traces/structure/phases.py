@@ -69,11 +69,24 @@ def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iterati
         if len(backward):
             forward &= events.start[rows] < last_backward
         phase[rows[forward]] = Phase.FORWARD
+        _hand_down(phase, trace, rows[makes_nodes[rows] & (phase[rows] == Phase.FORWARD)], rows)
         _fill_between(phase, rows)
         end = events.start[rows] + events.duration[rows]
         late = (events.start[rows] >= last_backward) & (end <= last_update) & (phase[rows] == Phase.NONE)
         if len(backward):
             phase[rows[late]] = Phase.OPTIMIZER
+
+
+def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.intp], rows: NDArray[np.intp]) -> None:
+    """
+    What starts within an operator of the forward pass is of it.
+
+    Of the last operator of a pass nothing else says so: no forward pass, and maybe no backward pass, follows.
+    """
+    begins, ends = trace.events.start[operators], np.maximum.accumulate(trace.events.end[operators])
+    place = np.searchsorted(begins, trace.events.start[rows], side="right") - 1
+    inside = (place >= 0) & (trace.events.start[rows] < ends[np.maximum(place, 0)]) if len(ends) else place >= 0
+    phase[rows[inside & (phase[rows] == Phase.NONE)]] = Phase.FORWARD
 
 
 def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:

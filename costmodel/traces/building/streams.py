@@ -75,7 +75,9 @@ class Streams:
         """The lags of this trace."""
         awaited, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
         launch, gap = self._launch_and_gap(after, quantile=0.5)
-        alone = self.end[awaited] > self._free(launch, gap)[after]
+        last = np.zeros(len(self.rows), dtype=np.int64)
+        np.maximum.at(last, after, self.end[awaited])
+        alone = (self.end[awaited] > self._free(launch, gap)[after]) & (self.end[awaited] == last[after])
         event = (self.start[after] - self.end[awaited])[alone]
         return Lags(launch=launch, gap=gap, event=max(0, _quantile(event, 0.5)))
 

@@ -42,11 +42,12 @@ class RingNetwork:
     durations: SteadyDurations
 
     def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """Nanoseconds of a send, or of an all-reduce over a ring, of two bytes for each element."""
-        nbytes, one = 2 * message.elements_in, self.durations
+        """Nanoseconds of a send, or of a collective over a ring, of two bytes for each element."""
+        nbytes, one = 2 * max(message.elements_in, message.elements_out), self.durations
         if purpose == "pp":
             return one.latency + nbytes // one.bytes_per_nanosecond
-        return 2 * (ranks - 1) * (one.latency + nbytes // (ranks * one.bytes_per_nanosecond))
+        halves = 2 if message.operation == "all_reduce" else 1
+        return halves * (ranks - 1) * (one.latency + nbytes // (ranks * one.bytes_per_nanosecond))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -89,13 +89,15 @@ class SteadyDurations:
 
         .. math:: t = 2 (n - 1) (\alpha + V / (n \beta))
 
-        of an all-reduce of V bytes over a ring of n ranks; :math:`\alpha + V / \beta` of a send.
+        of an all-reduce of V bytes over a ring of n ranks, half of it of each of its halves;
+        :math:`\alpha + V / \beta` of a send.
         """
         nbytes, number = 2 * work.elements, len(work.ranks)
         if work.ranks and work.group.startswith(("forward", "backward")):
             return self.latency + nbytes // self.bytes_per_nanosecond
         if work.ranks:
-            return 2 * (number - 1) * (self.latency + nbytes // (number * self.bytes_per_nanosecond))
+            halves = 2 if "AllReduce" in work.name else 1
+            return halves * (number - 1) * (self.latency + nbytes // (number * self.bytes_per_nanosecond))
         if work.name.startswith("cuda"):
             return self.calls.get(work.name, 2_000)
         least, most = self.kernels

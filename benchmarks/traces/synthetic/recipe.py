@@ -58,6 +58,10 @@ class Recipe:
         Whether receives are posted before the pass that is before the one that needs them.
     overlap_gradients
         Whether a layer's gradients are reduced as soon as they are complete; else behind all passes.
+    sharded
+        What replicas hold a part of only: nothing; what the optimizer needs, so that they gather each layer's weights
+        behind it; or all, so that they do so before each pass, and reduce and scatter gradients behind each backward
+        pass.
     ending
         How a step ends: all ranks meet and wait for their devices (``barrier``), each waits for its device or its
         compute stream, or nobody waits.
@@ -86,6 +90,7 @@ class Recipe:
     num_steps: int = 2
     overlap_p2p: bool = True
     overlap_gradients: bool = True
+    sharded: Literal["nothing", "optimizer", "all"] = "nothing"
     ending: Literal["barrier", "device", "stream", "none"] = "device"
     copies_loss: bool = False
     annotations: bool = False

@@ -101,6 +101,10 @@ class _Rank:
         for stage in self.stages:
             for layer in recipe.layers_of(stage):
                 calls.launch(OPTIMIZER, layer=layer)
+        if recipe.sharded == "optimizer":
+            for stage in self.stages:
+                for layer in recipe.layers_of(stage):
+                    self._gather_weights(stage, layer)
         if recipe.ending == "barrier" and recipe.world_size > 1:
             self._all_reduce("world", tuple(range(recipe.world_size)), 1)
         if recipe.ending != "none":
@@ -112,17 +116,23 @@ class _Rank:
         stage, microbatch = divmod(one, self.recipe.num_microbatches)
         self._begin_pass(stage, "F", microbatch)
         self._need("forward", one)
-        for layer, part in parts_of(self.recipe, stage):
-            sequence = self.calls.num_operators
-            self.sequences[stage, microbatch, layer, part.name] = sequence
-            self.calls.operator(OPERATORS[part.kind][0], self._operands(part), sequence=sequence)
-            if part.kind == "all_reduce":
-                self._tensor_all_reduce(layer)
-            else:
-                self.calls.launch(f"{part.kind}_{part.name}_forward", layer=layer)
-            self.calls.end_operator()
+        for layer, parts in groupby(parts_of(self.recipe, stage), lambda one: one[0]):
+            if self.recipe.sharded == "all":
+                self._gather_weights(stage, layer)
+            for _, part in parts:
+                self._part_forward(stage, microbatch, layer, part)
         self._end_pass()
         self._send("forward", one)
+
+    def _part_forward(self, stage: int, microbatch: int, layer: int, part: Part) -> None:
+        sequence = self.calls.num_operators
+        self.sequences[stage, microbatch, layer, part.name] = sequence
+        self.calls.operator(OPERATORS[part.kind][0], self._operands(part), sequence=sequence)
+        if part.kind == "all_reduce":
+            self._tensor_all_reduce(layer)
+        else:
+            self.calls.launch(f"{part.kind}_{part.name}_forward", layer=layer)
+        self.calls.end_operator()
 
     def _backward(self, one: int, *, whole: bool, is_last: bool) -> None:
         """The backward pass on autograd's thread, without or with the gradients of weights."""
@@ -131,9 +141,11 @@ class _Rank:
         self._need("backward", one)
         self.calls.hand_over(AUTOGRAD)
         for layer, parts in groupby(parts_of(self.recipe, stage)[::-1], lambda one: one[0]):
+            if self.recipe.sharded == "all":
+                self._gather_weights(stage, layer)
             for _, part in parts:
                 self._part_backward(stage, microbatch, layer, part, whole=whole)
-            if whole and is_last and self._reduces_early():
+            if whole and (is_last or self.recipe.sharded == "all") and self._reduces_early():
                 self._reduce_gradients(stage, layer)
         self.calls.hand_over(MAIN)
         self._end_pass()
@@ -230,14 +242,19 @@ class _Rank:
         return self.calls.communicate(message, channel=f"{direction} {source} {target}")
 
     def _all_reduce(self, what: str, ranks: tuple[int, ...], elements: int, layer: int = -1) -> int:
+        return self._collective("all_reduce", what, ranks, (elements, elements), layer)
+
+    def _collective(
+        self, operation: str, what: str, ranks: tuple[int, ...], elements: tuple[int, int], layer: int
+    ) -> int:
         message = Message(
-            operation="all_reduce",
+            operation=operation,
             group=f"{what}_{ranks[0]}",
             description=f"{what.upper()}_PARALLEL_GROUP",
             ranks=ranks,
             num_ranks=len(ranks),
-            elements_in=elements,
-            elements_out=elements,
+            elements_in=elements[0],
+            elements_out=elements[1],
             dtype="BFloat16",
             library="nccl",
         )
@@ -251,9 +268,21 @@ class _Rank:
 
     def _reduce_gradients(self, stage: int, layer: int) -> None:
         """Add up the gradients of a layer over all ranks that hold it; those of no layer go with the optimizer."""
-        ranks = holders(self.recipe, self.at, stage)
+        ranks, whole = holders(self.recipe, self.at, stage), self._gradients()
+        if layer < 0 or len(ranks) == 1:
+            return
+        if self.recipe.sharded == "nothing":
+            self.unfinished.append(self._all_reduce("dp", ranks, whole, layer))
+        else:
+            part = whole // len(ranks)
+            self.unfinished.append(self._collective("reduce_scatter", "dp", ranks, (whole, part), layer))
+
+    def _gather_weights(self, stage: int, layer: int) -> None:
+        """Gather the weights of a layer from all ranks that hold a part of it; the compute stream waits for it."""
+        ranks, whole = holders(self.recipe, self.at, stage), self._gradients()
         if layer >= 0 and len(ranks) > 1:
-            self.unfinished.append(self._all_reduce("dp", ranks, self._gradients(), layer))
+            gathered = self._collective("all_gather", "dp", ranks, (whole // len(ranks), whole), layer)
+            self.calls.wait(COMPUTE, gathered)
 
     def _reduces_early(self) -> bool:
         """Both holders of a stage in a pipeline of two directions end it at other times: all wait for all then."""

@@ -18,8 +18,10 @@ from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
     Layout,
+    Replicas,
     faster,
     rebuilt,
+    steady,
     tensor_parallel_tasks,
     with_tensor_parallel,
     without_launches,
@@ -85,7 +87,7 @@ class WhatIf:
     Parameters
     ----------
     traced_seconds, replayed_seconds, seconds
-        The step as it was recorded; its replay; the changed one's, times recorded over replayed.
+        The step as it was recorded; its replay; the changed one's, in a run that goes on as the recorded one does.
     before, after
         What the replayed steps go into, by rank; of the changed one ranks are stages of a pipeline.
     layouts
@@ -135,7 +137,7 @@ def what_if(
         If the traces do not show what the change needs, or do not fit the job.
     """
     graph = execution_graph(traces, iteration)
-    base = replay(graph)
+    base, settled = replay(graph), steady(graph)[1]
     traced = measured(graph).iteration
     found = [parts(trace) for trace in traces]
     layouts = _layouts(graph, found, change, jobs)
@@ -151,12 +153,12 @@ def what_if(
         changed = without_launches(changed)
     if not change.overlap:
         changed = without_overlap(changed)
-    times = replay(changed)
+    changed, times = steady(changed)
     of_reading = [doubt for trace in traces for doubt in trace.doubts]
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
-        seconds=times.iteration * NS * traced / base.iteration,
+        seconds=times.iteration * NS * traced / settled.iteration,
         before=breakdowns(graph, base),
         after=breakdowns(changed, times),
         layouts=layouts,
@@ -225,7 +227,11 @@ def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
         )
     if not summary.num_layers:
         raise SpecError("layers", "were not found in the traces.", "; ".join(summary.doubts))
-    return Layout(num_layers=summary.num_layers, num_microbatches=max(1, summary.num_microbatches))
+    return Layout(
+        num_layers=summary.num_layers,
+        num_microbatches=max(1, summary.num_microbatches),
+        dp=max(1, Replicas(graph, found, None).size),  # type: ignore[arg-type]
+    )
 
 
 def _num_unknown_transfers(graph: ExecutionGraph) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import pytest
 
 from benchmarks.traces.changed import CALLS, RingNetwork, layout_of
-from benchmarks.traces.synthetic import Made, Recipe, make
+from benchmarks.traces.synthetic import Made, Recipe, Work, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
     Layout,
+    Replicas,
     faster,
     rebuilt,
+    steady,
     tensor_parallel_tasks,
     with_tensor_parallel,
     without_launches,
@@ -32,7 +35,7 @@ DURATIONS = SteadyDurations(seed=4, calls=CALLS)
 def made(**layout: object) -> Made:
     """Traces of eight layers and four micro-batches in some layout."""
     entries: dict = {"num_layers": 8, "num_microbatches": 4, "annotations": True, "operators": True, "num_steps": 1}
-    return make(Recipe(duration=DURATIONS, **(entries | layout)))
+    return make(Recipe(**({"duration": DURATIONS} | entries | layout)))
 
 
 def changed(one: Made, to: Layout) -> ExecutionGraph:
@@ -206,6 +209,177 @@ class TestEdits:
         graph = execution_graph(made(dp=2).traces)
 
         assert replay(without_overlap(graph)).iteration > replay(graph).iteration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alike:
+    """Layers that take equally long, and kernels of some name that are so many times faster."""
+
+    name: str = " "
+    factor: int = 1
+
+    def __call__(self, work: Work) -> int:
+        """Nanoseconds of a piece of work."""
+        taken = DURATIONS(work._replace(layer=min(work.layer, 0)))
+        return round(taken / self.factor) if self.name in work.name else taken
+
+
+class TestRunsThatGoOn:
+    """Stages of a pipeline begin one after the other, as they ended: neither a change nor a replay may add that up."""
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ({"pp": 2}, {"pp": 2, "num_microbatches": 8}),
+            ({"pp": 4}, {"pp": 2}),
+            ({"pp": 2, "dp": 2}, {"pp": 4, "dp": 4}),
+        ],
+        ids=str,
+    )
+    def test_another_layout(self, before, after):
+        """The third of four steps; the last stage begins it long before the first one does."""
+        one, wanted = made(**before, num_steps=4), made(**after, num_steps=4)
+        truth = measured(execution_graph(wanted.traces)).iteration
+
+        found = changed(one, layout_of(wanted))
+
+        assert max(execution_graph(one.traces).begins.values()) > truth / 20
+        assert replay(found).iteration == steady(found)[1].iteration == truth
+
+    @pytest.mark.parametrize("ending", ["device", "none", "barrier"])
+    def test_faster_kernels(self, ending):
+        """The stages begin less far apart then: only the next steps show it."""
+        one = made(pp=2, num_steps=4, ending=ending, duration=Alike())
+        wanted = made(pp=2, num_steps=4, ending=ending, duration=Alike(name="matmul", factor=4))
+
+        found = faster(execution_graph(one.traces), "matmul", 4)
+
+        assert steady(found)[1].iteration == measured(execution_graph(wanted.traces)).iteration
+
+    def test_a_run_without_changes_is_steady(self):
+        """Its replay is that of the recorded step, with the same begins."""
+        graph = execution_graph(made(pp=4, num_steps=4).traces)
+
+        found, times = steady(graph)
+
+        assert found.begins == graph.begins
+        assert times.iteration == measured(graph).iteration
+
+    def test_events_of_which_the_last_one_counts(self):
+        """An optimizer that waits for eight reductions waits for the last one: there is no lag behind the others."""
+        graph = execution_graph(made(dp=2, overlap_gradients=False).traces)
+
+        assert replay(graph).iteration == measured(graph).iteration
+
+
+BARE = {"annotations": False, "num_steps": 3, "duration": Alike()}
+"""Operators with sequence numbers, as PyTorch's profiler has them without anything done for it."""
+
+
+class TestWithoutAnnotations:
+    """Autograd alone says which pass is which."""
+
+    @pytest.mark.parametrize("pp", [1, 2])
+    def test_the_last_operator_of_the_last_forward_pass(self, pp):
+        """It is behind it, not in front of each backward pass: as many kernels of each name as there must be."""
+        wanted = made(pp=pp, num_microbatches=8, **BARE)
+        graph = execution_graph(wanted.traces)
+
+        found = changed(made(pp=pp, **BARE), layout_of(wanted))
+
+        assert replay(found).iteration == measured(graph).iteration
+        assert _names(found) == _names(graph)
+
+    @pytest.mark.parametrize(
+        "after", [{"dp": 2, "num_layers": 16}, {"dp": 2, "num_layers": 4}, {"dp": 64}, {"dp": 1}], ids=str
+    )
+    def test_gradients_that_are_reduced_behind_the_backward_pass(self, after):
+        """They are no part of the optimizer, which stays."""
+        wanted = made(overlap_gradients=False, **BARE | after)
+
+        found = changed(made(dp=2, overlap_gradients=False, **BARE), layout_of(wanted))
+
+        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+        assert _names(found)["multi_tensor_apply_kernel_adam"] == wanted.recipe.num_layers
+
+
+class TestReplicas:
+    """What replicas send each other, gradients or not."""
+
+    @pytest.mark.parametrize("sharded", ["optimizer", "all"])
+    @pytest.mark.parametrize("described", [True, False])
+    @pytest.mark.parametrize(
+        "after", [{"dp": 8}, {"dp": 1}, {"dp": 2, "num_microbatches": 8}, {"dp": 2, "num_layers": 12}], ids=str
+    )
+    def test_weights_are_gathered_and_gradients_scattered(self, sharded, described, after):
+        """Before each pass, or behind the optimizer."""
+        wanted = made(sharded=sharded, **BARE | after)
+        one = made(dp=2, sharded=sharded, **BARE)
+
+        found = changed(one if described else _said_less(one, description=""), layout_of(wanted))
+
+        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+
+    def test_a_split_of_layers_is_none_of_replicas(self):
+        """Both have two ranks here; those of tp all-reduce in forward passes."""
+        wanted = made(tp=2, dp=1, **BARE)
+
+        found = changed(_said_less(made(tp=2, dp=2, **BARE), description=""), layout_of(wanted))
+
+        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+
+    def test_messages_of_which_nobody_knows_the_size(self):
+        """They take what they took, and that is said."""
+        one = _said_less(made(dp=2, **BARE), elements_in=0, elements_out=0)
+        graph = execution_graph(one.traces)
+
+        found = changed(one, replace(layout_of(one), dp=64))
+
+        assert replay(found).iteration == measured(graph).iteration
+        assert "The traces do not say how much replicas send each other" in " ".join(found.doubts)
+
+    def test_how_many_there_are(self):
+        """Their groups say it, or the number of all ranks where nobody else communicates."""
+        one = made(dp=4, **BARE)
+        bare = _said_less(one, ranks=(), group="", num_ranks=0, description="")
+
+        assert [_replicas(each).size for each in (one, bare, made(dp=2, tp=2, **BARE))] == [4, 4, 2]
+
+    def test_an_optimizer_that_does_not_go_layer_by_layer(self):
+        """One of its eight kernels is missing: all take twice as long with twice the layers, and that is doubted."""
+        one = made(**BARE | {"num_steps": 1})
+        trace, name = one.traces[0], one.traces[0].names.index("multi_tensor_apply_kernel_adam")
+        last = trace.events.correlation[trace.events.name == name].max()
+        short = replace(one, traces=(replace(trace, events=trace.events[trace.events.correlation != last]),))
+
+        found = changed(short, replace(layout_of(one), num_layers=16))
+
+        graph = execution_graph(short.traces)
+        before, after = (_nanoseconds(each, "multi_tensor") for each in (graph, found))
+        assert after == 2 * before
+        assert "Without a job the optimizer's time" in " ".join(found.doubts)
+
+
+def _said_less(one: Made, **entries: object) -> Made:
+    """The same, whose messages say less."""
+    traces = [
+        replace(trace, messages=tuple(replace(message, **entries) for message in trace.messages))  # type: ignore[arg-type]
+        for trace in one.traces
+    ]
+    return replace(one, traces=tuple(traces))
+
+
+def _replicas(one: Made) -> Replicas:
+    return Replicas(execution_graph(one.traces), [parts(trace) for trace in one.traces], None)
+
+
+def _nanoseconds(graph: ExecutionGraph, name: str) -> int:
+    chosen = [name in graph.names[number] for number in graph.tasks.name.tolist()]
+    return int(graph.tasks.duration[chosen].sum())
+
+
+def _names(graph: ExecutionGraph) -> Counter[str]:
+    return Counter(graph.names[name] for name in graph.tasks.name.tolist())
 
 
 def _pairs(found: ExecutionGraph, graph: ExecutionGraph, chosen: list[bool]) -> list[tuple[int, int]]:

@@ -64,6 +64,23 @@ def split_trace(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def replica(tmp_path_factory):
+    """A file of the first of two replicas, which reduce gradients behind the backward pass."""
+    recipe = Recipe(
+        duration=SteadyDurations(seed=4, calls=CALLS),
+        num_layers=4,
+        num_microbatches=2,
+        dp=2,
+        overlap_gradients=False,
+        operators=True,
+        num_steps=3,
+    )
+    path = tmp_path_factory.mktemp("traces") / "rank0.json.gz"
+    write_trace(make(recipe).traces[0], path)
+    return path
+
+
 def answer(capsys, *arguments: object) -> dict:
     """What the command prints as JSON."""
     assert main(["trace", "what-if", *map(str, arguments), "--format", "json"]) == 0
@@ -179,6 +196,24 @@ class TestDoubts:
 
         assert found.replayed_seconds < 0.9 * found.traced_seconds
         assert any("replay of the unchanged step is -" in doubt for doubt in found.doubts)
+
+
+class TestReplicas:
+    """A job of two replicas, of which the first one was recorded, without a word on the job."""
+
+    def test_reductions_stay(self, replica, capsys):
+        """Twice the layers have twice the gradients to reduce."""
+        found = answer(capsys, replica, "layers=8")
+
+        assert found["after"]["0"]["communication"] == 2 * found["before"]["0"]["communication"] > 0
+
+    def test_text(self, replica, capsys):
+        """The number of replicas, and nothing guessed: this optimizer goes layer by layer."""
+        assert main(["trace", "what-if", str(replica), "layers=8"]) == 0
+
+        out = capsys.readouterr().out
+        assert "4 layers, pp 1, dp 2, 2 micro-batches; changed: 8 layers, pp 1, dp 2, 2 micro-batches" in out
+        assert "Without a job" not in out
 
 
 class TestRefusals:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.traces.change.layout import Direction, Layout, Network, Pass
 from costmodel.traces.change.likeness import with_layers
+from costmodel.traces.change.replicas import REDUCTIONS, Replicas
+from costmodel.traces.change.steady import aligned
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
 from costmodel.traces.events import UNKNOWN, Message, Track
@@ -21,6 +23,25 @@ ENDS: Mapping[Direction, tuple[Role, Role]] = {
     "backward": (Role.HEAD, Role.EMBEDDING),
 }
 """What comes before and behind the layers of a pass on the ranks that have it."""
+
+
+class Ending(NamedTuple):
+    """
+    Places in what is behind a rank's passes.
+
+    Parameters
+    ----------
+    units
+        Those that start each communication of replicas which grows with the model.
+    waits
+        Calls by which streams wait, before the update.
+    updates
+        The optimizer.
+    """
+
+    units: tuple[range, ...]
+    waits: tuple[int, ...]
+    updates: tuple[int, ...]
 
 
 def rebuilt(
@@ -39,7 +60,8 @@ def rebuilt(
 
     Each pass of each stage is put together from recorded layers, in the order of the schedule; what a layer did with
     its micro-batch is copied with its launches and waits. Receives are posted as early as they were, sends follow their
-    pass, the optimizer waits for sends and gradients.
+    pass, the optimizer waits for sends and gradients. All ranks begin at once, see
+    :func:`costmodel.traces.change.steady` for how they begin in a run that goes on.
 
     Parameters
     ----------
@@ -62,7 +84,8 @@ def rebuilt(
     SpecError
         If the traces do not fit the layout.
     """
-    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients, activations).graph()
+    own = aligned(graph)
+    return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -85,14 +108,14 @@ class _Rebuilding:
             rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(pipeline_ranks(graph, before))
         ]
         self.layers, self.dealt = self._recorded_layers(), after.layers()
-        self.inside = self._groups_of_forward_passes()
-        self.gradient_starts = {
-            host for host, launched in self.tasks.launched.items() if any(self.is_gradient(each) for each in launched)
-        }
+        self.replicas = Replicas(graph, parts, before.dp)
+        self.is_alone = before.dp > 1 == after.dp
+        self.starts = self._starts(())
+        self.reductions = self._starts(REDUCTIONS)
         self.written = Written()
         self.arrivals: dict[tuple[int, Pass], int] = {}
         self.collectives: dict[tuple[Direction, int, int], int] = {}
-        self.doubts: list[str] = []
+        self.doubts: dict[str, None] = dict.fromkeys(self._doubts())
 
     def graph(self) -> ExecutionGraph:
         for rank in range(self.after.pp):
@@ -124,33 +147,56 @@ class _Rebuilding:
                         found[one.direction, layer][one.microbatch] = segment
         return found
 
-    def _groups_of_forward_passes(self) -> set[object]:
-        """Groups that communicate in forward passes: they are no replicas'."""
-        found: set[object] = set()
-        for template in self.templates:
-            for one, segments in template.passes.items():
-                if one.direction == "forward":
-                    hosts = (task for segment in segments for task in segment.tasks)
-                    launched = (each for host in hosts for each in self.tasks.launched.get(host, ()))
-                    found.update(_group(message) for each in launched if (message := self.tasks.message(each)))
+    def _starts(self, operations: Sequence[str]) -> set[int]:
+        """Tasks of threads that start communication of replicas: some operations, or all without any."""
+        found = set()
+        for host, launched in self.tasks.launched.items():
+            messages = [message for each in launched if (message := self.tasks.message(each))]
+            if any(self.replicas.have(one) and one.operation in (operations or (one.operation,)) for one in messages):
+                found.add(host)
         return found
 
+    def _doubts(self) -> Iterator[str]:
+        if self.before.dp != self.after.dp:
+            if self.before.dp > 1 and not self.replicas.groups:
+                yield f"The job has dp = {self.before.dp}, but no communication of replicas was found in the traces."
+            for size in sorted(self.replicas.unclear):
+                yield (
+                    f"{size} ranks gather in forward passes and reduce behind them, but the job has dp = "
+                    f"{self.before.dp}: what they take was left as it is."
+                )
+        if self.before.num_layers != self.after.num_layers and self._has_buckets():
+            yield (
+                "Gradients of several layers are reduced at once: how many reductions other layers have follows from "
+                "those of the layers that they are copies of."
+            )
+        if self.is_alone and self.replicas.are_sharded:
+            yield "What replicas send is gone; copies into and out of what they sent were left as they are."
+
+    def _has_buckets(self) -> bool:
+        """Whether some layers start more reductions in the last backward pass than others."""
+        last = [found[max(found)] for (direction, _), found in self.layers.items() if direction == "backward"]
+        return len({sum(task in self.reductions for task in segment.tasks) for segment in last}) > 1
+
     def is_gradient(self, task: int) -> bool:
-        """Whether a recorded communication reduces gradients."""
+        """Whether a recorded communication reduces gradients, for which the optimizer waits."""
         message = self.tasks.message(task)
-        if message is None or message.operation in ("send", "recv"):
+        if message is None or not self.replicas.have(message) or self.replicas.are_sharded:
             return False
-        return _group(message) not in self.inside and message.operation in ("all_reduce", "reduce_scatter")
+        return message.operation in REDUCTIONS
 
     def retimed(self, task: int) -> int:
-        """Nanoseconds of a copied communication: those of gradients by the number of replicas."""
+        """Nanoseconds of a copied communication: those of replicas by their number."""
         message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
-        if message is None or not self.is_gradient(task) or self.before.dp == self.after.dp:
+        if message is None or self.before.dp == self.after.dp or not self.replicas.have(message):
+            return traced
+        if not max(message.elements_in, message.elements_out):
+            self.doubts["The traces do not say how much replicas send each other: it takes as long as it did."] = None
             return traced
         old, new = (
             self.network.nanoseconds(message, purpose="dp", ranks=each.dp) for each in (self.before, self.after)
         )
-        return traced + new - old if old == traced else round(traced * new / max(1, old))
+        return round(traced * new / old) if old > 0 else new
 
     # --- what is written ---------------------------------------------------------------------------------------
 
@@ -161,7 +207,7 @@ class _Rebuilding:
         self.written.device_free[rank] = 0
         passes = self.after.passes(rank)
         lookahead = max((early for one in self.templates for early in one.posted_early), default=0)
-        writer.put(template.begin)
+        writer.put(self._kept(template.begin))
         posted = 0
         for number, one in enumerate(passes):
             while posted < min(len(passes), number + 1 + lookahead):
@@ -216,7 +262,7 @@ class _Rebuilding:
         ordered = layers if one.direction == "forward" else reversed(layers)
         is_first_stage, is_last_stage = one.stage == 0, one.stage == self.after.num_stages - 1
         has_front, has_back = (is_first_stage, is_last_stage)[:: 1 if one.direction == "forward" else -1]
-        self._put(writer, self._at_edge(template, one, Role.OTHER), one, is_last)
+        self._put_others(writer, template, one, is_last)
         if has_front:
             self._put(writer, self._at_edge(self._holder(first), one, first), one, is_last)
         for layer in ordered:
@@ -255,55 +301,70 @@ class _Rebuilding:
             return old - 1
         return 1 + (layer - 1) % (old - 2) if old > 2 else layer % old
 
+    def _put_others(self, writer: RankWriter, template: RankTemplate, one: Pass, is_last: bool) -> None:
+        """What a pass has of no part of the model: not what only another micro-batch's has."""
+        numbers = sorted({other.microbatch for other in template.passes if other.direction == one.direction})
+        like = self._like_microbatch(numbers, one, is_last)
+        found = self._at_edge(template, one, Role.OTHER)
+        if like in found:
+            self._put(writer, {like: found[like]}, one, is_last or like != numbers[-1])
+
+    def _like_microbatch(self, numbers: Sequence[int], one: Pass, is_last: bool) -> int:
+        """The recorded micro-batch that is most alike: only the last backward pass reduces gradients."""
+        if is_last:
+            return numbers[-1]
+        if one.direction == "forward":
+            return one.microbatch if one.microbatch in numbers else numbers[-1]
+        if one.microbatch in numbers[:-1]:
+            return one.microbatch
+        return (numbers[:-1] or numbers)[-1]
+
     def _put(self, writer: RankWriter, found: Mapping[int, Segment], one: Pass, is_last: bool) -> None:
-        """A segment of the micro-batch that is most alike: only the last backward pass reduces gradients."""
+        """A segment of the micro-batch that is most alike."""
         if not found:
             return
         numbers = sorted(found)
-        if is_last:
-            number = numbers[-1]
-        elif one.microbatch in found and (one.direction == "forward" or one.microbatch != numbers[-1]):
-            number = one.microbatch
-        else:
-            number = (numbers[:-1] or numbers)[-1]
-        tasks = list(found[number].tasks)
-        if one.direction == "backward" and (not is_last or self.after.dp == 1):
-            tasks = self._without_gradients(tasks)
+        number = self._like_microbatch(numbers, one, is_last)
+        tasks = self._kept(found[number].tasks)
+        if one.direction == "backward" and not is_last and number == numbers[-1] and not self.replicas.are_sharded:
+            tasks = self._without(tasks, self.reductions)
         writer.put(tasks)
 
-    def _without_gradients(self, tasks: list[int]) -> list[int]:
-        dropped = {place for unit in self._gradient_units(tasks) for place in unit}
+    def _kept(self, tasks: Sequence[int]) -> list[int]:
+        """Tasks without what a replica that is alone does not send."""
+        return self._without(tasks, self.starts) if self.is_alone else list(tasks)
+
+    def _without(self, tasks: Sequence[int], starts: set[int]) -> list[int]:
+        dropped = {place for unit in self._units(tasks, starts) for place in unit}
         return [task for place, task in enumerate(tasks) if place not in dropped]
 
-    def _gradient_units(self, tasks: Sequence[int]) -> list[range]:
-        """Places of the tasks that start reductions of gradients."""
-        starts = [place for place, task in enumerate(tasks) if task in self.gradient_starts]
-        return [self.tasks.unit(tasks, place) for place in starts]
+    def _units(self, tasks: Sequence[int], starts: set[int]) -> list[range]:
+        """Places of the tasks that start some communication."""
+        return [self.tasks.unit(tasks, place) for place, task in enumerate(tasks) if task in starts]
 
     # --- behind the passes -------------------------------------------------------------------------------------
 
     def _end(self, writer: RankWriter, template: RankTemplate, rank: int) -> None:
-        end = template.end
-        units = self._gradient_units(end)
-        in_unit = {place: number for number, unit in enumerate(units) for place in unit}
-        waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in in_unit]
-        updates = [place for place, task in enumerate(end) if self.tasks.is_update(task)]
-        layers, traced = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
-        first_update = updates[0] if updates else 0
-        waits_for_all = len(waits) == self._num_open(template, units)
-        done: set[str] = set()
+        end, found = self._kept(template.end), self._ending(template)
+        in_unit = {place for unit in found.units for place in unit}
+        update = found.updates[0] if found.updates else len(end)
+        done: set[object] = set()
         for place, task in enumerate(end):
             if place in in_unit:
-                if "gradients" not in done and self.after.dp > 1:
-                    self._put_units(writer, end, units, len(layers) / len(traced))
-                done.add("gradients")
-            elif place in waits:
-                number = len(writer.open) if waits_for_all else len(waits)
+                side = place > update
+                if side not in done:
+                    self._put_units(
+                        writer, template, [one for one in found.units if (one.start > update) == side], rank
+                    )
+                done.add(side)
+            elif place in found.waits:
+                waits_for_all = len(found.waits) == self._num_open(template)
+                number = len(writer.open) if waits_for_all else len(found.waits)
                 if "waits" not in done:
-                    writer.put(end[waits[min(one, len(waits) - 1)]] for one in range(number))
+                    writer.put(end[found.waits[min(one, len(found.waits) - 1)]] for one in range(number))
                 done.add("waits")
-            elif place in updates:
-                if place == first_update:
+            elif place in found.updates:
+                if place == update:
                     writer.arrived += writer.pending
                     writer.pending = []
                     self._put_updates(writer, rank, template)
@@ -312,26 +373,65 @@ class _Rebuilding:
         if writer.tasks.graph.last.get(template.rank) is not None:
             self.written.last[rank] = writer.last_host
 
+    def _ending(self, template: RankTemplate) -> Ending:
+        """What is behind the passes of a recorded rank."""
+        end = self._kept(template.end)
+        units = self._units(end, self.starts)
+        inside = {place for unit in units for place in unit}
+        waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in inside]
+        updates = [
+            place
+            for place, task in enumerate(end)
+            if self.tasks.is_update(task) and place not in inside and place not in waits
+        ]
+        first = updates[0] if updates else len(end)
+        return Ending(
+            units=tuple(unit for unit in units if self._grows([end[place] for place in unit])),
+            waits=tuple(place for place in waits if place < first),
+            updates=tuple(updates),
+        )
+
+    def _grows(self, unit: Sequence[int]) -> bool:
+        """Whether what a unit sends is more than one number that replicas agree on, as a norm or a loss."""
+        launched = (each for host in unit for each in self.tasks.launched.get(host, ()))
+        messages = [message for each in launched if (message := self.tasks.message(each))]
+        return all(max(one.elements_in, one.elements_out) != 1 for one in messages)
+
     def _layers_of(self, layout: Layout, rank: int) -> list[int]:
         dealt = layout.layers()
         return [layer for stage in layout.stages(rank) for layer in dealt[stage]]
 
-    def _num_open(self, template: RankTemplate, units: Sequence[range]) -> int:
+    def _num_open(self, template: RankTemplate) -> int:
         """Sends and reductions of gradients of a recorded rank."""
         sends = sum(len(those) for (operation, _), those in template.transfers.items() if operation == "send")
         hosts = [task for segments in template.passes.values() for each in segments for task in each.tasks]
-        return sends + len(units) + len(self._gradient_units(hosts))
+        return sends + sum(task in self.reductions for task in (*self._kept(hosts), *self._kept(template.end)))
 
-    def _put_units(self, writer: RankWriter, end: Sequence[int], units: Sequence[range], more: float) -> None:
-        for number in range(round(len(units) * more)):
-            unit = units[min(number, len(units) - 1)]
-            writer.put(end[place] for place in unit)
+    def _put_units(self, writer: RankWriter, template: RankTemplate, units: Sequence[range], rank: int) -> None:
+        """What replicas send of all layers: so many times as there are more layers, else so much more at once."""
+        end, traced = self._kept(template.end), len(self._layers_of(self.before, template.stage))
+        more = len(self._layers_of(self.after, rank)) / traced
+        if len(units) % traced:
+            more = self._more_parameters(more)
+        number = max(1, round(len(units) * more))
+        for one in range(number):
+            unit = units[min(one, len(units) - 1)]
+            writer.put((end[place] for place in unit), len(units) * more / number)
+
+    def _more_parameters(self, layers: float) -> float:
+        """Parameters of a rank over those before, where its layers are so many times more."""
+        if self.parameters is None and self.before.num_layers != self.after.num_layers:
+            self.doubts[
+                "Without a job the optimizer's time, and that of gradients reduced all at once, goes with the number "
+                "of layers, although embedding and head stay: --job says how large they are."
+            ] = None
+        return layers if self.parameters is None else self.parameters
 
     def _put_updates(self, writer: RankWriter, rank: int, template: RankTemplate) -> None:
         """The optimizer: layer by layer where it goes so, else as much longer as there are more parameters."""
         of_layer: dict[int, list[int]] = {}
         for each in self.templates:
-            own = [task for task in each.end if self.tasks.is_update(task)]
+            own = self._updates(each)
             own_layers = self._layers_of(self.before, each.stage)
             launches = [task for task in own if self.tasks.launched.get(task)]
             if len(own) != len(launches) or not own or len(own) % len(own_layers):
@@ -346,13 +446,12 @@ class _Rebuilding:
                 writer.put(of_layer[self._recorded_layer(layer)])
             return
         before = self._layers_of(self.before, template.stage)
-        scale = self.parameters if self.parameters is not None else len(layers) / len(before)
-        writer.put((task for task in template.end if self.tasks.is_update(task)), scale)
+        writer.put(self._updates(template), self._more_parameters(len(layers) / len(before)))
 
-
-def _group(message: Message) -> object:
-    """What tells one group of ranks from another."""
-    return message.ranks or message.group or message.description
+    def _updates(self, template: RankTemplate) -> list[int]:
+        """Tasks of a recorded rank's optimizer."""
+        end = self._kept(template.end)
+        return [end[place] for place in self._ending(template).updates]
 
 
 def pipeline_ranks(graph: ExecutionGraph, layout: Layout) -> tuple[int, ...]:

@@ -1,0 +1,90 @@
+"""Iterations of a run that goes on: each rank begins one where it ended the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.traces.events import UNKNOWN
+from costmodel.traces.graph import ExecutionGraph
+from costmodel.traces.replay import Replayed, replay
+
+MOST_ROUNDS = 8
+"""Iterations after which a run is taken as it is: those of pipelines repeat themselves from the second or third on."""
+
+
+def aligned(graph: ExecutionGraph) -> ExecutionGraph:
+    """
+    The same where the iteration of all ranks begins at 0.
+
+    Parameters
+    ----------
+    graph
+        Any graph: stages of a pipeline that goes on begin one after the other.
+    """
+    return _moved(graph, {rank: -begin for rank, begin in graph.begins.items()})
+
+
+def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
+    """
+    A graph's iteration as it is in a run of many, and its times.
+
+    What a change does to when ranks begin shows only in the next iteration. So the graph is replayed again, each rank
+    from when its thread and its streams came to the end, until iterations take as long as those before.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+
+    Returns
+    -------
+    graph
+        The same, with other begins.
+    times
+        Its replay.
+    """
+    times = replay(graph)
+    for _ in range(MOST_ROUNDS):
+        following = _following(graph, times)
+        then = replay(following)
+        if then.iterations == times.iterations:
+            break
+        graph, times = following, then
+    return graph, times
+
+
+def _following(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
+    """The iteration behind a replayed one."""
+    ends = {
+        rank: int(times.end[graph.last[rank]]) if rank in graph.last else times.begins[rank] + times.iterations[rank]
+        for rank in graph.ranks
+    }
+    earliest = min(ends.values())
+    moved = _moved(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
+    tasks, on_stream, of_rank = graph.tasks, graph.on_stream, graph.task_ranks
+    gap, free = moved.tasks.gap.copy(), dict(moved.begins)
+    first = graph.previous() == UNKNOWN
+    for track in np.unique(tasks.track[on_stream]).tolist():
+        own = tasks.track == track
+        ended = int(times.end[own].max()) - earliest
+        rank = int(of_rank[own][0])
+        gap[own & first] = max(ended, moved.begins[rank])
+        free[rank] = max(free[rank], ended)
+    return replace(moved, tasks=replace(moved.tasks, gap=gap), device_free=free)
+
+
+def _moved(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
+    """The same where ranks begin later by some nanoseconds."""
+    tasks = graph.tasks
+    later = np.array([by[rank] for rank in graph.ranks], dtype=np.int64)
+    later = later[np.searchsorted(graph.ranks, graph.task_ranks)]
+    first = graph.previous() == UNKNOWN
+    return replace(
+        graph,
+        tasks=replace(tasks, gap=np.where(first, tasks.gap + later, tasks.gap)),
+        begins={rank: begin + by[rank] for rank, begin in graph.begins.items()},
+        device_free={rank: free + by[rank] for rank, free in graph.device_free.items()},
+    )

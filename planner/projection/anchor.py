@@ -57,6 +57,11 @@ class AnchorRun:
         return math.log(self.anchored_seconds / self.measured_seconds) if self.measured_seconds else 0.0
 
     @property
+    def is_explained(self) -> bool:
+        """Whether the anchored step is as near to the measured one as its noise allows, in all but one of 20 runs."""
+        return abs(self.residual) <= 2 * self.noise
+
+    @property
     def measured_seconds(self) -> float | None:
         """Measured step; None: its memory alone was measured."""
         return self.case.run.step_seconds

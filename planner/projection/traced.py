@@ -11,14 +11,20 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
 from costmodel.operators.sampled_source import sampled_size
+from costmodel.step.estimate import estimate
 from costmodel.traces.events import Trace
 from costmodel.traces.iterations import is_whole, iterations
 from costmodel.traces.operators import traced_operators
+from costmodel.traces.structure import parts
 from planner.runs.predictions import Case
+from planner.traces.layer_counts import has_other_layers
 from planner.uncertainty.operators import strategy_operators
 
 MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
 """Operators whose sizes say which model ran."""
+
+NAMED = ("annotations", "modules")
+"""What names the layers of a trace, so that their number is no guess."""
 
 MOST_NAMED = 3
 """Sizes that a sentence names."""
@@ -63,7 +69,7 @@ def doubts_of(traces: Sequence[Trace], case: Case) -> tuple[str, ...]:
     Raises
     ------
     SpecError
-        If a trace has sizes of matmuls, and none of the run's.
+        If a trace has sizes of matmuls, and none of the run's, or names other layers.
     """
     found = (f"{Path(trace.source).name}: {doubt}" for trace in traces for doubt in _doubts(trace, case))
     return tuple(dict.fromkeys(found))
@@ -76,6 +82,7 @@ def _doubts(trace: Trace, case: Case) -> Iterator[str]:
     if trace.world_size and trace.world_size != case.facts.cluster.num_devices:
         yield f"It is of a job of {trace.world_size} ranks, the run of {case.facts.cluster.num_devices}."
     yield from _missing_sizes(trace, case)
+    yield from _other_layers(trace, case)
 
 
 def require_device(trace: Trace, device: Device) -> None:
@@ -107,6 +114,19 @@ def _brand(name: str) -> str:
     ('h100', 'h100')
     """
     return re.split(r"[-, ]", name, maxsplit=1)[0]
+
+
+def _other_layers(trace: Trace, case: Case) -> Iterator[str]:
+    """Layers times micro-batches that no rank of the run has: where names say so, it is another run."""
+    found, own = parts(trace).summary, estimate(case.facts, case.strategy)
+    layers = [rank.num_layers for rank in own.ranks]
+    if not has_other_layers(found, layers, own.num_microbatches, case.facts.model):
+        return
+    shown = f"shows {found.num_layers} x {found.num_microbatches} layers x micro-batches"
+    wanted = f"the run has {' or '.join(map(str, dict.fromkeys(layers)))} x {own.num_microbatches} on a rank"
+    if found.layers_from in NAMED:
+        raise SpecError(trace.source, f"{shown} by its {found.layers_from}, {wanted}.", "Is it of this run?")
+    yield f"It {shown}, {wanted}, as far as {found.layers_from} says: is it of this run?"
 
 
 def _missing_sizes(trace: Trace, case: Case) -> Iterator[str]:

@@ -194,3 +194,8 @@ def _run(one: AnchorRun) -> Iterator[str]:
     if one.differences:
         reason = f"it is taken with +- {math.expm1(one.noise):.0%}, as layouts of one job differ"
         yield f"  beyond its size it differs: {', '.join(one.differences)}; {reason}"
+    if not one.is_explained:
+        yield (
+            f"  no constants within physical bounds explain its step: they leave {math.expm1(-one.residual):+.0%}, so "
+            "that it says little. Is it in seconds, of this layout, and did nothing else run?"
+        )

@@ -14,6 +14,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import COLLECTIVES
 from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
+from costmodel.strategy import Sharding
 from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
@@ -265,6 +266,7 @@ def _rebuilt(
         after,
         network=network,
         parameters=share[1] / share[0],
+        updated=_replicas_of_states(jobs[0].plan.strategy) / _replicas_of_states(new.strategy),
         layer_gradients=message,
     )
 
@@ -281,6 +283,11 @@ def _rank_parameters(model: Model, layout: Layout) -> float:
     return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
 
 
+def _replicas_of_states(strategy: Strategy) -> int:
+    """Replicas that hold a part of the optimizer's states each, and update as much."""
+    return strategy.dp if strategy.sharding >= Sharding.OPTIMIZER else 1
+
+
 class _NoNetwork:
     """Nothing is sent that was not recorded."""
 
@@ -289,6 +296,10 @@ class _NoNetwork:
         raise SpecError(
             "--job", f"is needed: what {ranks} ranks take for {message.operation} follows from its cluster."
         )
+
+
+MOST_UNSIZED = 0.5
+"""Share of the time without sizes from which no answer at other sizes is given: most of it would stay as it was."""
 
 
 def _retimed(
@@ -300,6 +311,12 @@ def _retimed(
     if same_shapes(before, after):
         return graph
     timed = retimed(graph, before, after, samples=_samples(new.facts))
+    if timed.unsized_fraction > MOST_UNSIZED:
+        raise SpecError(
+            "the sizes",
+            f"change, but of {timed.unsized_fraction:.0%} of the time no sizes were recorded, so that it would stay.",
+            "Record with record_shapes=True.",
+        )
     doubts.extend(timed.doubts)
     weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
     weights *= old.strategy.tp / new.strategy.tp

@@ -182,6 +182,27 @@ class TestTimes:
         assert different.differences == ("sequences of 512 tokens, not 256",)
         assert different.noise > alike.noise
 
+    def test_a_run_that_differs_and_that_nothing_explains(self, tmp_path: Path) -> None:
+        """Four times as long as the model says: no constants of an H100 reach that, and the report says so."""
+        job = a_job(
+            model="llama3-8b",
+            cluster={"device": "h100-80gb-sxm", "num_devices": 16},
+            training=TRAINING,
+            strategy={"tp": 4, "pp": 2, "mbs": 1},
+        )
+        cut = {"model.num_layers": 4, "cluster.num_devices": 2, "training.global_batch_size": 4}
+        run = {"job": cut, "strategy": {"pp": 1, "tp": 2}}
+
+        near, far = (
+            project(job, {}, small_runs([a_file(tmp_path, {**run, "step_seconds": seconds})], job))
+            for seconds in (0.32, 1.3)
+        )
+
+        assert near.anchor.runs[0].is_explained
+        assert not far.anchor.runs[0].is_explained
+        assert "explain its step" in projection_text(far)
+        assert "explain its step" not in projection_text(near)
+
     def test_layers_that_no_run_has_are_not_measured(self) -> None:
         """Three dense layers of four with experts' share three quarters of the model."""
         mixed = {**MODEL, "num_layers": 4, "num_experts": 4, "top_k": 2, "first_dense_layers": 3}
@@ -516,6 +537,21 @@ class TestTraces:
         a_trace(tmp_path, width=128)
 
         with pytest.raises(SpecError, match="has no matmul of the run, such as"):
+            small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
+
+    def test_of_other_layers(self, tmp_path: Path) -> None:
+        """Annotations name three layers in one pass, which no number of micro-batches makes of two."""
+        path = a_trace(tmp_path, width=256)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        for begin in (0, 400_000, 800_000):
+            document["traceEvents"].append(event("user_annotation", "forward", begin + 500, 350_000))
+            for number in range(3):
+                at = begin + 310_000 + 10_000 * number
+                document["traceEvents"].append(event("user_annotation", f"layer {number}", at, 9000))
+                document["traceEvents"].append(operator("aten::add", at + 100, 8000))
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+        with pytest.raises(SpecError, match=r"shows 3 x 1 layers x micro-batches by its annotations, the run has 2 x"):
             small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
 
     def test_an_iteration_that_the_cut_touches(self, tmp_path: Path) -> None:

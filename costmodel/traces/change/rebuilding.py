@@ -52,6 +52,7 @@ def rebuilt(
     *,
     network: Network,
     parameters: float | None = None,
+    updated: float = 1.0,
     layer_gradients: Message | None = None,
     activations: Message | None = None,
 ) -> ExecutionGraph:
@@ -74,6 +75,8 @@ def rebuilt(
     parameters
         Parameters of a rank over those before, by which an optimizer's time grows where it does not go layer by layer;
         None: as the number of its layers.
+    updated
+        Share of its parameters that a replica updates over that before, where replicas hold parts of the states.
     layer_gradients
         What replicas reduce of a layer, where there were none in the recorded job.
     activations
@@ -85,7 +88,7 @@ def rebuilt(
         If the traces do not fit the layout.
     """
     own = aligned(graph)
-    return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
+    return _Rebuilding(own, parts, before, after, network, parameters, updated, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -97,11 +100,12 @@ class _Rebuilding:
         after: Layout,
         network: Network,
         parameters: float | None,
+        updated: float,
         layer_gradients: Message | None,
         activations: Message | None,
     ) -> None:
         self.source, self.before, self.after, self.network = graph, before, after, network
-        self.parameters, self.layer_gradients = parameters, layer_gradients
+        self.parameters, self.updated, self.layer_gradients = parameters, updated, layer_gradients
         self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
         self.templates = [
@@ -443,10 +447,10 @@ class _Rebuilding:
         layers = self._layers_of(self.after, rank)
         if of_layer:
             for layer in layers:
-                writer.put(of_layer[self._recorded_layer(layer)])
+                writer.put(of_layer[self._recorded_layer(layer)], self.updated)
             return
         before = self._layers_of(self.before, template.stage)
-        writer.put(self._updates(template), self._more_parameters(len(layers) / len(before)))
+        writer.put(self._updates(template), self._more_parameters(len(layers) / len(before)) * self.updated)
 
     def _updates(self, template: RankTemplate) -> list[int]:
         """Tasks of a recorded rank's optimizer."""

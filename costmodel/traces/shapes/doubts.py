@@ -35,6 +35,16 @@ class Notes:
     here: Machine
 
 
+def unsized_fraction(ranks: Sequence[Notes]) -> float:
+    """Share of all time of kernels of no recorded operator that has sizes."""
+    kinds = [one for rank in ranks for one in rank.kinds]
+    return sum(one.total for one in _unsized(kinds)) / max(sum(one.total for one in kinds), 1)
+
+
+def _unsized(kinds: Sequence[Alike]) -> list[Alike]:
+    return [one for one in kinds if one.works and one.shape is None and one.kernel and not one.on_weights]
+
+
 def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
     """
     Say what is not sure, with its share of all time.
@@ -47,7 +57,7 @@ def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
     kinds = [one for rank in ranks for one in rank.kinds]
     total = sum(one.total for one in kinds)
     working = [one for one in kinds if one.works]
-    unnamed = [one for one in working if one.shape is None and one.kernel and not one.on_weights]
+    unnamed = _unsized(kinds)
     unknown = [one for one in working if any(each.unknown for each in one.explained)]
     several = [one for one in working if not all(each.is_sure for each in one.explained)]
     beyond = [

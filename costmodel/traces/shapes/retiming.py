@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.operators.sampled_source import SampledPasses
 from costmodel.traces.events import UNKNOWN, Integers, Trace
 from costmodel.traces.graph import ExecutionGraph, Kind, Waiting
-from costmodel.traces.shapes.doubts import Notes, sentences
+from costmodel.traces.shapes.doubts import Notes, sentences, unsized_fraction
 from costmodel.traces.shapes.explaining import Explanations
 from costmodel.traces.shapes.kinds import Alike, alike
 from costmodel.traces.shapes.laws import Machine, machine, overhead_of
@@ -48,11 +48,14 @@ class Retimed:
         A :class:`Rule`; of a task of several operators that of the longest.
     doubts
         Sentences on sizes that nothing explains, or several things; on what was kept; on what is extrapolated.
+    unsized_fraction
+        Share of all time that stays because its operators have no sizes.
     """
 
     duration: Integers
     how: NDArray[np.int8]
     doubts: tuple[str, ...]
+    unsized_fraction: float = 0.0
 
 
 def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: SampledPasses | None = None) -> Retimed:
@@ -97,7 +100,7 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
         share = found.duration / np.maximum(measured, 1)
         duration[timed] = np.where(same, found.duration[place], np.rint(tasks.duration[timed] * share[place]))
         how[timed] = found.how[place]
-    return Retimed(duration=duration, how=how, doubts=sentences(notes))
+    return Retimed(duration=duration, how=how, doubts=sentences(notes), unsized_fraction=unsized_fraction(notes))
 
 
 def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:

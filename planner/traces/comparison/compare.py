@@ -20,6 +20,7 @@ from planner.traces.comparison.kinds import KINDS, MODEL_PARTS, OTHER
 from planner.traces.comparison.planned import PlannedParts, planned_parts, stage_operators
 from planner.traces.comparison.traced import TracedParts, names_by_size
 from planner.traces.extraction import NANOSECONDS
+from planner.traces.layer_counts import has_other_layers
 from planner.uncertainty.operators import strategy_operators
 
 
@@ -288,10 +289,8 @@ def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
 
 
 def _other_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
-    """Whether the trace shows as many passes through layers as the job has on that rank, its chunks taken together."""
-    found, without = traced.summary, num_layers - len(model.mtp_layers)  # which may look like none of the layers
-    shown = found.num_layers * found.num_microbatches
-    if shown and shown not in (num_layers * num_microbatches, without * num_microbatches):
+    found = traced.summary
+    if has_other_layers(found, [num_layers], num_microbatches, model):
         yield (
             f"The trace shows {found.num_layers} x {found.num_microbatches} layers x micro-batches in an iteration (by "
             f"{found.layers_from}), the job has {num_layers} x {num_microbatches} on that rank. If it is another job, "

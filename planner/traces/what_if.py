@@ -14,7 +14,6 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import COLLECTIVES
 from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
-from costmodel.strategy import Sharding
 from costmodel.traces.breakdown import Breakdown, breakdowns
 from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
@@ -266,7 +265,6 @@ def _rebuilt(
         after,
         network=network,
         parameters=share[1] / share[0],
-        updated=_replicas_of_states(jobs[0].plan.strategy) / _replicas_of_states(new.strategy),
         layer_gradients=message,
     )
 
@@ -281,11 +279,6 @@ def _rank_parameters(model: Model, layout: Layout) -> float:
     """Parameters of a pipeline rank: the mean of all, so many layers as the layout has."""
     ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
     return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
-
-
-def _replicas_of_states(strategy: Strategy) -> int:
-    """Replicas that hold a part of the optimizer's states each, and update as much."""
-    return strategy.dp if strategy.sharding >= Sharding.OPTIMIZER else 1
 
 
 class _NoNetwork:

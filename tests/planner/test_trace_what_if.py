@@ -11,10 +11,8 @@ import pytest
 from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
-from benchmarks.traces.synthetic.recipe import OPTIMIZER
 from costmodel.errors import SpecError
 from costmodel.traces.events import Category, Message
-from costmodel.traces.reading import read_trace
 from costmodel.traces.structure import Phase, parts
 from costmodel.traces.writing import write_trace
 from planner.cli import main
@@ -208,18 +206,6 @@ class TestReplicas:
         found = answer(capsys, replica, "layers=8")
 
         assert found["after"]["0"]["communication"] == 2 * found["before"]["0"]["communication"] > 0
-
-    def test_twice_the_replicas_update_half_as_much_each(self, replica, tmp_path, capsys):
-        """Where each holds a part of the optimizer's states."""
-        job = write_job(tmp_path, pp=1, dp=2, sharding="optimizer")
-        found = answer(capsys, replica, "--job", job, "dp=4", "training.global_batch_size=8")
-
-        trace = read_trace(replica)
-        (number,) = [place for place, name in enumerate(trace.names) if name == OPTIMIZER]
-        updates = trace.events.duration[trace.events.name == number].sum() / 3
-        busy = [found[when]["0"]["computation"] + found[when]["0"]["overlapped"] for when in ("before", "after")]
-        assert busy[0] - busy[1] == pytest.approx(updates / 2, abs=10)
-        assert updates > 1000
 
     def test_text(self, replica, capsys):
         """The number of replicas, and nothing guessed: this optimizer goes layer by layer."""

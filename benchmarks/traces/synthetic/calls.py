@@ -71,6 +71,7 @@ class Calls:
         *,
         layer: int = -1,
         nbytes: int = UNKNOWN,
+        shards: int = 1,
     ) -> None:
         """Put a kernel, a copy or a fill on the compute stream."""
         event = self._call(call)
@@ -78,7 +79,7 @@ class Calls:
             lane=Lane(self.rank, COMPUTE),
             category=category,
             name=name,
-            duration=self.recipe.duration(Work(name, self.rank, layer, event.correlation)),
+            duration=self.recipe.duration(Work(name, self.rank, layer, event.correlation, shards=shards)),
             step=self.step,
             correlation=event.correlation,
             external=event.external,

@@ -25,6 +25,8 @@ class Work(NamedTuple):
     group, ranks, elements
         Of a communication: its group (a pair of ranks and a direction for sends and receives), who takes part, and
         how much each sends.
+    shards
+        Of the optimizer: replicas that update a part each.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Work(NamedTuple):
     group: str = ""
     ranks: tuple[int, ...] = ()
     elements: int = 0
+    shards: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

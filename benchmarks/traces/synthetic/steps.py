@@ -100,7 +100,7 @@ class _Rank:
         self.unfinished = []
         for stage in self.stages:
             for layer in recipe.layers_of(stage):
-                calls.launch(OPTIMIZER, layer=layer)
+                calls.launch(OPTIMIZER, layer=layer, shards=1 if recipe.sharded == "nothing" else recipe.dp)
         if recipe.sharded == "optimizer":
             for stage in self.stages:
                 for layer in recipe.layers_of(stage):

@@ -52,7 +52,6 @@ def rebuilt(
     *,
     network: Network,
     parameters: float | None = None,
-    updated: float = 1.0,
     layer_gradients: Message | None = None,
     activations: Message | None = None,
 ) -> ExecutionGraph:
@@ -75,8 +74,6 @@ def rebuilt(
     parameters
         Parameters of a rank over those before, by which an optimizer's time grows where it does not go layer by layer;
         None: as the number of its layers.
-    updated
-        Share of its parameters that a replica updates over that before, where replicas hold parts of the states.
     layer_gradients
         What replicas reduce of a layer, where there were none in the recorded job.
     activations
@@ -88,7 +85,7 @@ def rebuilt(
         If the traces do not fit the layout.
     """
     own = aligned(graph)
-    return _Rebuilding(own, parts, before, after, network, parameters, updated, layer_gradients, activations).graph()
+    return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -100,12 +97,11 @@ class _Rebuilding:
         after: Layout,
         network: Network,
         parameters: float | None,
-        updated: float,
         layer_gradients: Message | None,
         activations: Message | None,
     ) -> None:
         self.source, self.before, self.after, self.network = graph, before, after, network
-        self.parameters, self.updated, self.layer_gradients = parameters, updated, layer_gradients
+        self.parameters, self.layer_gradients = parameters, layer_gradients
         self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
         self.templates = [
@@ -114,6 +110,7 @@ class _Rebuilding:
         self.layers, self.dealt = self._recorded_layers(), after.layers()
         self.replicas = Replicas(graph, parts, before.dp)
         self.is_alone = before.dp > 1 == after.dp
+        self.updated = before.dp / after.dp if self.replicas.gather else 1.0
         self.starts = self._starts(())
         self.reductions = self._starts(REDUCTIONS)
         self.written = Written()

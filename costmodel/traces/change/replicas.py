@@ -80,6 +80,8 @@ class Replicas:
         """Ranks of the largest of these groups; 0 where nothing says how many."""
         self.are_sharded = any(groups[key].gathers_parameters for key in self.groups)
         """Whether each holds a part of the parameters only, so that every backward pass reduces its gradients."""
+        self.gather = any("all_gather" in groups[key].forward | groups[key].elsewhere for key in self.groups)
+        """Whether they gather parameters, of which each updates a part only."""
         self.unclear = {
             one.size for key, one in groups.items() if key not in self.groups and one.gathers_parameters and one.size
         }

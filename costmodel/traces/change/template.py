@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,6 +175,26 @@ class Tasks:
             if UPDATE_KERNEL.search(self.graph.names[int(tasks.name[one])]):
                 return True
         return False
+
+    def put_between(self, before: int, task: int) -> int:
+        """Number of tasks put on a stream behind one of it, in front of the launch of another that waits for it."""
+        launcher = self.launcher.get(task)
+        if launcher is None or before not in self.launcher:
+            return 0
+        rows, launches = self._launches[int(self.graph.tasks.track[before])]
+        behind = bisect_left(launches, int(self.graph.tasks.start[launcher]))
+        return max(0, behind - 1 - bisect_left(rows, before))
+
+    @cached_property
+    def _launches(self) -> dict[int, tuple[list[int], list[int]]]:
+        """By stream: its tasks in their order, and when each was launched."""
+        tasks, found = self.graph.tasks, {}
+        for track in np.unique(tasks.track[tasks.kind != Kind.HOST]).tolist():
+            rows = np.flatnonzero(tasks.track == track)
+            launchers = [self.launcher.get(task) for task in rows.tolist()]
+            times = [0 if one is None else int(tasks.start[one]) for one in launchers]
+            found[track] = rows.tolist(), np.maximum.accumulate(times).tolist()
+        return found
 
     def named(self, track: int) -> Track:
         """A track by what it is for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -113,8 +114,8 @@ class RankWriter:
     ) -> None:
         self.written, self.tasks, self.rank = written, tasks, rank
         self.retimed, self.is_gradient = retimed, is_gradient
-        self.latest: dict[int, int] = {}
-        """The last task on each track."""
+        self.on_track: dict[int, list[int]] = defaultdict(list)
+        """The tasks on each track, in their order."""
         self.open: list[int] = []
         """Sends and reductions of gradients that nothing waits for yet."""
         self.arrived: list[int] = []
@@ -158,13 +159,15 @@ class RankWriter:
         tracks = list(self.written.tracks)
         for kind in ("thread", "stream"):
             before = [
-                task
-                for number, task in self.latest.items()
-                if tracks[number].track.kind == kind and (kind == "thread" or self.written.message[task] == UNKNOWN)
+                there[-1]
+                for number, there in self.on_track.items()
+                if there
+                and tracks[number].track.kind == kind
+                and (kind == "thread" or self.written.message[there[-1]] == UNKNOWN)
             ]
             if before:
                 self.written.edges.append((max(before), one, 0, Dependency.ADDED))
-        self.latest[number] = one
+        self.on_track[number].append(one)
         return one
 
     def number_of(self, track: Track) -> int:
@@ -200,7 +203,7 @@ class RankWriter:
             self.written.waits_for[one] = self.copies[int(columns.waits_for[task])]
         elif waiting == Waiting.DEVICE:
             self.written.waiting[one] = waiting
-        self.latest[number] = one
+        self.on_track[number].append(one)
         return one
 
     def _is_handed_over(self, number: int) -> bool:
@@ -211,7 +214,7 @@ class RankWriter:
         """The recorded gap; on streams the usual one, as the first task of a stream may have another one."""
         gap = int(self.tasks.graph.tasks.gap[task])
         if self.tasks.kind[task] != Kind.HOST:
-            return self.tasks.usual_gap if number in self.latest else 0
+            return self.tasks.usual_gap if self.on_track[number] else 0
         if task in self.tasks.handed_over and not self._is_handed_over(number):
             gap = self.tasks.usual_pause[int(self.tasks.graph.tasks.track[task])]
         return round(gap * scale) if scale != 1.0 else gap
@@ -242,9 +245,11 @@ class RankWriter:
             elif before in self.copies:
                 self.written.edges.append((self.copies[before], one, lag, dependency))
             else:
-                latest = self.latest.get(self.number_of(self.tasks.track(before)))
-                if latest is not None:
-                    self.written.edges.append((latest, one, lag, dependency))
+                number = self.number_of(self.tasks.track(before))
+                there = self.on_track[number]
+                place = len(there) - 1 - self.tasks.put_between(before, task)
+                if place >= 0:
+                    self.written.edges.append((there[place], one, lag, dependency))
         computes = self.tasks.kind[task] in (Kind.COMPUTE, Kind.COPY) or not self.tasks.has_streams
         if self.arrived and computes:
             self.written.edges += [(other, one, self.tasks.usual_lag, Dependency.EVENT) for other in self.arrived]

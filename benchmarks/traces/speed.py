@@ -15,7 +15,7 @@ from benchmarks.traces.reading_speed import measure, write_long_trace
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, rebuilt
+from costmodel.traces.change import Layout, rebuilt, steady
 from costmodel.traces.events import UNKNOWN, Category, Events, Trace
 from costmodel.traces.reading import read_trace
 from costmodel.traces.replay import replay
@@ -90,7 +90,8 @@ def _change() -> Iterator[str | bool]:
     before = Layout(num_layers=16, num_microbatches=16, pp=4)
     begin = time.perf_counter()
     changed = rebuilt(graph, found, before, replace(before, pp=8), network=RingNetwork(durations))
-    replay(changed)
+    steady(graph)
+    steady(changed)
     seconds = time.perf_counter() - begin
     yield f"pp 4 to pp 8, {len(graph.tasks):,} to {len(changed.tasks):,} tasks: {seconds:.2f} s"
     yield seconds <= CHANGE_SECONDS

@@ -10,6 +10,7 @@ from statistics import median
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
+from costmodel.operators.sampled_shapes import MATMULS
 from costmodel.operators.sampled_source import sampled_size
 from costmodel.step.estimate import estimate
 from costmodel.traces.events import Trace
@@ -19,9 +20,6 @@ from costmodel.traces.structure import parts
 from planner.runs.predictions import Case
 from planner.traces.layer_counts import has_other_layers
 from planner.uncertainty.operators import strategy_operators
-
-MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
-"""Operators whose sizes say which model ran."""
 
 NAMED = ("annotations", "modules")
 """What names the layers of a trace, so that their number is no guess."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from costmodel.lowering import embedding_communications, head_communications, layer_communications
-from costmodel.lowering.shape import layer_shape
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import dense_data_group, layer_group
 from costmodel.operators.work import Communication
@@ -19,6 +18,7 @@ from costmodel.strategy import Recompute
 from costmodel.traces.events import Message
 from costmodel.traces.reading.communication import element_bytes
 from costmodel.traces.structure import Phase, Role
+from planner.uncertainty.operators import strategy_shape
 
 if TYPE_CHECKING:
     from costmodel.strategy import Strategy
@@ -105,18 +105,7 @@ def tensor_parallel_messages(facts: Facts, strategy: Strategy) -> Mapping[tuple[
     facts, strategy
         The job.
     """
-    shape = layer_shape(
-        facts.model,
-        facts.cluster,
-        facts.workload,
-        tp=strategy.tp,
-        cp=strategy.cp,
-        ep=strategy.ep,
-        etp=strategy.etp,
-        mbs=strategy.mbs,
-        sequence_parallel=strategy.sequence_parallel,
-        token_dispatcher=strategy.token_dispatcher,
-    )
+    shape = strategy_shape(facts, strategy)
     counts = facts.model.layer_counts
     of_role = {
         Role.LAYER: layer_communications(max(counts, key=lambda one: counts[one]), shape),

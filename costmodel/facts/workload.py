@@ -7,7 +7,7 @@ from dataclasses import replace
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Silicon
-from costmodel.facts.fields import STRICT, Count, Dtype, NotNegative, Positive
+from costmodel.facts.fields import STRICT, Count, Dtype, NotNegative, NotNegativeCount, Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -37,6 +37,9 @@ class Precision:
         included.
     transposed_bytes
         Bytes of the transposed copy, per element of ``cast_bytes`` and per parameter of ``copy_bytes``; see :meth:`on`.
+    cast_kernels, scale_kernels
+        Kernels that cast one tensor, and those that bring the scales of one operand into the order of a matmul: each of
+        a grouped matmul's tensors has its own.
     quantizes_before_gather
         Whether sequence-parallel ranks cast their shards before they gather them, and transpose the gathered tensor.
     gathered_input_bytes, gathered_gradient_bytes
@@ -55,6 +58,8 @@ class Precision:
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
     transposed_bytes: NotNegative = 0.0
+    cast_kernels: NotNegativeCount = 0
+    scale_kernels: NotNegativeCount = 0
     quantizes_before_gather: bool = False
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None

@@ -81,6 +81,7 @@ def matmul(
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
+    casts, backward_casts = (groups * number if expert else 0 for number in shape.grouped_casts)
     read = shape.activation_bytes if expert or not (narrow and shape.cast_bytes) else NARROW_BYTES
     nbytes = read * (rows * inputs + weight) + shape.activation_bytes * rows * outputs
     return Operator(
@@ -100,7 +101,9 @@ def matmul(
         saved_as=saved_as,
         parameters=weight + groups * bias,
         expert=expert,
-        more_launches=LOOPED_LAUNCH * (groups - 1) if expert else 0,
+        group_kernels=casts,
+        backward_group_kernels=backward_casts,
+        more_launches=LOOPED_LAUNCH * (groups - 1) + SMALL_LAUNCH * casts if expert else 0,
         is_routed=expert,
         rows=rows if expert else shape.tokens,
         shards=shape.etp if expert else shape.tp,
@@ -151,6 +154,13 @@ LOOPED_LAUNCH = 0.2
 """
 Launch time of a matmul from a library's loop, as a fraction of a launch from eager code: 10 us against PyTorch's 50
 (Transformer Engine, ``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices).
+"""
+
+
+SMALL_LAUNCH = 0.08
+"""
+The same of a kernel with little to do: 4 us, as kernels launched one behind the other take 3.8 us each (Gray, "Getting
+Started with CUDA Graphs", NVIDIA developer blog, 2019).
 """
 
 

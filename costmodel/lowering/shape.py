@@ -17,9 +17,6 @@ from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 
-FUSED_RECIPE = "mxfp8"
-"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
@@ -36,6 +33,8 @@ class Shape:
         Bytes per element of a linear's input as it is kept for the backward pass.
     cast_bytes
         Bytes read and written per element that a recipe of less than 16 bits casts.
+    cast_kernels, scale_kernels
+        Kernels of such a cast, as in :class:`costmodel.facts.workload.Precision`.
     gathered_input_bytes, gathered_gradient_bytes
         Bytes per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
@@ -66,6 +65,8 @@ class Shape:
     causal: bool
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
+    cast_kernels: int = 0
+    scale_kernels: int = 0
     gathered_input_bytes: float = 2.0
     gathered_gradient_bytes: float = 2.0
     gradient_traffic_bytes: float = 2.0
@@ -97,11 +98,14 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
-    def fused_experts(self) -> NDArray[np.bool_]:
-        """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
-        if not self.kernels.fuses_experts_in_graphs or self.recipe != FUSED_RECIPE:
-            return np.asarray(False)
-        return np.asarray(np.asarray(self.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
+    def grouped_casts(self) -> tuple[int, int]:
+        """
+        Kernels of casts and scales of one group of a grouped matmul, forward and backward.
+
+        Derivation: the input is cast in front of the forward pass, the output's gradient in front of the backward one,
+        each at once for all of its matmuls: one forward, two backward, of two operands each.
+        """
+        return self.cast_kernels + 2 * self.scale_kernels, self.cast_kernels + 4 * self.scale_kernels
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -165,6 +169,8 @@ def layer_shape(
         activation_bytes=precision.activation_bytes,
         linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
         cast_bytes=precision.cast_bytes,
+        cast_kernels=precision.cast_kernels,
+        scale_kernels=precision.scale_kernels,
         gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,

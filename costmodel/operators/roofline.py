@@ -22,6 +22,12 @@ Seconds between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each 
 Graphs", NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
 """
 
+SMALL_KERNEL_SECONDS = 2.9e-6
+"""Seconds of a kernel with little to do, from its start to its end (Gray, as above)."""
+
+LAUNCHED_SECONDS = 0.9e-6
+"""Seconds between two such kernels that the host launches ahead of the device: 3.8 us each (Gray, as above)."""
+
 STREAMING_SECONDS = 15e-6
 """
 Gap in seconds of a kernel that only moves bytes, without a matmul's waves and tail.
@@ -93,7 +99,8 @@ class Roofline:
         busy = self._busy_seconds(
             operator, operator.flops, operator.bytes, operator.cast_bytes, written=operator.written_bytes
         )
-        return busy + operator.kernels * self._gap_seconds(operator)
+        gaps = operator.kernels * self._gap_seconds(operator)
+        return busy + gaps + operator.group_kernels * self._small_kernel_seconds(operator)
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
@@ -104,7 +111,16 @@ class Roofline:
             operator.backward_cast_bytes,
             written=operator.backward_written_bytes,
         )
-        return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
+        gaps = BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
+        return busy + gaps + operator.backward_group_kernels * self._small_kernel_seconds(operator)
+
+    def _small_kernel_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of each kernel that casts the tensor of a group; none in a bound, which has no gaps either."""
+        if not self.kernel_gap_seconds:
+            return 0.0
+        between = np.where(is_graphed(operator, self.cuda_graphs), GRAPHED_SECONDS, LAUNCHED_SECONDS)[()]
+        seconds: Numbers = SMALL_KERNEL_SECONDS + between
+        return seconds
 
     def launch_seconds(self, operator: Operator) -> Numbers:
         """Seconds in which the host launches the forward pass: nothing of what a graph holds."""

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
-from benchmarks.accuracy.fit import HELD_OUT, held_out, timed_cases
-from benchmarks.accuracy.held_out import HeldOut, read_held_out
+from benchmarks.accuracy.fit import held_out, timed_cases
 from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
+from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, read_held_out
 from benchmarks.accuracy.plain import plain_lines
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.accuracy.tables import RUNS, read_table
@@ -73,15 +73,13 @@ def _cases(results: Sequence[Prediction | RejectedRow]) -> Iterator[Case]:
 def _held_out(
     options: argparse.Namespace, known: References, results: Sequence[Prediction | RejectedRow]
 ) -> dict[str, HeldOut]:
-    """Stored predictions of groups left out, of rows that are as they were then; or those of fits made now."""
-    if not options.folds:
+    """Stored predictions of rows left out, where they are as they were then; or those of fits made now."""
+    if not options.fit:
         given = {one.run.id: one.run for one in results if isinstance(one, Prediction)}
         own = {row.id: row for row in read_table()[0]}
         return {name: row for name, row in read_held_out(HELD_OUT).items() if given.get(name) == own.get(name)}
     timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
-    return held_out(
-        timed, known, num_folds=options.folds, num_processes=options.processes, frameworks=options.frameworks
-    )
+    return held_out(timed, known, num_processes=options.processes)
 
 
 _DESCRIPTION, _EXIT_CODES = (__doc__ or "\n\n").replace("``", "'").split("\n\n")
@@ -91,9 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=_DESCRIPTION, epilog=_EXIT_CODES)
     parser.add_argument("--runs", type=Path, default=RUNS, help="measured runs (default: the project's)")
     parser.add_argument("--models", type=Path, help="architectures behind the rows (default: the project's)")
-    parser.add_argument("--folds", type=int, help="fit anew and leave out one of so many parts of the groups (minutes)")
-    parser.add_argument("--frameworks", action="store_true", help="with --folds: fit factors of frameworks too")
-    parser.add_argument("--processes", type=int, default=2, help="with --folds: processes (default: 2)")
+    parser.add_argument("--fit", action="store_true", help="fit anew, rows left out in turn (a quarter of an hour)")
+    parser.add_argument("--processes", type=int, default=2, help="with --fit: processes (default: 2)")
     parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
     parser.add_argument(

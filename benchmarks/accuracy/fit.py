@@ -1,8 +1,9 @@
 """
 ``python -m benchmarks.accuracy.fit``: fit the catalog's constants to measured runs, and say what the fit is worth.
 
-Whole groups of rows are left out in turn, the constants fitted to the others, and the rows left out predicted: those
-predictions are ``held_out.csv``, from which the benchmark reports the accuracy and the planner its intervals.
+Rows are left out in turn with their group, their model, their source, or their release and all newer ones; the
+constants are fitted to the others, and what was left out is predicted. Those predictions are ``held_out.csv``, from
+which the benchmark reports the accuracy and the planner its intervals. Choices are made with ``--inner``.
 """
 
 from __future__ import annotations
@@ -10,57 +11,48 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.accuracy.catalog_files import write_catalog
-from benchmarks.accuracy.held_out import HeldOut, interval_document, write_held_out
+from benchmarks.accuracy.left_out.folds import GROUP, KINDS, folds_by, is_newest, left_out_seconds
+from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, held_out_rows, write_held_out
+from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
-from planner.calibration.cases import (
-    Predictor,
-    calibrations_of,
-    folds_of,
-    measured_logarithms,
-    setting_of,
-    source_weights,
-)
+from planner.calibration.cases import Predictor, calibrations_of, measured_logarithms, setting_of, source_weights
 from planner.calibration.constants import Constant, constants, prior_factors
 from planner.calibration.fit import Fit, covariance, fit, priors_of
-from planner.calibration.left_out import Weights, left_out_logarithms
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, unreported_recompute
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import TABLE as INTERVALS
 
-HELD_OUT = Path(__file__).parent / "held_out.csv"
-FOLDS = 5
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
     """
-    Constants fitted to all rows, and rows predicted without their groups.
+    Constants fitted to all rows, and rows predicted by fits that had not seen them.
 
     Parameters
     ----------
     constants, values, widths
         What was fitted, to which values, and the standard deviations of their logarithms that remain.
-    left_out_seconds, folds
-        Of every row: predicted without its group, and which fold that was.
+    left_out
+        Seconds of every row by kind of folds; NaN where none leaves it out.
     """
 
     constants: Sequence[Constant]
     values: Sequence[float]
     widths: Sequence[float]
-    left_out_seconds: Sequence[float]
-    folds: Sequence[int]
+    left_out: Mapping[str, NDArray[np.float64]]
 
 
 def timed_cases(rows: Iterable[Run | RejectedRow], known: References) -> list[Case]:
@@ -86,13 +78,12 @@ def chosen_constants(timed: Sequence[Case], *, frameworks: bool) -> tuple[Consta
     )
 
 
-def fitted(
-    timed: Sequence[Case], known: References, weigh: Weights, *, frameworks: bool, num_folds: int, num_processes: int
-) -> Fitted:
+def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], num_processes: int) -> Fitted:
     """
-    Fit the constants of calibrations, or of calibrations and frameworks, to rows.
+    Fit the constants of calibrations and frameworks to rows.
 
-    A framework's constant that one source alone would determine stays at its prior.
+    A framework's constant that one source alone would determine stays at its prior. Rows that leave unsaid what they
+    recomputed are predicted like all others, but nothing is fitted to them.
 
     Parameters
     ----------
@@ -100,69 +91,41 @@ def fitted(
         Rows with a step time.
     known
         What they refer to.
-    weigh
-        Weights of rows.
-    frameworks
-        Whether frameworks have constants of their own.
-    num_folds, num_processes
-        Into how many parts the groups are divided; processes that share the work.
+    kinds
+        Of the folds in which rows are left out.
+    num_processes
+        Processes that share the work.
     """
-    chosen = chosen_constants(timed, frameworks=frameworks)
+    chosen = chosen_constants(timed, frameworks=True)
     predictor = Predictor(
         cases=timed,
         constants=chosen,
         known=known.with_fitted(FittedConstants(factors=prior_factors())),
         num_processes=num_processes,
     )
+    weigh = partial(source_weights, without={case.run.id for case in timed if unreported_recompute(case)})
     priors, weights = priors_of(chosen), weigh(timed)
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
     )
-    folds = folds_of(timed, num_folds)
-    logs = left_out_logarithms(predictor, whole, weigh, priors, folds=folds)
     return Fitted(
         constants=chosen,
         values=np.exp(whole.logs).tolist(),
         widths=np.sqrt(np.diag(covariance(whole.jacobian, weights, priors))).tolist(),
-        left_out_seconds=np.exp(logs).tolist(),
-        folds=folds.tolist(),
+        left_out={
+            kind: left_out_seconds(predictor, whole, weigh, priors, folds=folds_by(kind, timed)) for kind in kinds
+        },
     )
 
 
-def fitted_modes(
-    timed: Sequence[Case], known: References, *, frameworks: bool, num_folds: int, num_processes: int
-) -> dict[str, Fitted]:
-    """
-    Constants of calibrations alone, and where asked of calibrations and frameworks.
-
-    Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
-    """
-    modes = {"alone": False, "shipped": True} if frameworks else {"alone": False}
-    weigh = partial(source_weights, without={case.run.id for case in timed if unreported_recompute(case)})
-    return {
-        name: fitted(timed, known, weigh, frameworks=with_factors, num_folds=num_folds, num_processes=num_processes)
-        for name, with_factors in modes.items()
-    }
+def held_out(timed: Sequence[Case], known: References, *, num_processes: int) -> dict[str, HeldOut]:
+    """Rows predicted by fits that had not seen them, by id."""
+    return {row.id: row for row in _held_out(timed, fitted(timed, known, kinds=KINDS, num_processes=num_processes))}
 
 
-def held_out(
-    timed: Sequence[Case], known: References, *, frameworks: bool, num_folds: int, num_processes: int
-) -> dict[str, HeldOut]:
-    """Rows predicted by fits to other groups, by id."""
-    modes = fitted_modes(timed, known, frameworks=frameworks, num_folds=num_folds, num_processes=num_processes)
-    return {row.id: row for row in _held_out(timed, modes)}
-
-
-def _held_out(timed: Sequence[Case], modes: dict[str, Fitted]) -> list[HeldOut]:
-    return [
-        HeldOut(
-            id=case.run.id,
-            fold=modes["alone"].folds[row],
-            alone_seconds=modes["alone"].left_out_seconds[row],
-            shipped_seconds=modes["shipped"].left_out_seconds[row] if "shipped" in modes else None,
-        )
-        for row, case in enumerate(timed)
-    ]
+def _held_out(timed: Sequence[Case], found: Fitted) -> list[HeldOut]:
+    seconds = {kind: of.tolist() for kind, of in found.left_out.items()}
+    return held_out_rows([case.run.id for case in timed], seconds)
 
 
 def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
@@ -178,33 +141,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows, known = read_table(options.runs, options.models)
         timed = timed_cases(rows, known)
-        modes = fitted_modes(
-            timed,
-            known,
-            frameworks=options.ship == "shipped",
-            num_folds=options.folds,
-            num_processes=options.processes,
-        )
+        if options.inner:
+            timed = [case for case in timed if not is_newest(case)]
+        kinds = (GROUP,) if options.inner else KINDS
+        found = fitted(timed, known, kinds=kinds, num_processes=options.processes)
     except PlanningError as error:
         print(error, file=sys.stderr)
         return 2
-    shipped = modes[options.ship]
-    for line in _lines(shipped, modes):
+    for line in _lines(found):
         print(line)
-    if options.write:
-        write_catalog(
-            shipped.constants,
-            shipped.values,
-            shipped.widths,
-            rows_of_each(timed),
-            assumed=_assumed(shipped),
-        )
-        write_held_out(HELD_OUT, _held_out(timed, modes))
+    for line in error_lines(timed, found):
+        print(line)
+    if options.write and not options.inner:
+        write_catalog(found.constants, found.values, found.widths, rows_of_each(timed), assumed=_assumed(found))
+        write_held_out(HELD_OUT, _held_out(timed, found))
+        errors = left_out_errors(timed, {kind: of.tolist() for kind, of in found.left_out.items()})
         (Path(__file__).parents[2] / "planner" / "uncertainty" / INTERVALS).write_text(
-            interval_document(timed, shipped.left_out_seconds), encoding="utf-8"
+            interval_document(errors), encoding="utf-8"
         )
     print(f"{len(timed)} rows, {time.monotonic() - begin:.0f} s")
     return 0
+
+
+def error_lines(timed: Sequence[Case], found: Fitted) -> Iterable[str]:
+    """Mean absolute errors of rows left out, by kind of folds and family: over sources, and over rows."""
+    measured = np.exp(measured_logarithms(timed))
+    for kind, seconds in found.left_out.items():
+        for family in dict.fromkeys(case.architecture for case in timed):
+            errors = defaultdict(list)
+            for case, predicted, step in zip(timed, seconds, measured, strict=True):
+                if case.architecture == family and not np.isnan(predicted):
+                    errors[case.run.source].append(abs(predicted / step - 1))
+            if errors:
+                means = np.mean([np.mean(of) for of in errors.values()])
+                rows = [one for of in errors.values() for one in of]
+                yield (
+                    f"left out by {kind:<9} {family:<7} {len(rows):>5} rows: {means:.2%} over {len(errors)} sources, "
+                    f"{np.mean(rows):.2%} over rows"
+                )
 
 
 def _assumed(fitted: Fitted) -> dict[Constant, float]:
@@ -214,11 +188,10 @@ def _assumed(fitted: Fitted) -> dict[Constant, float]:
     return {one: factors.get(one.framework, {}).get(one.fields[0], 1.0) for one in left}
 
 
-def _lines(shipped: Fitted, modes: dict[str, Fitted]) -> Iterable[str]:
-    for name, mode in modes.items():
-        yield f"{name}: {len(mode.constants)} constants"
+def _lines(found: Fitted) -> Iterable[str]:
+    yield f"{len(found.constants)} constants"
     yield f"\n{'constant':<62} {'value':>10} {'width':>7} {'prior':>10} {'width':>7}"
-    for constant, value, width in zip(shipped.constants, shipped.values, shipped.widths, strict=True):
+    for constant, value, width in zip(found.constants, found.values, found.widths, strict=True):
         inside = constant.lower * 1.001 < value < constant.upper * 0.999
         prior = f"{constant.prior:>10.4g} {constant.sigma:>7.1%}"
         yield f"{constant.name:<62} {value:>10.4g} {width:>7.1%} {prior}{'' if inside else ' at its bound'}"
@@ -228,14 +201,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.fit", description=__doc__.split("\n\n")[0])
     parser.add_argument("--runs", type=Path, default=RUNS, help="measured runs (default: the project's)")
     parser.add_argument("--models", type=Path, help="architectures behind them (default: the project's)")
-    parser.add_argument("--folds", type=int, default=FOLDS, help=f"parts of which one is left out (default: {FOLDS})")
-    parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
     parser.add_argument(
-        "--ship",
-        choices=("alone", "shipped"),
-        default="shipped",
-        help="constants to print and write: of calibrations and frameworks (default), or of calibrations alone",
+        "--inner",
+        action="store_true",
+        help="what choices are made on: groups left out, without the rows of the newest software; writes nothing",
     )
+    parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
     parser.add_argument("--write", action="store_true", help="write catalog, held_out.csv and the planner's intervals")
     return parser
 

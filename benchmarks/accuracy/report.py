@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.held_out import HeldOut
-from benchmarks.accuracy.left_out import LeftOut, left_out, left_out_lines, macro_by_architecture
+from benchmarks.accuracy.left_out.figures import LeftOut, left_out, macro_by_family
+from benchmarks.accuracy.left_out.folds import GROUP, MODEL
+from benchmarks.accuracy.left_out.goals import Goal, goals, left_out_lines
+from benchmarks.accuracy.left_out.held_out import HeldOut, as_held_out
 from benchmarks.accuracy.metrics import (
     Errors,
     MemoryCalls,
@@ -46,7 +48,7 @@ class Report:
     time
         Step-time errors by title of the table, then by group.
     macro
-        Mean over sources of their mean absolute step-time error, by architecture.
+        Mean over sources of their mean absolute step-time error, by family.
     memory
         Peak-memory errors by memory kind, then by source.
     calls
@@ -58,7 +60,9 @@ class Report:
     worst
         Rows with the largest step-time errors.
     left_out
-        The accuracy: errors on groups that the constants were not fitted to; None: no such predictions of these rows.
+        The accuracy: errors on rows that the constants were not fitted to; None: no such predictions of these rows.
+    goals
+        Its figures and those of memory and rankings beside what they are meant to be; none without it.
     """
 
     rows: int
@@ -75,6 +79,7 @@ class Report:
     missing: dict[str, Errors]
     worst: tuple[dict[str, Any], ...]
     left_out: LeftOut | None
+    goals: tuple[Goal, ...]
 
 
 def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, HeldOut] | None = None) -> Report:
@@ -86,13 +91,15 @@ def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, H
     results
         Every row.
     held_out
-        Rows predicted by fits that had not seen their groups, by id.
+        Rows predicted by fits that had not seen them, by id.
     """
     predicted = [one for one in results if isinstance(one, Prediction)]
     others = [one for one in results if isinstance(one, RejectedRow)]
     timed = [one for one in predicted if one.time_error is not None]
     sized = [one for one in predicted if one.memory_error is not None]
     sources = grouped(predicted, lambda one: one.run.source)
+    known = held_out or {}
+    accuracy = left_out(predicted, known)
     return Report(
         rows=len(results),
         usable=len(predicted) + sum(one.is_usable for one in others),
@@ -101,7 +108,7 @@ def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, H
         skipped=dict(Counter(one.reason for one in others if not one.is_refused).most_common()),
         refusals=tuple({"id": one.id, "reason": one.reason} for one in others if one.is_refused),
         time={title: _time_errors(timed, names) for title, names in GROUPINGS.items()},
-        macro=macro_by_architecture(timed) if timed else {},
+        macro=macro_by_family(timed) if timed else {},
         memory={
             kind or "not stated": {"all": _memory_errors(same), **_memory_by_source(same)}
             for kind, same in grouped(sized, lambda one: one.run.memory_kind).items()
@@ -110,8 +117,14 @@ def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, H
         rankings=tuple(rankings(predicted)),
         missing=_time_errors(timed, lambda one: one.missing),
         worst=tuple(_worst(timed)),
-        left_out=left_out(predicted, held_out or {}),
+        left_out=accuracy,
+        goals=_goals(accuracy, predicted, known) if accuracy else (),
     )
+
+
+def _goals(accuracy: LeftOut, predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> tuple[Goal, ...]:
+    groups, models = (as_held_out(predicted, known, kind) for kind in (GROUP, MODEL))
+    return goals(accuracy, groups=groups, models=models, predicted=predicted)
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -203,14 +216,14 @@ def lines(figures: Report) -> Iterator[str]:
         yield from _table(f"Step time by {title}", groups)
     if figures.macro:
         yield "\nStep time, mean absolute error, every source weighing the same"
-    for architecture, mean in figures.macro.items():
-        yield f"  {architecture:<62} {_or_none(mean, '.1%'):>6}"
+    for name, mean in figures.macro.items():
+        yield f"  {name:<62} {_or_none(mean, '.1%'):>6}"
     for kind, groups in figures.memory.items():
         yield from _table(f"Peak memory, {kind}", groups)
     yield from _call_lines(figures.calls)
     yield from _ranking_lines(figures.rankings)
     if figures.left_out:
-        yield from left_out_lines(figures.left_out)
+        yield from left_out_lines(figures.left_out, figures.goals)
     yield from _table("Step time of rows with what the cost model has no formula for", figures.missing)
     if figures.worst:
         yield "\nWorst rows"

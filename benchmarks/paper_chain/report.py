@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.fit import HELD_OUT
-from benchmarks.accuracy.held_out import read_held_out
+from benchmarks.accuracy.left_out.folds import GROUP
+from benchmarks.accuracy.left_out.held_out import HELD_OUT, read_held_out
 from benchmarks.paper_chain.chain import HOST_SECONDS, composed, from_components
 from benchmarks.paper_chain.collectives import sampled_network
 from benchmarks.paper_chain.operators import sampled_operators
@@ -83,7 +83,7 @@ def predicted(runs: Sequence[MeasuredRun], known: References) -> Iterator[Predic
             step_without_host=parts[1].step,
             step_of_measured=measured.step,
             planner=predict(run.case, known).step_seconds,
-            left_out=alone.alone_seconds if alone else None,
+            left_out=alone.seconds[GROUP] if alone else None,
         )
 
 

@@ -41,6 +41,8 @@ class Kernels:
         (Megatron-Bridge's recipes from 26.06 on). The first grouped matmul's kernel then activates its result and casts
         it for the second one. In the backward pass the second one's kernel does so with the gradient; biases are added
         inside.
+    fused_squared_relu_experts
+        Whether the square of ReLU of routed experts and the router's scores are one kernel.
     batch_first
         Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
         each sequence. PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
@@ -66,6 +68,7 @@ class Kernels:
     torch_functions: bool = False
     fused_projections: bool = True
     fuses_experts_in_graphs: bool = False
+    fused_squared_relu_experts: bool = False
     batch_first: bool = False
     loss_forward_bytes: NotNegative = 38.0
     loss_backward_bytes: NotNegative = 14.0

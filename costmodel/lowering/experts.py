@@ -226,8 +226,8 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     Grouped matmuls over the local experts, and the activation between them.
 
-    Fused, the first one's kernel does the activation and casts for the second one, and backward the other way round; one
-    kernel does it for all experts.
+    Fused, the first one's kernel does the activation and casts for the second one, and backward the other way round;
+    one kernel does it for all experts.
     """
     rows = received_tokens(experts, shape)
     outside = sent_width(experts, shape)
@@ -255,6 +255,7 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         gated=experts.gated,
         squared_relu=experts.squared_relu,
         saved_as="expert_activation",
+        is_fused=shape.kernels.fused_squared_relu_experts,
     )
     down = matmul(
         "expert_down",
@@ -283,8 +284,8 @@ FUSED_WIDTHS = 256
 """
 What both widths of an expert must be multiples of for a fused grouped matmul: its tile.
 
-Transformer Engine, ``pytorch/ops/fused/forward_grouped_mlp.py`` (recalled). gpt-oss, whose experts are 2,880 wide, keeps
-kernels of its own: with fused ones its two measured runs of 26.06 come out a fifth too fast.
+Transformer Engine, ``pytorch/ops/fused/forward_grouped_mlp.py`` (recalled). gpt-oss, whose experts are 2,880 wide,
+keeps kernels of its own: with fused ones its two measured runs of 26.06 come out a fifth too fast.
 """
 
 

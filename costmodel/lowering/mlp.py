@@ -86,7 +86,15 @@ gradient (3 each).
 
 
 def activation(
-    name: str, shape: Shape, *, rows: Numbers, width: Numbers, gated: bool, squared_relu: bool, saved_as: str
+    name: str,
+    shape: Shape,
+    *,
+    rows: Numbers,
+    width: Numbers,
+    gated: bool,
+    squared_relu: bool,
+    saved_as: str,
+    is_fused: bool = False,
 ) -> Operator:
     """
     The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
@@ -103,10 +111,13 @@ def activation(
         Whether a gate doubles the input.
     squared_relu
         Whether the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
+    is_fused
+        Whether the square of ReLU is one kernel.
     """
     halves, elements = 2 if gated else 1, rows * width
     forward_passes, backward_passes = halves + 1, 2 * halves + 1
-    if squared_relu:
+    in_pieces = squared_relu and not is_fused
+    if in_pieces:
         forward_passes, backward_passes = SQUARED_RELU_PASSES
     elif gated and not shape.kernels.fused_kernels:
         forward_passes, backward_passes = UNFUSED_GATE_PASSES
@@ -116,7 +127,7 @@ def activation(
         elements=elements,
         forward_passes=forward_passes,
         backward_passes=backward_passes,
-        all_counted=not squared_relu,
+        all_counted=not in_pieces,
         saved_elements=(halves + 1 if gated and shape.memory.unfused_kernels else halves) * elements,
         saved_as=saved_as,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 
 import numpy as np
@@ -28,6 +29,17 @@ ONE_DEVICE, ONE_NODE, SEVERAL_NODES = "one device", "one node", "several nodes"
 ANY = "any"
 
 
+class Unseen(StrEnum):
+    """What no run was measured of that the constants were fitted to."""
+
+    NOTHING = "nothing"
+    MODEL = "model"
+    SOFTWARE = "software"
+
+
+UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWARE: "other software"}
+
+
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Kind:
     """
@@ -41,25 +53,35 @@ class Kind:
         ``dense``, ``moe``, ``hybrid`` or ``any``.
     scale
         ``one device``, ``one node``, ``several nodes`` or ``any``.
+    unseen
+        What of them the fit that predicted them had not seen.
     """
 
     device: str = ANY
     model: str = ANY
     scale: str = ANY
+    unseen: Unseen = Unseen.NOTHING
 
     def broader(self) -> Iterator[Kind]:
         """The kind and what it falls back to where runs are too few, nearest first."""
         yield self
-        yield Kind(device=self.device, model=self.model)
-        yield Kind(model=self.model, scale=self.scale)
-        yield Kind(model=self.model)
-        yield Kind()
+        yield Kind(device=self.device, model=self.model, unseen=self.unseen)
+        yield Kind(model=self.model, scale=self.scale, unseen=self.unseen)
+        yield Kind(model=self.model, unseen=self.unseen)
+        yield Kind(unseen=self.unseen)
+
+    @property
+    def is_broadest(self) -> bool:
+        """Whether there is nothing broader."""
+        return self == Kind(unseen=self.unseen)
 
     @property
     def text(self) -> str:
         """In words."""
         words = [word for word in (self.device, self.model, self.scale) if word != ANY]
-        return ", ".join(words) or "all kinds"
+        found = ", ".join(words) or "all kinds"
+        beside = UNSEEN_WORDS[self.unseen]
+        return f"{found}; {beside} than those fitted to" if beside else found
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -93,6 +115,8 @@ class Intervals:
     ----------
     source
         What the errors are of.
+    models
+        Sizes of models (:func:`size_of`) that were measured, by architecture of the device.
     steps
         Errors of step times.
     differences
@@ -101,6 +125,7 @@ class Intervals:
     """
 
     source: str
+    models: dict[str, tuple[tuple[int, int], ...]]
     steps: tuple[Spread, ...]
     differences: tuple[Spread, ...]
 
@@ -119,10 +144,37 @@ def architecture_of(model: Model) -> str:
     return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 
 
-def kind_of(model: Model, cluster: Cluster) -> Kind:
-    """The kind of runs that a job compares with."""
+def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:
+    """The kind of runs that a job compares with, where the fit had not seen something of it."""
     scale = ONE_DEVICE if cluster.num_devices == 1 else ONE_NODE if cluster.num_nodes == 1 else SEVERAL_NODES
-    return Kind(device=cluster.device.architecture or ANY, model=architecture_of(model), scale=scale)
+    return Kind(device=cluster.device.architecture or ANY, model=architecture_of(model), scale=scale, unseen=unseen)
+
+
+def size_of(model: Model) -> tuple[int, int]:
+    """Hidden size and number of experts (0: none): models that are alike in both are costed alike."""
+    blocks = (kind.feed_forward for kind in model.kinds)
+    return model.hidden_size, max((block.num_experts for block in blocks if isinstance(block, Experts)), default=0)
+
+
+def unseen_of(
+    model: Model, cluster: Cluster, measured: Mapping[str, Collection[tuple[int, int]]]
+) -> tuple[Unseen, ...]:
+    """
+    What of a job no run was measured of: its software on such devices, models of its size there.
+
+    Parameters
+    ----------
+    model, cluster
+        Of the job.
+    measured
+        Sizes of models that were measured, by architecture.
+    """
+    architecture, framework = cluster.device.architecture or ANY, cluster.framework
+    is_known = framework is not None and architecture in framework.measured_on
+    found = [] if is_known else [Unseen.SOFTWARE]
+    if size_of(model) not in measured.get(architecture, ()):
+        found.append(Unseen.MODEL)
+    return tuple(found) or (Unseen.NOTHING,)
 
 
 def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
@@ -172,12 +224,12 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
     enough = [
         _spread(kind, same, symmetric=symmetric)
         for kind, same in by_kind.items()
-        if kind == Kind() or len({error.group for error in same}) >= FEWEST_GROUPS
+        if kind.is_broadest or len({error.group for error in same}) >= FEWEST_GROUPS
     ]
     if symmetric:
         return enough
     known = {spread.kind for spread in enough}
-    few = (kind for kind in by_kind if kind == Kind(device=kind.device, model=kind.model) and kind not in known)
+    few = (kind for kind in by_kind if kind.scale == ANY and kind.device != ANY and kind not in known)
     return [*enough, *(_widened(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
 
 
@@ -230,24 +282,10 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> 
     return float(np.interp(level, below, values[order]))
 
 
-def coverage(errors: Sequence[Error], folds: Sequence[int]) -> dict[str, float]:
-    """
-    Share of the runs of each fold inside the intervals that the other folds make; groups weigh the same.
-
-    By kind of model, and ``all``; nothing of runs of one fold.
-    """
-    hits: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    sizes = Counter(error.group for error in errors)
-    for fold in sorted(set(folds)):
-        others = spreads(error for error, where in zip(errors, folds, strict=True) if where != fold)
-        if not others:
-            continue
-        for error in (error for error, where in zip(errors, folds, strict=True) if where == fold):
-            spread = spread_of(others, error.kind)
-            is_inside = spread.lower <= error.log <= spread.upper
-            for name in ("all", error.kind.model, error.kind.device):
-                hits[name].append((is_inside, 1 / sizes[error.group]))
-    return {name: sum(w for hit, w in of if hit) / sum(w for _, w in of) for name, of in hits.items()}
+def inside(known: Sequence[Spread], error: Error) -> bool:
+    """Whether an error lies in the interval that others make of its kind."""
+    spread = spread_of(known, error.kind)
+    return spread.lower <= error.log <= spread.upper
 
 
 # --- intervals of predictions -------------------------------------------------------------------------------
@@ -294,8 +332,7 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operat
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread = spread_of(intervals().steps, kind)
-        basis = f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
+        spread, basis = _of_others(model, cluster)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -304,6 +341,18 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operat
         high_seconds=step_seconds * math.exp(math.hypot(max(spread.upper, 0.0), beside) if beside else spread.upper),
         basis=basis,
     )
+
+
+def _of_others(model: Model, cluster: Cluster) -> tuple[Spread, str]:
+    """Errors of comparable runs and what they are of: of other models or software, the wider ends of both."""
+    known = intervals()
+    found = [
+        spread_of(known.steps, kind_of(model, cluster, unseen=unseen))
+        for unseen in unseen_of(model, cluster, known.models)
+    ]
+    widest = max(found, key=lambda spread: spread.upper - spread.lower)
+    spread = replace(widest, lower=min(spread.lower for spread in found), upper=max(spread.upper for spread in found))
+    return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
 
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:

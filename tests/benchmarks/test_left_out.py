@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.accuracy.fit import HELD_OUT
 from benchmarks.accuracy.held_out import HeldOut, as_held_out, read_held_out, write_held_out
+
+from benchmarks.accuracy.fit import HELD_OUT
 from benchmarks.accuracy.left_out import Goal, left_out, macro
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
 from tests.builders_runs import predicted

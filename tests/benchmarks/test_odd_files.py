@@ -7,10 +7,10 @@ import json
 
 import pytest
 import yaml
+from benchmarks.accuracy.held_out import read_held_out
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.fit import HELD_OUT
-from benchmarks.accuracy.held_out import read_held_out
 from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.runs.predictions import Prediction, predictions

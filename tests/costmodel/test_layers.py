@@ -252,6 +252,20 @@ def test_experts_that_are_no_whole_tiles_are_not_fused():
     assert operator(GPT_OSS, in_one_graph(hidden_size=256), "expert_clamps").bytes > 0
 
 
+def test_squares_of_relu_of_routed_experts_are_one_kernel_where_the_software_has_it():
+    """A read and a write forward, two reads and a write backward of 32 pairs of 24; shared experts keep PyTorch's."""
+    experts = Experts(
+        num_experts=4, top_k=2, ffn_hidden_size=24, gated=False, squared_relu=True, shared_ffn_hidden_size=24
+    )
+    layer = Layer(attention=None, feed_forward=experts, num_norms=1)
+    apart, fused = (a_shape(fused_squared_relu_experts=on) for on in (False, True))
+    before, after = (operator(layer, shape, "expert_activation") for shape in (apart, fused))
+
+    assert (before.bytes, before.backward_bytes, before.kind) == (4 * 2 * 32 * 24, 9 * 2 * 32 * 24, "elementwise")
+    assert (after.bytes, after.backward_bytes, after.kind) == (2 * 2 * 32 * 24, 3 * 2 * 32 * 24, "copy")
+    assert operator(layer, apart, "shared_activation") == operator(layer, fused, "shared_activation")
+
+
 def test_only_grouped_matmuls_cast_group_by_group():
     """The casts of others are part of their gap."""
     shape = in_one_graph(hidden_size=256)

@@ -1,0 +1,187 @@
+"""
+What is left out of a fit together with a row: its group, its model, its source, or its release and all newer ones.
+
+Choices are made on groups (the inner folds), what is reported are the three others (the outer ones).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration.cases import Predictor, folds_of, measured_logarithms
+from planner.calibration.fit import Fit, Priors, fit
+from planner.calibration.left_out import Weights
+from planner.runs.predictions import Case
+
+GROUP, MODEL, SOURCE, SOFTWARE = "group", "model", "source", "software"
+KINDS = (GROUP, MODEL, SOURCE, SOFTWARE)
+OUTER = (MODEL, SOURCE, SOFTWARE)
+
+NUM_GROUP_FOLDS = 5
+
+LINES = ("nemo", "megatron-bridge")
+"""Families of releases of one line of software, the older first: Megatron-Bridge took the place of NeMo."""
+
+NEWEST = (1, "26.06")
+"""The newest release that is left out of a fit as one: every row of it, and of what came after it."""
+
+Release = tuple[int, str]
+
+
+def model_of(key: str) -> str:
+    """
+    The model behind a key: shapes that a source swept, vocabularies and cut-down layers are one model.
+
+    >>> [model_of(key) for key in ("bloomtune-176b-l70-h14336-a64", "simumax-llama3-70b-l12", "vp-10b-v32k")]
+    ['bloom', 'llama3-70b', 'vp-10b']
+    >>> model_of("gpt-l24-h2048-a16-v50257"), model_of("llama3-70b")
+    ('gpt', 'llama3-70b')
+    """
+    stem = re.sub(r"(-l\d+)?(-h\d+)?(-a\d+)?(-v(\d+k|\d{4,}))?$", "", key.removeprefix("simumax-"))
+    return "bloom" if stem.startswith("bloom") else stem
+
+
+def release_of(case: Case) -> Release | None:
+    """Place in the line of software and the version up to the month; None: software of no such line."""
+    framework = case.facts.cluster.framework
+    named = case.run.get("cluster.framework")
+    return release_named(str(named or (framework.name if framework else "")))
+
+
+def release_named(name: str) -> Release | None:
+    """
+    The same of a release's name.
+
+    >>> release_named("megatron-bridge-26.04.01"), release_named("nemo-25.02"), release_named("torchtitan-0.1")
+    ((1, '26.04'), (0, '25.02'), None)
+    """
+    found = re.fullmatch(rf"({'|'.join(LINES)})-(\d\d\.\d\d)(\.\d+)?", name)
+    return (LINES.index(found[1]), found[2]) if found else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folds:
+    """
+    One way to leave rows out.
+
+    Parameters
+    ----------
+    left_out
+        Of each fit, the rows that it predicts: masks of shape (rows,), by what they are.
+    unseen
+        Of each fit, the rows that it does not see: those, and where releases are left out newer ones too.
+    """
+
+    left_out: Mapping[str, NDArray[np.bool_]]
+    unseen: Mapping[str, NDArray[np.bool_]]
+
+
+def folds_by(kind: str, timed: Sequence[Case], *, num_groups: int = NUM_GROUP_FOLDS) -> Folds:
+    """
+    The folds of one kind.
+
+    Parameters
+    ----------
+    kind
+        One of ``KINDS``.
+    timed
+        Rows with a step time.
+    num_groups
+        Into how many folds groups are divided.
+    """
+    if kind == SOFTWARE:
+        return _by_release(timed)
+    names = {
+        GROUP: lambda: [str(fold) for fold in folds_of(timed, num_groups)],
+        MODEL: lambda: [model_of(case.run.model) for case in timed],
+        SOURCE: lambda: [case.run.source for case in timed],
+    }[kind]()
+    masks = {name: np.array([one == name for one in names]) for name in sorted(set(names))}
+    return Folds(left_out=masks, unseen=masks)
+
+
+def _by_release(timed: Sequence[Case]) -> Folds:
+    """Each release but the oldest, predicted by a fit to the older ones and to all other software."""
+    releases = [release_of(case) for case in timed]
+    known = sorted({one for one in releases if one is not None})[1:]
+    return Folds(
+        left_out={_text(one): np.array([other == one for other in releases]) for one in known},
+        unseen={_text(one): np.array([other is not None and other >= one for other in releases]) for one in known},
+    )
+
+
+def _text(release: Release) -> str:
+    line, version = release
+    return f"{LINES[line]}-{version}"
+
+
+def is_newest(case: Case) -> bool:
+    """Whether a row is of the newest software: the release that is kept out of every choice."""
+    release = release_of(case)
+    return release is not None and release >= NEWEST
+
+
+def left_out_seconds(
+    predictor: Predictor, whole: Fit, weigh: Weights, priors: Priors, *, folds: Folds, without: Collection[int] = ()
+) -> NDArray[np.float64]:
+    """
+    Seconds of every row, predicted by a fit that does not see it; NaN where no fold leaves it out.
+
+    Constants are fitted with the derivatives of the whole fit, in which logarithms of times are nearly linear: a fit to
+    all folds but one moves few of them far. What they predict is exact.
+
+    Parameters
+    ----------
+    predictor
+        The rows and the constants.
+    whole
+        A fit to all rows.
+    weigh
+        Square roots of the weights of the rows that are fitted.
+    priors
+        As in :func:`planner.calibration.fit.fit`.
+    folds
+        What each fit leaves out.
+    without
+        Rows that no fit sees.
+    """
+    measured = measured_logarithms(predictor.cases)
+    seconds = np.full(len(measured), np.nan)
+    for name, rows in folds.left_out.items():
+        unseen = folds.unseen[name].copy()
+        unseen[list(without)] = True
+        logs = fitted_without(predictor.cases, whole, measured, weigh, priors, unseen=unseen)
+        seconds[rows] = np.exp(predictor.estimated(logs, rows))
+    return seconds
+
+
+def fitted_without(
+    cases: Sequence[Case],
+    whole: Fit,
+    measured: NDArray[np.float64],
+    weigh: Weights,
+    priors: Priors,
+    *,
+    unseen: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Logarithms of the constants fitted to the rows that are seen, with the derivatives of the whole fit."""
+    weights = np.zeros(len(measured))
+    weights[~unseen] = weigh([case for case, out in zip(cases, unseen, strict=True) if not out])
+    linear: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda logs: (  # noqa: E731
+        whole.residuals + measured + whole.jacobian @ (logs - whole.logs)
+    )
+    found = fit(
+        linear,
+        lambda logs, before: whole.jacobian,
+        measured,
+        weights=weights,
+        priors=priors,
+        start=whole,
+        num_refreshes=0,
+    )
+    return np.asarray(found.logs)

@@ -1,0 +1,184 @@
+"""What the figures are meant to be: one limit each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.accuracy.left_out.figures import FAMILIES, LeftOut, worst_outer
+from benchmarks.accuracy.left_out.folds import MODEL
+from benchmarks.accuracy.left_out.intervals import band
+from benchmarks.accuracy.metrics import errors, memory_calls, ranking_summary, rankings
+from planner.calibration.constants import constants
+from planner.runs.predictions import Prediction
+from planner.uncertainty.intervals import COVERAGE
+
+Choice = Callable[[Prediction], bool]
+
+MOST_CONSTANTS = 90
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """
+    One figure and what it is meant to be.
+
+    Parameters
+    ----------
+    name
+        What is judged.
+    figure
+        The figure today; None: no such rows.
+    rows
+        How many rows it is of.
+    limit
+        What it may be.
+    at_least
+        Whether the limit is a lower one.
+    is_count
+        Whether it is a number instead of a share.
+    """
+
+    name: str
+    figure: float | None
+    rows: int
+    limit: float
+    at_least: bool = False
+    is_count: bool = False
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the figure keeps the limit; None: nothing to judge."""
+        if self.figure is None:
+            return None
+        return self.figure >= self.limit if self.at_least else self.figure <= self.limit
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Figure and limit as they are printed."""
+        form = ".0f" if self.is_count else ".1%"
+        figure = "-" if self.figure is None else format(self.figure, form)
+        return figure, f"{'>=' if self.at_least else '<='} {self.limit:{form}}"
+
+
+LIMITS = {"dense": 0.05, "MoE and hybrid": 0.08}
+"""Of the mean over sources of the mean absolute error, whatever is left out."""
+
+NEWEST_LIMIT = 0.08
+ALLOCATED_LIMIT = 0.01
+
+
+def goals(
+    figures: LeftOut, *, groups: Sequence[Prediction], models: Sequence[Prediction], predicted: Sequence[Prediction]
+) -> tuple[Goal, ...]:
+    """
+    Every goal.
+
+    Parameters
+    ----------
+    figures
+        Of rows left out.
+    groups, models
+        Rows predicted without their groups, and without their models.
+    predicted
+        Rows predicted by the shipped constants: memory does not depend on those.
+    """
+    return (
+        *_time_goals(figures, models),
+        *_ranking_goals(groups),
+        *_memory_goals(predicted),
+        *_interval_goals(figures),
+        Goal(
+            name="fitted constants",
+            figure=len(constants(frameworks=True)),
+            rows=len(groups),
+            limit=MOST_CONSTANTS,
+            is_count=True,
+        ),
+    )
+
+
+def _time_goals(figures: LeftOut, models: Sequence[Prediction]) -> Iterator[Goal]:
+    for family, limit in LIMITS.items():
+        worst = worst_outer(figures, family)
+        name = f"{family}, mean over sources, the worst of the outer folds"
+        yield Goal(
+            name=f"{name} ({worst[0]})" if worst else name,
+            figure=worst[1] if worst else None,
+            rows=sum(one.rows for one in figures.by_source.get(worst[0], {}).values()) if worst else 0,
+            limit=limit,
+        )
+    for name, found in figures.newest.items():
+        yield Goal(name=f"newest software, {name}, mean", figure=found.mean, rows=found.rows, limit=NEWEST_LIMIT)
+    for family, kinds in FAMILIES.items():
+        rows = [one.time_error or 0.0 for one in models if one.architecture in kinds]
+        yield Goal(
+            name=f"unseen models, {family}, mean over rows",
+            figure=errors(rows).mean if rows else None,
+            rows=len(rows),
+            limit=0.08,
+        )
+
+
+def _memory_goals(predicted: Sequence[Prediction]) -> Iterator[Goal]:
+    sized = [
+        one.memory_error for one in predicted if one.memory_error is not None and one.run.memory_kind == "allocated"
+    ]
+    yield Goal(
+        name="memory, allocated, mean",
+        figure=errors(sized).mean if sized else None,
+        rows=len(sized),
+        limit=ALLOCATED_LIMIT,
+    )
+    calls = memory_calls(predicted)
+    recall = calls.caught / calls.oom if calls.oom else None
+    yield Goal(name="out of memory, recall", figure=recall, rows=calls.oom, limit=0.8, at_least=True)
+    alarms = calls.false_alarms / calls.ran if calls.ran else None
+    yield Goal(name="out of memory, false alarms", figure=alarms, rows=calls.ran, limit=0.02)
+
+
+def _ranking_goals(groups: Sequence[Prediction]) -> Iterator[Goal]:
+    summary = ranking_summary([one for one in rankings(groups) if one.layouts >= 4])
+    for name, entry, limit, at_least in (
+        ("ranking, Spearman median", "spearman_median", 0.95, True),
+        ("ranking, regret median", "regret_median", 0.005, False),
+        ("ranking, regret p90", "regret_p90", 0.05, False),
+        ("ranking, pairs in order", "pairs_right_fraction", 0.96, True),
+    ):
+        figure, rows = summary.get(entry), summary.get("groups", 0)
+        yield Goal(name=name, figure=figure, rows=rows, limit=limit, at_least=at_least)
+
+
+def _interval_goals(figures: LeftOut) -> Iterator[Goal]:
+    for one in figures.coverages:
+        low, high = band(one.rows, COVERAGE)
+        name = f"{COVERAGE:.0%} intervals cover, {one.name}"
+        yield Goal(name=name, figure=one.share, rows=one.rows, limit=low, at_least=True)
+        yield Goal(name=name, figure=one.share, rows=one.rows, limit=high)
+
+
+# --- for people --------------------------------------------------------------------------------------------
+
+TITLES = {
+    "group": "groups left out (source, model, device, number of devices)",
+    MODEL: "models left out",
+    "source": "sources left out",
+    "software": "each release predicted by fits to older ones",
+}
+
+
+def left_out_lines(figures: LeftOut, found: Sequence[Goal]) -> Iterator[str]:
+    """Figures and goals as text."""
+    for kind, sources in figures.by_source.items():
+        yield f"\n{'Accuracy: ' + TITLES[kind]:<64} {'rows':>5} {'mean':>7} {'p90':>7} {'bias':>7}"
+        for name, one in sources.items():
+            yield f"  {name[:62]:<62} {one.rows:>5} {one.mean:>7.1%} {one.p90:>7.1%} {one.bias:>+7.1%}"
+        means = ", ".join(f"{name} {mean:.1%}" for name, mean in figures.macro[kind].items())
+        yield f"  mean over sources: {means}"
+    yield f"\n{'Goals':<64} {'rows':>5} {'today':>7} {'goal':>9}"
+    for goal in found:
+        figure, limit = goal.texts
+        yield f"  {goal.name:<62} {goal.rows:>5} {figure:>7} {limit:>9} {_MARKS[goal.is_met]}"
+
+
+_MARKS = {True: "met", False: "", None: "no rows"}

@@ -1,0 +1,206 @@
+"""The planner's intervals: errors of rows that were left out, by what the fits that predicted them had not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import isnan, log
+
+import numpy as np
+import yaml
+
+from benchmarks.accuracy.left_out.folds import GROUP, MODEL, SOFTWARE, SOURCE, is_newest, model_of
+from benchmarks.accuracy.metrics import grouped, shared
+from planner.calibration.cases import group_of
+from planner.runs.predictions import Case
+from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, size_of, spreads
+
+UNSEEN_BY = {GROUP: Unseen.NOTHING, MODEL: Unseen.MODEL, SOURCE: Unseen.SOFTWARE, SOFTWARE: Unseen.SOFTWARE}
+"""What a fit had not seen of a row, by what was left out together with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutError:
+    """
+    The error of one row by one fit that had not seen it.
+
+    Parameters
+    ----------
+    case
+        The row.
+    folds
+        What was left out: one of ``folds.KINDS``.
+    error
+        Measured over predicted.
+    """
+
+    case: Case
+    folds: str
+    error: Error
+
+
+def left_out_errors(timed: Sequence[Case], seconds: Mapping[str, Sequence[float]]) -> list[LeftOutError]:
+    """
+    Errors of rows that were left out.
+
+    Parameters
+    ----------
+    timed
+        Rows with a step time.
+    seconds
+        Predicted without each row, by kind of folds; NaN where none leaves it out.
+    """
+    return [
+        LeftOutError(
+            case=case,
+            folds=folds,
+            error=Error(
+                kind=kind_of(case.facts.model, case.facts.cluster, unseen=UNSEEN_BY[folds]),
+                group=group_of(case),
+                log=log((case.run.step_seconds or 0.0) / predicted),
+            ),
+        )
+        for folds, of in seconds.items()
+        for case, predicted in zip(timed, of, strict=True)
+        if not isnan(predicted)
+    ]
+
+
+def difference_errors(errors: Sequence[LeftOutError]) -> list[Error]:
+    """Errors of the ratio of two layouts of one job, for every pair in the groups that share everything else."""
+    found = []
+    by_job = grouped(
+        (one for one in errors if one.folds == GROUP),
+        lambda one: shared(one.case.run, one.case.facts.model.num_layers),
+    )
+    for job, members in by_job.items():
+        for one, other in combinations(members, 2):
+            if one.case.strategy != other.case.strategy:
+                found.append(Error(kind=one.error.kind, group=job, log=one.error.log - other.error.log))
+    return found
+
+
+def interval_document(errors: Sequence[LeftOutError]) -> str:
+    """The planner's file of intervals."""
+    source = (
+        "python -m benchmarks.accuracy.fit --write: errors of the rows of benchmarks/measured_runs, each predicted by "
+        "fits that left out its group (source, model, device, number of devices), its model, its source, or its "
+        "release and all newer ones"
+    )
+    cases = [one.case for one in errors]
+    document = {
+        "source": source,
+        "models": {
+            architecture: sorted({size_of(case.facts.model) for case in same})
+            for architecture, same in sorted(
+                grouped(cases, lambda case: case.facts.cluster.device.architecture).items()
+            )
+        },
+        "steps": _plain(spreads(one.error for one in errors)),
+        "differences": _plain(spreads(difference_errors(errors), symmetric=True)),
+    }
+    return f"# Generated; do not edit.\n{yaml.safe_dump(document, sort_keys=False, width=116)}"
+
+
+def _plain(of_kinds: Sequence[Spread]) -> list[dict[str, object]]:
+    return [
+        {
+            "kind": {
+                "device": spread.kind.device,
+                "model": spread.kind.model,
+                "scale": spread.kind.scale,
+                "unseen": spread.kind.unseen.value,
+            },
+            "groups": spread.groups,
+            "rows": spread.rows,
+            "lower": spread.lower,
+            "upper": spread.upper,
+        }
+        for spread in of_kinds
+    ]
+
+
+# --- coverage ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """
+    How many rows lie in intervals that the errors of others make.
+
+    Parameters
+    ----------
+    name
+        Which rows.
+    rows, inside
+        How many, and how many of them inside.
+    """
+
+    name: str
+    rows: int
+    inside: int
+
+    @property
+    def share(self) -> float:
+        """The share inside."""
+        return self.inside / self.rows
+
+
+def coverages(errors: Sequence[LeftOutError]) -> list[Coverage]:
+    """
+    Coverage of all rows and of each family by groups left out, of unseen models and sources, and of new software.
+
+    The interval of a row follows from the errors of rows that share neither its group, nor its model or source where it
+    is left out with that; that of the newest software from those of older releases.
+    """
+    by_group = _hits([one for one in errors if one.folds == GROUP], lambda one: one.error.group)
+    by_model = _hits([one for one in errors if one.folds == MODEL], lambda one: model_of(one.case.run.model))
+    of_software = [one for one in errors if UNSEEN_BY[one.folds] is Unseen.SOFTWARE]
+    by_source = _hits(of_software, lambda one: one.case.run.source)
+    by_age = _hits(of_software, lambda one: is_newest(one.case))
+    of = {
+        "all": by_group,
+        **_families(by_group),
+        "unseen models": by_model,
+        **{f"unseen models, {family}": hits for family, hits in _families(by_model).items()},
+        "unseen sources": [one for one in by_source if one[0].folds == SOURCE],
+        "newest software": [one for one in by_age if one[0].folds == SOFTWARE and is_newest(one[0].case)],
+    }
+    return [
+        Coverage(name=name, rows=len(hits), inside=sum(is_hit for _, is_hit in hits))
+        for name, hits in of.items()
+        if hits
+    ]
+
+
+Hits = list[tuple[LeftOutError, bool]]
+
+
+def _hits(errors: Sequence[LeftOutError], key: Callable[[LeftOutError], Hashable]) -> Hits:
+    """Each error, and whether it is inside the interval that those of another key make."""
+    found: Hits = []
+    for name, same in grouped(errors, key).items():
+        others = spreads(one.error for one in errors if key(one) != name)
+        found += [(one, inside(others, one.error)) for one in same]
+    return found
+
+
+def _families(hits: Hits) -> dict[str, Hits]:
+    return grouped(hits, lambda hit: hit[0].error.kind.model)
+
+
+def band(rows: int, share: float, *, level: float = 0.9) -> tuple[float, float]:
+    """
+    Shares between which a sample's share lies with a probability of ``level``: of the binomial distribution.
+
+    >>> [round(end, 3) for end in band(100, 0.8)]
+    [0.73, 0.86]
+    """
+    counts = np.arange(rows + 1)
+    logs = np.cumsum(np.log(np.maximum(counts, 1)))
+    chances = np.exp(logs[-1] - logs - logs[::-1] + counts * np.log(share) + (rows - counts) * np.log1p(-share))
+    below = np.cumsum(chances)
+    low = int(np.searchsorted(below, (1 - level) / 2))
+    high = int(np.searchsorted(below, (1 + level) / 2))
+    return low / rows, high / rows

@@ -226,7 +226,7 @@ def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
             continue
         stacks = next(each for each in run.related if _total(ground, name, each) >= FEWEST_RUNS or ANY in each)
         runs = sum(ground.runs(name, value, stack) for stack in stacks)
-        of = "" if ANY in stacks else f" of {_listed(stacks)}"
+        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_listed(stacks)}"
         does, called = (text.format(value=VALUES.get((name, value), value)) for text in FEATURES[name])
         beside = ground.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""

@@ -140,7 +140,9 @@ def _require_step(run: Run, facts: Facts) -> None:
             what = f"{taken:g} s" if column == "step_seconds" else f"{run.tokens_per_second:g}"
             ask = " Is it in seconds?" if column == "step_seconds" else ""
             allowed = f"{flops / peak:.3g} to {flops / peak / LOWEST_UTILIZATION:.3g} s per step"
-            problem = f"{what} would use {flops / taken / peak:.3g} of the devices' peak in {dtype}; allowed: {allowed}."
+            problem = (
+                f"{what} would use {flops / taken / peak:.3g} of the devices' peak in {dtype}; allowed: {allowed}."
+            )
             raise SpecError(column, f"{problem}{ask}")
     if run.tflops is not None and run.step_seconds is not None:
         from_time = flops / run.step_seconds / 1e12

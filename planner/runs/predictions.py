@@ -30,6 +30,7 @@ from planner.uncertainty.intervals import Interval, architecture_of, step_interv
 
 GIB = 2**30
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """

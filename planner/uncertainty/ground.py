@@ -173,7 +173,9 @@ def _device(run: Traits, ground: Ground) -> Iterator[Gap]:
     if run.architecture == ANY:
         beside = ""
     else:
-        beside = f" (on others of {run.architecture}: {alike - own:,})" if alike > own else f", nor on {run.architecture}"
+        beside = (
+            f" (on others of {run.architecture}: {alike - own:,})" if alike > own else f", nor on {run.architecture}"
+        )
     yield from _few("device", run.device, own, none=f"no measured run on {name}{beside}", what=name)
     if own and ground.runs("software", run.software) and not ground.runs("device", run.device, run.software):
         sentence = f"no measured run of {run.software} on {run.device}"

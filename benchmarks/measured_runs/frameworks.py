@@ -52,7 +52,7 @@ def _stated(framework: str, entry: str) -> str:
     """
     The release that a row's name of its framework has itself, of the same stack and counted alike; else empty.
 
-    >>> _stated("Megatron-LM 0.19 @0a1b2c", "megatron-lm-0.17"), _stated("Megatron-LM (Megatron-Core)", "megatron-lm-0.17")
+    >>> _stated("Megatron-LM 0.19 @0a1b2c", "megatron-lm-0.17"), _stated("Megatron-LM (Core)", "megatron-lm-0.17")
     ('megatron-lm-0.19', '')
     """
     own, known = release_named(BUILD.split(framework)[0]), release_named(entry)

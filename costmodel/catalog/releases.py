@@ -1,4 +1,4 @@
-"""Names of releases as people write them: those that the catalog knows, and the nearest one of those that it does not."""
+"""Names of releases as people write them: which known one is meant, and which is nearest to one that is not known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a prediction measured runs have shown little or nothing of, in words: the gaps between it and their ground."""
+"""What of a prediction measured runs have shown little or nothing of: its gaps to their ground, in words."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
 
 
 def _of_stack(run: Traits, ground: Ground) -> int:
-    counter = ground.counts.get(("software", ANY)) or {}
+    counter = ground.of_values("software")
     return sum(count for value, count in counter.items() if stack_of(str(value)) == run.stack)
 
 

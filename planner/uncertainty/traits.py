@@ -24,7 +24,7 @@ TABLE = "ground.yaml"
 
 Value: TypeAlias = str | int
 
-Key: TypeAlias = tuple[str, str, Value]
+Entry: TypeAlias = tuple[str, str, Value]
 """A dimension, among which runs, and the value there."""
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
@@ -86,11 +86,11 @@ class Traits:
     features: Mapping[str, str]
     recompute: tuple[str, ...]
 
-    def keys(self) -> tuple[Key, ...]:
+    def entries(self) -> tuple[Entry, ...]:
         """Everything that the run is counted under but its features."""
-        return tuple(dict.fromkeys(self._keys()))  # a device without an architecture is among any twice
+        return tuple(dict.fromkeys(self._entries()))  # a device without an architecture is among any twice
 
-    def _keys(self) -> Iterator[Key]:
+    def _entries(self) -> Iterator[Entry]:
         yield "software", ANY, self.software
         yield "release", ANY, self.release
         yield "device", ANY, self.device
@@ -110,7 +110,7 @@ class Traits:
             yield "recompute", ANY, part
             yield "recompute", self.stack, part
 
-    def feature_keys(self) -> Iterator[Key]:
+    def feature_entries(self) -> Iterator[Entry]:
         """The features that it is counted under."""
         for name, value in self.features.items():
             yield name, ANY, value
@@ -224,7 +224,7 @@ class Ground:
         """What runs have shown together."""
         counts: dict[tuple[str, str], Counter[Value]] = {}
         for run in runs:
-            for dimension, among, value in (*run.keys(), *run.feature_keys()):
+            for dimension, among, value in (*run.entries(), *run.feature_entries()):
                 counts.setdefault((dimension, among), Counter())[value] += 1
         return cls(counts)
 
@@ -235,25 +235,26 @@ class Ground:
             left[key] = left.get(key, Counter()) - counter
         return Ground(left)
 
+    def of_values(self, dimension: str, among: str = ANY) -> Counter[Value]:
+        """How many runs have each value of a dimension."""
+        return self.counts.get((dimension, among), Counter())
+
     def runs(self, dimension: str, value: Value, among: str = ANY) -> int:
         """How many runs have a value."""
-        counter = self.counts.get((dimension, among))
-        return counter[value] if counter else 0
+        return self.of_values(dimension, among)[value]
 
     def total(self, dimension: str, among: str = ANY) -> int:
         """How many runs have any value."""
-        counter = self.counts.get((dimension, among))
-        return counter.total() if counter else 0
+        return self.of_values(dimension, among).total()
 
     def largest(self, dimension: str, among: str) -> int:
         """The largest number that some run has; 0: there are no runs."""
-        counter = self.counts.get((dimension, among)) or {}
+        counter = self.of_values(dimension, among)
         return max((int(value) for value, count in counter.items() if count > 0), default=0)
 
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
         """The values that most runs have, and how many."""
-        counter = self.counts.get((dimension, among)) or {}
-        found = [(value, count) for value, count in counter.items() if count > 0]
+        found = [(value, count) for value, count in self.of_values(dimension, among).items() if count > 0]
         return sorted(found, key=lambda one: (-one[1], str(one[0])))[:number]
 
 
@@ -261,7 +262,7 @@ def tallies_of(runs: Iterable[Traits]) -> list[Tally]:
     """What runs have shown but for features, as the planner's file has it."""
     counts: dict[tuple[str, str], Counter[Value]] = {}
     for run in runs:
-        for dimension, among, value in run.keys():
+        for dimension, among, value in run.entries():
             counts.setdefault((dimension, among), Counter())[value] += 1
     return [
         Tally(dimension=dimension, among=among, runs=dict(sorted(counter.items(), key=_number_or_text)))

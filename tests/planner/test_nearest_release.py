@@ -1,4 +1,4 @@
-"""Releases and dispatchers that no file knows: the nearest one stands for each, and everything that is written says so."""
+"""Releases and dispatchers that no file knows: the nearest one stands for each, and all that is written says so."""
 
 from __future__ import annotations
 

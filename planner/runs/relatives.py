@@ -74,8 +74,8 @@ def nearest_dispatcher(letters: str) -> TokenDispatcher | None:
     >>> nearest_dispatcher("deepepv2"), nearest_dispatcher("hybirdep"), nearest_dispatcher("mori")
     (<TokenDispatcher.DEEPEP: 1>, <TokenDispatcher.HYBRIDEP: 2>, None)
     """
-    held = next((one for part, one in SPELLED.items() if part in letters), None)
-    if held is not None:
-        return held
+    spelled = next((one for part, one in SPELLED.items() if part in letters), None)
+    if spelled is not None:
+        return spelled
     near = difflib.get_close_matches(letters[:80], SPELLED, n=1, cutoff=LIKE)
     return SPELLED[near[0]] if near else None

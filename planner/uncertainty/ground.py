@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -73,7 +73,7 @@ class Gap:
     value
         What it is in the prediction.
     runs
-        How many runs have it: fewer than ``FEW_RUNS``.
+        How many runs have it, of a degree those that reach it: fewer than ``FEW_RUNS``.
     sentence
         The same in words, without a full stop.
     beyond
@@ -271,15 +271,14 @@ def _sizes(run: Traits, ground: Ground) -> Iterator[Gap]:
 
 
 def _degrees(run: Traits, ground: Ground) -> Iterator[Gap]:
+    """Degrees that few runs reach: between two that were measured nothing is extrapolated."""
     if not ground.runs("kind", run.kind):
         return
-    model, models = MODEL[run.kind], MODELS[run.kind]
+    models = MODELS[run.kind]
     for name, degree in run.degrees.items():
-        most, runs = ground.largest(name, run.kind), ground.runs(name, degree, run.kind)
-        if degree > most:
-            known = f"the largest measured {name} of {models} is {most:,} (this job: {degree:,})"
-            sentence = known if most else f"no measured run of a {model} has {name} above 1"
-            yield Gap(dimension=name, value=str(degree), runs=0, sentence=sentence, beyond=degree / max(most, 1))
-        else:
-            none = f"no measured run of a {model} has {name} {degree:,}"
-            yield from _few(name, str(degree), runs, none=none, what=f"{name} {degree:,} of {models}")
+        most, beyond = ground.largest(name, run.kind), ground.reaching(name, degree, run.kind)
+        value = f"{name} {degree:,}" if ground.runs(name, degree, run.kind) else f"{name} of {degree:,} or more"
+        known = f"the largest measured {name} of {models} is {most:,} (this job: {degree:,})"
+        none = known if most else f"no measured run of a {MODEL[run.kind]} has {name} above 1"
+        for gap in _few(name, str(degree), beyond, none=none, what=f"{value} of {models}"):
+            yield gap if beyond else replace(gap, beyond=degree / max(most, 1))

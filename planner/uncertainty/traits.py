@@ -252,6 +252,10 @@ class Ground:
         counter = self.of_values(dimension, among)
         return max((int(value) for value, count in counter.items() if count > 0), default=0)
 
+    def reaching(self, dimension: str, number: int, among: str) -> int:
+        """How many runs have a number, or a larger one."""
+        return sum(count for value, count in self.of_values(dimension, among).items() if int(value) >= number)
+
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
         """The values that most runs have, and how many."""
         found = [(value, count) for value, count in self.of_values(dimension, among).items() if count > 0]

@@ -107,6 +107,17 @@ def test_what_few_runs_have_says_how_many():
     assert FEW_RUNS == 3
 
 
+def test_between_two_measured_degrees_nothing_is_extrapolated():
+    """Runs with more of it vouch for less; where they are few, that is what is said."""
+    usual, more = a_run(), a_run(tp=8)
+    found = [gaps(a_run(tp=4), Ground.of([*[usual] * 10, *[more] * count])) for count in (3, 2)]
+
+    assert [[gap.sentence for gap in each] for each in found] == [
+        [],
+        ["tp of 4 or more of dense models was measured twice"],
+    ]
+
+
 def test_how_far_beyond_a_number_is_counts():
     """Four times the devices; a degree beyond none is that many times 1."""
     found = told(a_run("cluster.num_devices=64", pp=4), a_run())

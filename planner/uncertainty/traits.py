@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
 from costmodel.facts.fields import STRICT
+from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
@@ -150,12 +151,18 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         sizes={
             "sequence_length": workload.sequence_length,
             "num_devices": cluster.num_devices,
-            "parameters": round(parameters(model) / 1e6),
+            "parameters": _millions_of_parameters(model),
         },
         degrees={name: degree for name in DEGREES if (degree := int(getattr(strategy, name))) > 1},
         features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
         recompute=_recomputed(strategy),
     )
+
+
+@lru_cache(maxsize=64)
+def _millions_of_parameters(model: Model) -> int:
+    """Counted once for all plans of a model."""
+    return round(parameters(model) / 1e6)
 
 
 def _recomputed(strategy: Strategy) -> tuple[str, ...]:

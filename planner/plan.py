@@ -32,6 +32,7 @@ from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
+from planner.uncertainty.ground import Gap, ground_of
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation, timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
@@ -166,6 +167,11 @@ class Plan:
     def chance_to_fit(self) -> Chance:
         """How likely the fullest rank fits, by runs that did and runs that did not."""
         return chance_to_fit(self.cluster, device_bytes=self.estimate.device_bytes)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What of it measured runs have shown little or nothing of."""
+        return ground_of(self.facts, self.strategy)
 
     def rank_headroom_bytes(self, rank: RankEstimate) -> float:
         """What one rank leaves free."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from costmodel import catalog
+from costmodel.catalog.releases import NEWEST, release_of
 from costmodel.facts import calibration, device, framework, model, reliability, samples, workload
 from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
@@ -52,7 +53,10 @@ def job_schema() -> Schema:
     cluster, training = definitions["ClusterSection"]["properties"], definitions["TrainingSection"]["properties"]
     cluster["device"]["anyOf"] = _forms(catalog.devices(), definitions["Device"])
     names = tuple(sorted(catalog.framework_names()))
-    cluster["framework"]["anyOf"] = [*_forms(names, definitions["Framework"]), {"type": "null"}]
+    cluster["framework"]["anyOf"] = [
+        *_forms(names, definitions["Framework"], {"type": "string", "pattern": _other_releases(names)}),
+        {"type": "null"},
+    ]
     training["precision"]["anyOf"] = [*_forms(catalog.precisions(), definitions["Precision"]), {"type": "null"}]
     definitions["Device"]["properties"]["calibration"]["anyOf"] = _forms(
         catalog.calibrations(), _constants(definitions)
@@ -153,9 +157,15 @@ def _model_forms(described: Schema) -> list[Schema]:
     ]
 
 
-def _forms(names: Any, record: Mapping[str, Any]) -> list[Schema]:
-    """A name, the whole record, or what differs from a named one."""
-    known = {"enum": list(names)}
+def _other_releases(names: Iterable[str]) -> str:
+    """Releases of known stacks that no file knows: the nearest one stands for each."""
+    stacks = sorted({made.stack for made in map(release_of, names) if made})
+    return f"^({'|'.join(stacks)})[-_ :@=]+v?([0-9]|{'|'.join(NEWEST)})"
+
+
+def _forms(names: Any, record: Mapping[str, Any], other: Schema | None = None) -> list[Schema]:
+    """A name, another one where there are others, the whole record, or what differs from a named one."""
+    known: Schema = {"enum": list(names)} if other is None else {"anyOf": [{"enum": list(names)}, other]}
     properties = {"base": {**known, "description": "Where to start from."}, **record["properties"]}
     return [
         known,

@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "costmodel.models.description.Description": "fields",
     "costmodel.models.huggingface.Family": "fields",
     "planner.report.records.plan.NumberedPlanRecord": "fields",
+    "planner.report.records.plan.PlanRecord": "fields",
     "planner.report.records.reports.EstimateReportRecord": "fields",
     "costmodel.models.huggingface": "lines",
     "planner.report": "modules",

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from benchmarks.measured_runs.cells import Row
+from costmodel.catalog.releases import release_of as release_named
 
 TABLE = Path(__file__).with_name("frameworks.yaml")
 
@@ -34,12 +35,30 @@ of the recipes, not of the container.
 """
 
 
+BUILD = re.compile(r"\s*[@(+]")
+"""What stands between a framework's name and what it was built of."""
+
+
 def entry_of(row: Row) -> str:
     """The catalog's name of a row's framework; empty if it has none."""
     found = framework_of(row)
     if "release" not in found:
-        return str(found.get("entry", ""))
+        entry = str(found.get("entry", ""))
+        return _stated(row.text("framework"), entry) or entry
     return f"{found['entry']}-{release_of(row) or found['release']}"
+
+
+def _stated(framework: str, entry: str) -> str:
+    """
+    The release that a row's name of its framework has itself, of the same stack and counted alike; else empty.
+
+    >>> _stated("Megatron-LM 0.19 @0a1b2c", "megatron-lm-0.17"), _stated("Megatron-LM (Core)", "megatron-lm-0.17")
+    ('megatron-lm-0.19', '')
+    """
+    own, known = release_named(BUILD.split(framework)[0]), release_named(entry)
+    if own is None or known is None or (own.stack, own.scheme) != (known.stack, known.scheme):
+        return ""
+    return f"{own.stack}-{'.'.join(map(str, own.number))}"
 
 
 def framework_of(row: Row) -> Mapping[str, Any]:

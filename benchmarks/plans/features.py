@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plans.features --write``: how many measured runs have a value of a decision, by stack."""
+"""``python -m benchmarks.plans.features --write``: what measured runs have shown, and how many of them."""
 
 from __future__ import annotations
 
@@ -7,43 +7,65 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from benchmarks.accuracy.tables import read_table
-from planner.runs.predictions import Prediction, predictions
+from planner.runs.predictions import Case, cases
+from planner.uncertainty import shown, traits
 from planner.uncertainty.peaks import stack_of
-from planner.uncertainty.shown import TABLE, ShownFeatures, features_of_runs
+from planner.uncertainty.shown import ShownFeatures, features_of_runs
+from planner.uncertainty.traits import Traits, tallies_of, traits_of
 
 SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
 
+FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty"
 
-def shown(predicted: Sequence[Prediction]) -> list[ShownFeatures]:
-    """What the runs that ran have shown."""
-    ran = (one.case for one in predicted if one.run.kind != "oom")
+
+def measured_cases() -> list[Case]:
+    """The rows of the project's table that ran, as the cost model takes them."""
+    return [one for one in cases(*read_table()) if isinstance(one, Case) and one.run.kind != "oom"]
+
+
+def features_shown(ran: Sequence[Case]) -> list[ShownFeatures]:
+    """Features that runs have shown, by stack."""
     named = ((case.facts.cluster.framework, case.strategy) for case in ran)
     return features_of_runs((stack_of(framework.name), strategy) for framework, strategy in named if framework)
 
 
-def document(stacks: Sequence[ShownFeatures]) -> str:
-    """The planner's file."""
-    plain = {"source": SOURCE, "stacks": [asdict(one) for one in stacks]}
-    text = yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None)
+def traits_shown(ran: Sequence[Case]) -> list[Traits]:
+    """Everything else that they have shown, each run's own."""
+    return [traits_of(case.facts, case.strategy) for case in ran]
+
+
+def document(entries: dict[str, Any]) -> str:
+    """A file of the planner's."""
+    text = yaml.safe_dump({"source": SOURCE, **entries}, sort_keys=False, width=120, default_flow_style=None)
     return f"# Generated; do not edit.\n{text}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was shown, and write it where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.features", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
+    files = f"{shown.TABLE} and {traits.TABLE}"
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/: {files}")
     options = parser.parse_args(arguments)
-    stacks = shown([one for one in predictions(*read_table()) if isinstance(one, Prediction)])
+    ran = measured_cases()
+    stacks, tallies = features_shown(ran), tallies_of(traits_shown(ran))
     for one in stacks:
         print(one.stack)
         for name, counts in one.runs.items():
             print(f"  {name}: {', '.join(f'{value} {count:,}' for value, count in counts.items())}")
+    for tally in tallies:
+        print(f"{tally.dimension}, {tally.among}: {', '.join(f'{v} {count:,}' for v, count in tally.runs.items())}")
     if options.write:
-        (Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE).write_text(document(stacks), encoding="utf-8")
+        by_file = {
+            shown.TABLE: {"stacks": [asdict(one) for one in stacks]},
+            traits.TABLE: {"tallies": [asdict(one) for one in tallies]},
+        }
+        for name, entries in by_file.items():
+            (FOLDER / name).write_text(document(entries), encoding="utf-8")
     return 0
 
 

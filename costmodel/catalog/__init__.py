@@ -26,6 +26,7 @@ from costmodel.catalog.software import (
     newest_for,
     releases_for,
     runs_on,
+    unknown_release,
     with_feature,
 )
 from costmodel.facts.device import EquippedDevice
@@ -60,6 +61,7 @@ __all__ = [
     "releases_for",
     "runs_on",
     "silicon",
+    "unknown_release",
     "with_feature",
 ]
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 from costmodel.catalog.files import chain, entry, merged, names, require_known
+from costmodel.catalog.releases import known_release, nearest_release
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device
 from costmodel.facts.fields import Architecture
@@ -118,7 +119,9 @@ def _leaves(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def framework_of(given: object, where: str, factors: Factors | None = None) -> Framework:
     """
-    A release by its name, or changed on top of a named ``base``.
+    A release by its name, or changed on top of a named ``base``; of a known stack also one that no file knows.
+
+    Its nearest relative stands for that one, and :func:`unknown_release` says so.
 
     Raises
     ------
@@ -135,17 +138,36 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
     changes = {name: value for name, value in given.items() if name != "base"}
     if base is None:
         return build(Framework, {"name": "inline", **changes}, where)
-    plain = asdict(cast(Any, _named(base, f"{where}.base", factors)))
-    made = build(Framework, merged({**plain, "name": f"{base}, changed"}, changes), where)
+    known_base = _named(base, f"{where}.base", factors)
+    plain = asdict(cast(Any, known_base))
+    made = build(Framework, merged({**plain, "name": f"{known_base.name}, changed"}, changes), where)
     own = dict.fromkeys(_leaves({key: value for key, value in changes.items() if key != "sources"}), "job file")
     known = plain.pop("sources")
     return replace(made, sources={**_inherited(known, plain, changes), **own, **(changes.get("sources") or {})})
 
 
 def _named(name: str, where: str, factors: Factors | None) -> Framework:
-    if name not in framework_names():
+    found = _release(name)[0]
+    if found is None:
         raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, framework_names()))
-    return framework(name) if factors is None else framework_with(name, factors)
+    return framework(found) if factors is None else framework_with(found, factors)
+
+
+@cache
+def _release(name: str) -> tuple[str | None, bool]:
+    """The catalog's name of a release or of the nearest one of its stack, None of others; and whether it is known."""
+    known = tuple(framework_names())
+    own = known_release(name, known)
+    return own or nearest_release(name, known), own is not None
+
+
+def unknown_release(given: object) -> str:
+    """The name of a release of which no file knows anything, where a job gives such a one; else empty."""
+    name = given.get("base") if isinstance(given, Mapping) else given
+    if not isinstance(name, str):
+        return ""
+    nearest, is_known = _release(name)
+    return name if nearest and not is_known else ""
 
 
 def default_framework(device: Device) -> str:

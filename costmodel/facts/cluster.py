@@ -26,12 +26,15 @@ class Cluster:
         Training framework; None: unknown, and nothing is refused for its sake.
     settings
         Settings of the framework, its recipes' defaults included.
+    unknown_release
+        Name of a release of which no file knows anything, and for which ``framework`` stands; empty: it is its own.
     """
 
     device: EquippedDevice
     num_devices: Count
     framework: Framework | None = None
     settings: Settings = field(default_factory=Settings)
+    unknown_release: str = ""
 
     @property
     def scale_up_size(self) -> int:

@@ -63,13 +63,14 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.problem import load
     from planner.plan import plan
-    from planner.report.framework import is_assumed
+    from planner.report.framework import is_assumed, nearest_relative
     from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
 
     report = plan(load(job.document, name=job.name, folder=job.folder), certified=full)  # a line has no certificate
-    framework = report.chosen.facts.cluster.framework
+    cluster = report.chosen.facts.cluster
+    framework = cluster.framework
     return {
         "status": JobStatus(report.outcome.status),
         "exit_code": report.exit_code,
@@ -77,6 +78,7 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
         "gap": finite(report.outcome.gap),
         "framework": framework.name if framework else None,
         "framework_is_assumed": is_assumed(report.chosen),
+        "framework_doubt": nearest_relative(cluster),
         "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.of_all(report.plans)),
         "report": PlanReportRecord.of_report(report).plain() if full else None,
     }

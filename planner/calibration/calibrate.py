@@ -102,6 +102,8 @@ class Calibration:
         Rows without a step time that can be predicted, or of another device, and why.
     advice
         What to measure next.
+    doubts
+        Names in rows that others stand for, a sentence without a full stop for each row.
     """
 
     device: Mapping[str, Any]
@@ -115,6 +117,7 @@ class Calibration:
     refused: tuple[RejectedRow, ...]
     skipped: tuple[RejectedRow, ...]
     advice: Advice
+    doubts: tuple[str, ...] = ()
 
     @property
     def is_better(self) -> bool:
@@ -169,6 +172,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         error_fitted=_mean_error(fitted.fit.residuals),
         refused=refused,
         skipped=tuple(one for one in others if not one.is_refused),
+        doubts=tuple(doubt for one in timed for doubt in one.run.doubts),
         advice=advice(
             timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
         ),

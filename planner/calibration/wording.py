@@ -20,6 +20,8 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
         yield f"  refused: {row.id}: {row.reason}"
     for reason, count in Counter(row.reason for row in found.skipped).items():
         yield f"  {count} skipped: {reason}"
+    for doubt, count in Counter(found.doubts).items():
+        yield f"  {count} doubtful: {doubt}"
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     SpecError
         If there is no such target or version, or if it cannot express the plan: with all that it refuses, and why.
     """
+    from costmodel.catalog.releases import stands_in
     from costmodel.errors import SpecError, did_you_mean
     from costmodel.validation import shown
 
@@ -53,4 +55,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
     exported: Export = function(plan, version)
-    return exported
+    cluster = plan.cluster
+    if cluster.framework is None or not cluster.unknown_release:
+        return exported
+    doubt = f"{stands_in(cluster.unknown_release, cluster.framework.name)}, for which this is written."
+    return replace(exported, notes=(*exported.notes, doubt))

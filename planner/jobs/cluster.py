@@ -159,7 +159,13 @@ def cluster_of(
     num_devices = _without_spares(made, section)
     _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
-    return Cluster(device=made, num_devices=num_devices, framework=framework, settings=whole)
+    return Cluster(
+        device=made,
+        num_devices=num_devices,
+        framework=framework,
+        settings=whole,
+        unknown_release=catalog.unknown_release(section.framework),
+    )
 
 
 def _without_spares(device: Device, section: ClusterSection) -> int:

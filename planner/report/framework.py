@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from costmodel.catalog.releases import stands_in
 from costmodel.facts.cluster import Cluster
 from planner.jobs.problem import Problem
 
@@ -22,12 +23,21 @@ def is_extrapolated(cluster: Cluster) -> bool:
     return framework is not None and architecture is not None and architecture not in framework.measured_on
 
 
+def nearest_relative(cluster: Cluster) -> str | None:
+    """That another release stands for the one that a job names, which no file knows; None: it is known."""
+    if cluster.framework is None or not cluster.unknown_release:
+        return None
+    return stands_in(cluster.unknown_release, cluster.framework.name)
+
+
 def framework_text(problem: Problem) -> str:
     """The framework in a line."""
     cluster = problem.facts.cluster
     if cluster.framework is None:
         return "unknown"
     texts = [cluster.framework.name]
+    if nearest := nearest_relative(cluster):
+        texts.append(nearest)
     if problem.search.target is not None:
         texts.append(f"for search.target {problem.search.target}")
     if is_assumed(problem):

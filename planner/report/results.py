@@ -20,10 +20,11 @@ from planner.report.wording import (
     share,
     span,
 )
+from planner.uncertainty.ground import MOST_TOLD
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, PlanReport
-    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
+    from planner.report.records.plan import CheckpointRecord, GapRecord, NumberedPlanRecord, PlanRecord
     from planner.report.records.setting import OperatorRecord, SettingRecord
 
 MILLISECOND = 1e-3
@@ -94,12 +95,20 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
         f"{seconds(ends[0])} and {seconds(ends[1])} s ({low:+.0%} to {high:+.0%}), by the errors on "
         f"{best.step_time_interval_basis} left out of the fits."
     )
+    if best.gaps:
+        yield f"Extrapolated{of_best}: {gaps_text(best.gaps)}."
     alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
     if alike:
         yield (
             f"Within noise of strategy 1: {', '.join(alike)}. Differences below {noise_fraction:.1%} between layouts "
             "of one job are within the noise of the predictions."
         )
+
+
+def gaps_text(gaps: Sequence[GapRecord]) -> str:
+    """What runs have shown little or nothing of: the first few in words, how many more there are."""
+    more = len(gaps) - MOST_TOLD
+    return "; ".join([*(gap.sentence for gap in gaps[:MOST_TOLD]), *([f"and {more} more"] if more > 0 else [])])
 
 
 def _result(plan: NumberedPlanRecord, names: Sequence[str]) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ PAIRS: tuple[Pair, ...] = (
     ),
     *(
         (name, "strategy.optimizer_offload", lambda _, offload: offload == 0, "no optimizer state is offloaded")
-        for name in ("settings.offloaded_states", "settings.offload_overlap")
+        for name in ("settings.offloaded_states", "settings.offloaded_masters", "settings.offload_overlap")
     ),
     (
         "strategy.cuda_graphs",
@@ -77,6 +77,30 @@ PAIRS: tuple[Pair, ...] = (
         "strategy.tp",
         lambda parallel, tp: parallel == 1 and tp == 1,
         "there are no ranks to split a sequence over",
+    ),
+    (
+        "strategy.vpp",
+        "strategy.pp",
+        lambda vpp, pp: pp == 1 and isinstance(vpp, int) and vpp > 1,
+        "one stage has no virtual ones",
+    ),
+    (
+        "strategy.token_dispatcher",
+        "strategy.ep",
+        lambda dispatcher, ep: ep == 1 and dispatcher != "alltoall",
+        "no token leaves its device",
+    ),
+    (
+        "strategy.ep_overlap",
+        "strategy.ep",
+        lambda overlap, ep: overlap == 1 and ep == 1,
+        "no token leaves its device",
+    ),
+    (
+        "settings.communication_sms",
+        "strategy.ep",
+        lambda _, ep: ep == 1,
+        "no token leaves its device",
     ),
     (
         "settings.communication_sms",

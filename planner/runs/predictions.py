@@ -8,17 +8,12 @@ from math import isfinite
 
 from pydantic import ValidationError
 
-from constraints.rules.divisibility import heads_split_over_tp, sequence_splits_over_cp
-from constraints.rules.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
 from constraints.rules.memory import fits_in_device_memory
-from constraints.rules.microbatches import global_batch_splits_over_ranks
-from constraints.rules.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
 from costmodel.memory.rank import seen_bytes
-from costmodel.models.flops import model_flops_per_token
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
-from costmodel.tables import Facts, tabulate
+from costmodel.tables import Facts
 from planner.jobs.problem import Problem
 from planner.runs.jobs import (
     References,
@@ -28,29 +23,12 @@ from planner.runs.jobs import (
     strategy_of,
     unreported_peak_bytes,
 )
+from planner.runs.plausibility import require_of_the_model, require_plausible, require_possible
+from planner.runs.relatives import with_known_names
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, architecture_of, step_interval
 
 GIB = 2**30
-
-LOWEST_UTILIZATION = 0.001
-"""Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest honest rows reach 0.02."""
-
-MEMORY_TOLERANCE = 1.05
-
-LOWEST_MEMORY_FRACTION = 1 / 500
-"""Of the device's memory: a peak outside of these is not in GiB."""
-
-RULES = (
-    global_batch_splits_over_ranks,
-    heads_split_over_tp,
-    sequence_splits_over_cp,
-    expert_degrees_need_experts,
-    experts_split_over_ep,
-    expert_groups_tile_a_stage,
-    virtual_stages_hold_something,
-)
-"""A layout that breaks one of these cannot have run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,9 +214,11 @@ def case(run: Run, known: References) -> Case:
     """
     require_a_step(run)
     problem = problem_of(run, known)
-    _require_plausible(run, problem.facts)
+    require_of_the_model(run, problem.facts)
+    require_plausible(run, problem.facts)
+    run = with_known_names(run, problem.facts.cluster)
     strategy, is_inferred = strategy_of(run, problem)
-    _require_possible(problem.facts, strategy)
+    require_possible(problem.facts, strategy)
     return Case(run=run, problem=problem, strategy=strategy, is_inferred=is_inferred)
 
 
@@ -261,34 +241,10 @@ def _missing(one: Case) -> Iterator[str]:
     """What of a row the cost model has no formula for today, in the words of the report."""
     run, strategy = one.run, one.strategy
     yield from run.not_modelled
+    yield from run.doubts
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
         yield "sharded weights in a pipeline: outside the rules"
     if strategy.layout is None and one.facts.model.num_layers % (strategy.pp * strategy.vpp):
         yield "uneven stages: in the cost model's own layout"
     if strategy.ep > 1 and run.get("strategy.token_dispatcher") is None:
         yield "token dispatcher not stated: the framework's default"
-
-
-def _require_possible(facts: Facts, strategy: Strategy) -> None:
-    for rule in RULES:
-        if not tabulate(rule, facts, strategy.decisions()):
-            sentence = (rule.__doc__ or "").strip().splitlines()[0]
-            raise SpecError("strategy", f"is impossible. {sentence}")
-
-
-def _require_plausible(run: Run, facts: Facts) -> None:
-    """Measurements are possible on the device: units that are off by a thousand are not."""
-    device, workload = facts.cluster.device, facts.workload
-    if run.step_seconds is not None:
-        tokens = workload.global_batch_size * workload.sequence_length
-        flops = tokens * model_flops_per_token(facts.model, workload.sequence_length, "causal")
-        peak = device.peak_flops[workload.precision.compute] * facts.cluster.num_devices
-        used = flops / run.step_seconds / peak
-        if not LOWEST_UTILIZATION <= used <= 1:
-            problem = f"{run.step_seconds:g} s would use {used:.3g} of the devices' peak. Is it in seconds?"
-            raise SpecError("step_seconds", problem)
-    if run.peak_memory_gib is not None:
-        used = run.peak_memory_gib * GIB / device.memory_bytes
-        if not LOWEST_MEMORY_FRACTION <= used <= MEMORY_TOLERANCE:
-            problem = f"{run.peak_memory_gib:g} would be {used:.3g} of the device's memory. Is it in GiB?"
-            raise SpecError("peak_memory_gib", problem)

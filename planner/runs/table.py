@@ -39,6 +39,7 @@ COLUMNS = (
     "refused",
     "step_seconds",
     "tokens_per_second_per_device",
+    "tflops_per_device",
     "peak_memory_gib",
     "memory_kind",
     "not_modelled",
@@ -88,12 +89,12 @@ class Run:
         Where it comes from, and what was run.
     entries
         What the row says of the job: sections and entries as a job file has them, ``strategy`` among them.
-    step_seconds, peak_memory_gib, memory_kind
-        Measurements; None where there are none.
+    step_seconds, tokens_per_second, tflops, peak_memory_gib, memory_kind
+        Measurements, per device; None where there are none.
     not_modelled
         What of it the cost model has no formula for.
     doubts
-        Sentences on what is doubtful about its measurements.
+        Sentences on what is doubtful about it, without a full stop: names that others stand for.
     """
 
     id: str
@@ -102,6 +103,8 @@ class Run:
     kind: str
     entries: Mapping[str, Any] = field(hash=False)
     step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    tflops: float | None = None
     peak_memory_gib: float | None = None
     memory_kind: str = ""
     not_modelled: tuple[str, ...] = ()
@@ -318,11 +321,13 @@ def _run(cells: Mapping[str, str]) -> Run:
         kind=_choice(cells, "kind", ("", *KINDS)) or "pretrain",
         entries=_entries(cells),
         step_seconds=positive_or_none(cells, "step_seconds"),
+        tokens_per_second=positive_or_none(cells, "tokens_per_second_per_device"),
+        tflops=positive_or_none(cells, "tflops_per_device"),
         peak_memory_gib=positive_or_none(cells, "peak_memory_gib"),
         memory_kind=_choice(cells, "memory_kind", ("", *MEMORY_KINDS)),
         not_modelled=tuple(part.strip() for part in cells.get("not_modelled", "").split(";") if part.strip()),
     )
-    _require_consistent(run, positive_or_none(cells, "tokens_per_second_per_device"))
+    _require_consistent(run)
     require_no_contradiction(run.get)
     return run
 
@@ -357,7 +362,7 @@ def plain(cell: str, column: str) -> Any:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-def _require_consistent(run: Run, tokens_per_second: float | None) -> None:
+def _require_consistent(run: Run) -> None:
     """What the row says about itself agrees."""
     if run.kind == "oom" and run.step_seconds is not None:
         raise SpecError("step_seconds", f"must be empty for a run that did not fit, got {run.step_seconds:g}.")
@@ -371,6 +376,7 @@ def _require_consistent(run: Run, tokens_per_second: float | None) -> None:
     dp = num_devices // product
     if (stated := run.get("strategy.dp")) is not None and stated != dp:
         raise SpecError("strategy.dp", f"{stated} is not num_devices / (tp x cp x pp) = {dp}.")
+    tokens_per_second = run.tokens_per_second
     if run.step_seconds is not None and tokens_per_second is not None:
         tokens = counts["training.global_batch_size"] * counts["training.sequence_length"]
         from_time = tokens / num_devices / run.step_seconds

@@ -102,6 +102,11 @@ class Unshown:
     stack: str
 
 
+def value_of(strategy: Strategy, name: str) -> str | None:
+    """A decision's value as entries of frameworks spell it; None where it changes nothing in the strategy."""
+    return feature_of(name, int(getattr(strategy, name))) if _matters(strategy, name) else None
+
+
 def unshown(cluster: Cluster, strategy: Strategy) -> list[Unshown]:
     """Decisions of a strategy, other than none or off, with values that no run of the cluster's stack has."""
     known = (name for name in MATTERS_ABOVE if getattr(strategy, name) and _matters(strategy, name))
@@ -111,7 +116,7 @@ def unshown(cluster: Cluster, strategy: Strategy) -> list[Unshown]:
 
 def _shown(cluster: Cluster, strategy: Strategy, name: str) -> Unshown | None:
     value = int(getattr(strategy, name))
-    for stacks in _related(cluster.framework):
+    for stacks in related_stacks(cluster.framework):
         runs = _together(stacks, name)
         if runs.total() >= FEWEST_RUNS or ANY in stacks:
             known = feature_of(name, value) in runs
@@ -119,8 +124,8 @@ def _shown(cluster: Cluster, strategy: Strategy, name: str) -> Unshown | None:
     return None
 
 
-def _related(framework: Framework | None) -> Iterator[tuple[str, ...]]:
-    """The stack itself, all whose plans go to the same targets, all there are."""
+def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
+    """A framework's stack itself, all whose plans go to the same targets, all there are."""
     if framework is not None:
         yield (stack_of(framework.name),)
         kin = {stack_of(name) for target in framework.targets for name in catalog.releases_for(target)}
@@ -159,6 +164,6 @@ def _counted(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in MATTERS_ABOVE}
     for strategy in strategies:
         for name, count in counts.items():
-            if _matters(strategy, name):
-                count[feature_of(name, int(getattr(strategy, name)))] += 1
+            if (value := value_of(strategy, name)) is not None:
+                count[value] += 1
     return {name: dict(sorted(count.items())) for name, count in counts.items()}

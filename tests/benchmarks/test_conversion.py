@@ -375,7 +375,6 @@ def test_adapters_are_a_kind_of_their_own():
         ({"recompute": "full:5", "model": "elsewhere/config.json"}, "needs 'pp_layout'"),
         ({"optimizer": "zero9"}, "optimizer: unknown entry 'zero9'."),
         ({"cuda_graph": "often"}, "cuda_graph: unknown entry 'often'."),
-        ({"token_dispatcher": "pigeon"}, "token_dispatcher: unknown entry 'pigeon'."),
         ({"tp": "3"}, "n_gpus: 64 is not a multiple of tp x cp x pp = 12."),
         ({"dp": "4"}, "dp: 4 is not n_gpus / (tp x cp x pp) = 8."),
         ({"tp": "two"}, "tp: expected a number, got 'two'."),

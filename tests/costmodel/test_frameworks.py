@@ -377,12 +377,12 @@ def test_every_device_runs_what_it_gets(name):
     ("given", "sentence"),
     [
         (
-            "megatron-bridge-26.4",
-            r"cluster.framework: 'megatron-bridge-26.4' is not in the catalog. Did you mean 'mega",
+            "megatron-brigde-26.04",
+            r"cluster.framework: 'megatron-brigde-26.04' is not in the catalog. Did you mean 'mega",
         ),
         (
-            {"base": "nemo-25.7"},
-            r"cluster.framework.base: 'nemo-25.7' is not in the catalog. Did you mean 'nemo-25.07'",
+            {"base": "nem0-25.07"},
+            r"cluster.framework.base: 'nem0-25.07' is not in the catalog. Did you mean 'nemo-25.07'",
         ),
         ({"base": 3}, r"cluster.framework.base: expected a name, got 3"),
         (3, r"cluster.framework: expected a name or a mapping, got 3"),

@@ -89,7 +89,9 @@ def test_every_decision_of_a_row_is_what_its_cell_says(tmp_path):
 
 def test_a_decision_that_the_framework_has_not_is_refused(tmp_path):
     """DeepEP is younger than Megatron-LM of 2022."""
-    (row,) = results_of(tmp_path, {"cluster.framework": "megatron-lm-2022", "strategy.token_dispatcher": "deepep"})
+    experts = {"model": "mixtral-8x7b", "strategy.ep": "8", "strategy.token_dispatcher": "deepep"}
+
+    (row,) = results_of(tmp_path, {"cluster.framework": "megatron-lm-2022", **experts})
 
     assert isinstance(row, RejectedRow)
     assert row.is_refused

@@ -118,6 +118,16 @@ class PlaceRecord(Record):
     )
 
 
+class GapRecord(Record):
+    """One thing that measured runs have shown little or nothing of: what is said of it is extrapolated."""
+
+    dimension: str = entry("software, device, kind or family of the model, a decision, a size, or the like.")
+    value: str = entry("What it is in the plan.")
+    runs: int = entry("How many measured runs have it.")
+    beyond: Figure = entry("How many times a number is the largest that was measured; 1 where it is not larger.")
+    sentence: str = entry("The same in words.")
+
+
 class SpeedRecord(Record):
     """How fast a strategy is."""
 
@@ -131,6 +141,7 @@ class SpeedRecord(Record):
     step_time_interval_seconds: list[Figure] = entry("Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
     step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
+    gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
     tokens_per_second_per_gpu: Figure = entry(
         "Tokens that one device trains per second.", "tokens_per_second_per_device"
     )

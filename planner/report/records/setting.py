@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.frameworks.runnable import targets_of
-from planner.report.framework import ASSUMED, is_assumed, is_extrapolated
+from planner.report.framework import ASSUMED, is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.record import Figure, Record, entry
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class ClusterRecord(Record):
     framework_is_assumed: bool = entry("Whether the job named no framework.")
     framework_hint: str | None = entry("What to write for another where the job named none; else null.")
     framework_is_extrapolated: bool = entry("Whether no run of it on such devices is known.")
+    framework_doubt: str | None = entry("For which release that no file knows it stands; null: for none.")
     settings: dict[str, bool | int | float | str] = entry(
         "What the framework is told, its recipes' defaults included; of several values those of the best plan."
     )
@@ -92,6 +93,7 @@ class ClusterRecord(Record):
             framework_is_assumed=assumed,
             framework_hint=ASSUMED if assumed else None,
             framework_is_extrapolated=is_extrapolated(cluster),
+            framework_doubt=nearest_relative(cluster),
             settings={name: value for name, value in asdict(cluster.settings).items() if value is not None},
         )
 

@@ -1,0 +1,117 @@
+"""Names of releases as people write them: which known one is meant, and which is nearest to one that is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, TypeAlias
+
+Scheme: TypeAlias = Literal["year", "month", "version", "branch"]
+
+NEWEST = ("main", "master", "dev", "latest", "nightly")
+"""What people call a release that is newer than all."""
+
+NAME = re.compile(
+    r"(?P<stack>[a-z][a-z0-9]*(?:[-_ ]+[a-z][a-z0-9]*)*?)(?:[-_ :@=]+v?|v)"
+    rf"(?:(?P<number>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})*)(?P<rest>(?:[-_.+]?(?:alpha|beta|rc|dev|post|a|b)[\w.+-]*|\+[\w.+-]*)?)"
+    rf"|(?P<branch>{'|'.join(NEWEST)}))"
+)
+"""A stack and its release: ``Megatron-Bridge 26.04``, ``torchtitan==0.3.0``, ``megatron-core-v0.19.0rc1``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """
+    A release of a stack.
+
+    Parameters
+    ----------
+    stack
+        Its software, such as ``megatron-bridge``.
+    number
+        Parts of its number without zeros behind; infinite for a branch that is newer than all.
+    is_final
+        Whether it is what was released under that number, neither a candidate nor a build behind it.
+    """
+
+    stack: str
+    number: tuple[float, ...]
+    is_final: bool = True
+
+    @property
+    def scheme(self) -> Scheme:
+        """How its stack counts: by years (2023), by months (26.04), or by versions (0.17)."""
+        first = self.number[0] if self.number else 0
+        if first == inf:
+            return "branch"
+        if len(self.number) == 1 and first >= 1900:
+            return "year"
+        return "month" if 20 <= first < 100 and len(self.number) > 1 else "version"
+
+
+def release_of(name: str) -> Release | None:
+    """
+    What a name means; None: it names no number.
+
+    >>> release_of("torchtitan==0.3.0")
+    Release(stack='torchtitan', number=(0, 3), is_final=True)
+    >>> release_of("Megatron_Bridge v26.04") == release_of("megatron-bridge-26.4")
+    True
+    """
+    found = NAME.fullmatch(name.strip().lower())
+    if found is None:
+        return None
+    stack = re.sub(r"[-_ ]+", "-", found["stack"])
+    if found["branch"]:
+        return Release(stack=stack, number=(inf,), is_final=False)
+    parts = [int(part) for part in found["number"].split(".")]
+    while len(parts) > 1 and parts[-1] == 0:
+        parts.pop()
+    return Release(stack=stack, number=tuple(parts), is_final=not found["rest"])
+
+
+def known_release(name: str, known: Iterable[str]) -> str | None:
+    """
+    The known name of a release that is written another way; None: it is not known.
+
+    >>> known_release("torchtitan-0.3.0", ["torchtitan-0.1", "torchtitan-0.3"])
+    'torchtitan-0.3'
+    """
+    names = tuple(known)
+    if name in names:
+        return name
+    wanted = release_of(name)
+    return None if wanted is None else next((one for one in names if release_of(one) == wanted), None)
+
+
+def nearest_release(name: str, known: Iterable[str]) -> str | None:
+    """
+    The nearest known release of the same stack; None: the stack is not known.
+
+    It is the newest one that is not newer, else the oldest; of releases that are counted another way the newest.
+
+    >>> nearest_release("nemo-25.11", ["nemo-24.07", "nemo-25.09", "nemo-26.04", "torchtitan-0.1"])
+    'nemo-25.09'
+    >>> nearest_release("nemo-23.01", ["nemo-24.07", "nemo-25.09"])
+    'nemo-24.07'
+    """
+    wanted = release_of(name)
+    if wanted is None:
+        return None
+    every = ((one, release_of(one)) for one in known)
+    same = sorted((made.number, one) for one, made in every if made is not None and made.stack == wanted.stack)
+    if not same:
+        return None
+    alike = [(number, one) for number, one in same if Release(stack="", number=number).scheme == wanted.scheme]
+    older = [one for number, one in alike if number <= wanted.number]
+    if not alike:  # by versions where the stack counts by months, or a branch: nothing tells which is near
+        newest = {"year": 0, "version": 1, "month": 2, "branch": 3}
+        return max(same, key=lambda one: (newest[Release(stack="", number=one[0]).scheme], one[0]))[1]
+    return older[-1] if older else alike[0][1]
+
+
+def stands_in(asked: str, known: str) -> str:
+    """The sentence, without a full stop, on a release that no file knows."""
+    return f"{asked} is not known: costed as {known}, its nearest release"

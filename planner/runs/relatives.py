@@ -1,0 +1,81 @@
+"""Words of a row that no file knows: the nearest known one stands for each, and the row says so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel.catalog.releases import stands_in
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import lacks
+from costmodel.strategy import TokenDispatcher
+from costmodel.validation import shown
+from planner.runs.table import Run
+
+DISPATCHER = "token_dispatcher"
+
+SPELLED: Mapping[str, TokenDispatcher] = {
+    "alltoall": TokenDispatcher.ALLTOALL,
+    "a2a": TokenDispatcher.ALLTOALL,
+    "allgather": TokenDispatcher.ALLTOALL,
+    "deepep": TokenDispatcher.DEEPEP,
+    "hybridep": TokenDispatcher.HYBRIDEP,
+}
+"""Letters that names of dispatchers have, and the dispatcher that moves tokens alike."""
+
+LIKE = 0.75
+"""Share of the letters that a name has in common with a dispatcher's that is meant."""
+
+
+def with_known_names(run: Run, cluster: Cluster) -> Run:
+    """
+    A row with known names in place of those that no file knows, and its doubts.
+
+    Parameters
+    ----------
+    run
+        The row.
+    cluster
+        What it ran on, by the nearest release of its framework.
+    """
+    doubts = []
+    if cluster.framework is not None and cluster.unknown_release:
+        doubts.append(stands_in(cluster.unknown_release, cluster.framework.name))
+    strategy = dict(run.entries.get("strategy", {}))
+    asked = strategy.get(DISPATCHER)
+    if isinstance(asked, str) and asked not in {one.text for one in TokenDispatcher}:
+        doubts += _resolved(strategy, asked, cluster)
+    if not doubts and asked == strategy.get(DISPATCHER):
+        return run
+    return replace(run, entries={**run.entries, "strategy": strategy}, doubts=(*run.doubts, *doubts))
+
+
+def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
+    """Put the nearest dispatcher that the framework has into a strategy, or none for its default; and the doubt."""
+    letters = re.sub(r"[^a-z0-9]", "", asked.lower())
+    nearest = nearest_dispatcher(letters)
+    framework = cluster.framework
+    if nearest is None or (framework is not None and lacks(framework, DISPATCHER, int(nearest))):
+        strategy.pop(DISPATCHER)
+        return [f"token dispatcher {shown(asked)} is not known: costed as the framework's default"]
+    strategy[DISPATCHER] = nearest.text
+    if letters == nearest.text:
+        return []
+    return [f"token dispatcher {shown(asked)} is not known: costed as {nearest.text}, its nearest relative"]
+
+
+def nearest_dispatcher(letters: str) -> TokenDispatcher | None:
+    """
+    The dispatcher whose letters a name has, or nearly; None: nothing tells.
+
+    >>> nearest_dispatcher("deepepv2"), nearest_dispatcher("hybirdep"), nearest_dispatcher("mori")
+    (<TokenDispatcher.DEEPEP: 1>, <TokenDispatcher.HYBRIDEP: 2>, None)
+    """
+    spelled = next((one for part, one in SPELLED.items() if part in letters), None)
+    if spelled is not None:
+        return spelled
+    near = difflib.get_close_matches(letters[:80], SPELLED, n=1, cutoff=LIKE)
+    return SPELLED[near[0]] if near else None

@@ -1,0 +1,13 @@
+"""What kind of model runs are of, by which their errors compare."""
+
+from __future__ import annotations
+
+from costmodel.facts.model import Attention, Experts, LatentAttention, Model
+
+
+def architecture_of(model: Model) -> str:
+    """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
+    kinds = model.kinds
+    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
+        return "hybrid"
+    return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"

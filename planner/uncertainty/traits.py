@@ -1,0 +1,297 @@
+"""What a run shows that others may not have shown, and how many runs have shown it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel import catalog
+from costmodel.facts.fields import STRICT
+from costmodel.facts.model import Model
+from costmodel.models.parameters import parameters
+from costmodel.strategy import Strategy, decision_text
+from costmodel.tables import Facts
+from planner.uncertainty.kinds import architecture_of
+from planner.uncertainty.peaks import ANY, stack_of
+from planner.uncertainty.shown import MATTERS_ABOVE, related_stacks, shown_features, value_of
+from planner.uncertainty.stored import stored
+
+TABLE = "ground.yaml"
+
+Value: TypeAlias = str | int
+
+Entry: TypeAlias = tuple[str, str, Value]
+"""A dimension, among which runs, and the value there."""
+
+DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
+"""Degrees that count as dimensions: dp follows from them and the number of devices."""
+
+CHANGED = ", changed"
+"""What the name of an entry ends with that a job starts from and changes."""
+
+INLINE = "inline"
+"""What is called so has no name that runs could share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """
+    What one run shows.
+
+    Parameters
+    ----------
+    release, software, stack
+        Its framework as it is called, the entry of the catalog that stands for it, and the software without a release;
+        empty where no framework is known.
+    unknown_release
+        The release of which no file knows anything, and for which that one stands; empty: there is none.
+    device, architecture
+        Its device and the generation of that; ``any`` where no file names one.
+    is_own_device
+        Whether the device was calibrated on runs of its own.
+    related
+        Stacks whose runs tell what its software has, the nearest first: itself, those with the same targets, all.
+    kind, family
+        ``dense``, ``moe`` or ``hybrid``; the model's family, ``inline`` where it has none.
+    precision
+        The name of its recipe.
+    sizes
+        Numbers of which larger ones than were measured are extrapolations: tokens of a sequence, devices, millions of
+        parameters.
+    degrees
+        Those above 1.
+    features
+        Decisions that matter in it, and their values as entries of frameworks spell them.
+    recompute
+        What it computes again: ``none``, ``selective``, ``full``, or modules.
+    """
+
+    release: str
+    software: str
+    stack: str
+    unknown_release: str
+    device: str
+    architecture: str
+    is_own_device: bool
+    related: tuple[tuple[str, ...], ...]
+    kind: str
+    family: str
+    precision: str
+    sizes: Mapping[str, int]
+    degrees: Mapping[str, int]
+    features: Mapping[str, str]
+    recompute: tuple[str, ...]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything that the run is counted under but its features."""
+        return tuple(dict.fromkeys(self._entries()))  # a device without an architecture is among any twice
+
+    def _entries(self) -> Iterator[Entry]:
+        yield "software", ANY, self.software
+        yield "release", ANY, self.release
+        yield "device", ANY, self.device
+        yield "device", self.software, self.device
+        yield "architecture", ANY, self.architecture
+        for among in (ANY, self.architecture, self.stack):
+            yield "kind", among, self.kind
+        yield "family", self.kind, self.family
+        for among in (ANY, self.architecture):
+            yield "precision", among, self.precision
+        for name, size in self.sizes.items():
+            yield name, self.kind, size
+        yield "num_devices", self.kind_on_device, self.sizes["num_devices"]
+        for name, degree in self.degrees.items():
+            yield name, self.kind, degree
+        for part in self.recompute:
+            yield "recompute", ANY, part
+            yield "recompute", self.stack, part
+
+    def feature_entries(self) -> Iterator[Entry]:
+        """The features that it is counted under."""
+        for name, value in self.features.items():
+            yield name, ANY, value
+            yield name, self.stack, value
+
+    @property
+    def kind_on_device(self) -> str:
+        """Runs of its kind on its device."""
+        return f"{self.kind} on {self.device}"
+
+
+def traits_of(facts: Facts, strategy: Strategy) -> Traits:
+    """
+    What a strategy for some facts shows.
+
+    Parameters
+    ----------
+    facts
+        What is trained, and on what.
+    strategy
+        The decisions.
+    """
+    cluster, model, workload = facts.cluster, facts.model, facts.workload
+    release = "" if cluster.framework is None else cluster.framework.name.removesuffix(CHANGED)
+    return Traits(
+        release=release,
+        software=catalog.framework_names().get(release, release),
+        stack=stack_of(release),
+        unknown_release=cluster.unknown_release,
+        device=cluster.device.name.removesuffix(CHANGED),
+        architecture=cluster.device.architecture or ANY,
+        is_own_device=bool(cluster.device.left_out_errors),
+        related=tuple(related_stacks(cluster.framework)),
+        kind=architecture_of(model),
+        family=model.family,
+        precision=workload.precision.name.removesuffix(CHANGED),
+        sizes={
+            "sequence_length": workload.sequence_length,
+            "num_devices": cluster.num_devices,
+            "parameters": _millions_of_parameters(model),
+        },
+        degrees={name: degree for name in DEGREES if (degree := int(getattr(strategy, name))) > 1},
+        features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
+        recompute=_recomputed(strategy),
+    )
+
+
+@lru_cache(maxsize=64)
+def _millions_of_parameters(model: Model) -> int:
+    """Counted once for all plans of a model."""
+    return round(parameters(model) / 1e6)
+
+
+def _recomputed(strategy: Strategy) -> tuple[str, ...]:
+    """What a strategy computes again, that of some of its stages' layers included."""
+    layout = strategy.layout
+    values = {int(strategy.recompute), *(map(int, layout.recompute) if layout else ())}
+    texts = (decision_text("recompute", value) for value in sorted(values))
+    return tuple(dict.fromkeys(part for text in texts for part in text.split("+")))
+
+
+# --- how many runs have shown it ----------------------------------------------------------------------------
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Tally:
+    """
+    How many runs have each value.
+
+    Parameters
+    ----------
+    dimension
+        Of which the values are.
+    among
+        Among which runs; ``any``: all of them.
+    runs
+        By value.
+    """
+
+    dimension: str
+    among: str
+    runs: Mapping[int | str, int]
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class GroundTable:
+    """
+    What measured runs have shown.
+
+    Parameters
+    ----------
+    source
+        Which runs.
+    tallies
+        By dimension; those of features are in the table of what stacks have shown.
+    """
+
+    source: str
+    tallies: tuple[Tally, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """
+    What some runs have shown.
+
+    Parameters
+    ----------
+    counts
+        Number of runs by dimension and among which they are, then by value.
+    """
+
+    counts: Mapping[tuple[str, str], Counter[Value]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Iterable[Traits]) -> Ground:
+        """What runs have shown together."""
+        counts: dict[tuple[str, str], Counter[Value]] = {}
+        for run in runs:
+            for dimension, among, value in (*run.entries(), *run.feature_entries()):
+                counts.setdefault((dimension, among), Counter())[value] += 1
+        return cls(counts)
+
+    def without(self, other: Ground) -> Ground:
+        """What is left when the runs of another ground, which are among these, are taken away."""
+        left = dict(self.counts)
+        for key, counter in other.counts.items():
+            left[key] = left.get(key, Counter()) - counter
+        return Ground(left)
+
+    def of_values(self, dimension: str, among: str = ANY) -> Counter[Value]:
+        """How many runs have each value of a dimension."""
+        return self.counts.get((dimension, among), Counter())
+
+    def runs(self, dimension: str, value: Value, among: str = ANY) -> int:
+        """How many runs have a value."""
+        return self.of_values(dimension, among)[value]
+
+    def total(self, dimension: str, among: str = ANY) -> int:
+        """How many runs have any value."""
+        return self.of_values(dimension, among).total()
+
+    def largest(self, dimension: str, among: str) -> int:
+        """The largest number that some run has; 0: there are no runs."""
+        counter = self.of_values(dimension, among)
+        return max((int(value) for value, count in counter.items() if count > 0), default=0)
+
+    def reaching(self, dimension: str, number: int, among: str) -> int:
+        """How many runs have a number, or a larger one."""
+        return sum(count for value, count in self.of_values(dimension, among).items() if int(value) >= number)
+
+    def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
+        """The values that most runs have, and how many."""
+        found = [(value, count) for value, count in self.of_values(dimension, among).items() if count > 0]
+        return sorted(found, key=lambda one: (-one[1], str(one[0])))[:number]
+
+
+def tallies_of(runs: Iterable[Traits]) -> list[Tally]:
+    """What runs have shown but for features, as the planner's file has it."""
+    counts: dict[tuple[str, str], Counter[Value]] = {}
+    for run in runs:
+        for dimension, among, value in run.entries():
+            counts.setdefault((dimension, among), Counter())[value] += 1
+    return [
+        Tally(dimension=dimension, among=among, runs=dict(sorted(counter.items(), key=_number_or_text)))
+        for (dimension, among), counter in sorted(counts.items())
+    ]
+
+
+def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
+    value, _ = item
+    return (value, "") if isinstance(value, int) else (0, value)
+
+
+@cache
+def measured_ground() -> Ground:
+    """What the project's measured runs have shown."""
+    counts: dict[tuple[str, str], Counter[Value]] = {
+        (one.dimension, one.among): Counter(one.runs) for one in stored(GroundTable, TABLE).tallies
+    }
+    for stack, features in shown_features().items():
+        counts |= {(name, stack): Counter(runs) for name, runs in features.runs.items()}
+    return Ground(counts)

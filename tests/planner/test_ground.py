@@ -1,0 +1,233 @@
+"""What measured runs have not shown: counted on made grounds, said in sentences, and what the project's runs have."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.plans.features import features_shown, measured_cases, traits_shown
+from costmodel.strategy import Recompute
+from planner import estimate, load, render
+from planner.runs.predictions import Case
+from planner.uncertainty.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of, left_out_gaps
+from planner.uncertainty.intervals import ANY, intervals
+from planner.uncertainty.shown import shown_features
+from planner.uncertainty.stored import stored
+from planner.uncertainty.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "nemo-25.02"},
+    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
+}
+
+
+def a_run(*overrides: str, **decisions):
+    """What a strategy of a small job shows."""
+    report = estimate(load(JOB, list(overrides)), {"tp": 2, **decisions})
+    return traits_of(report.problem.facts, report.plans[0].strategy)
+
+
+def told(run, *grounds) -> dict[str, Gap]:
+    """The gaps of a run to runs that are measured ten times each, by dimension."""
+    return {gap.dimension: gap for gap in gaps(run, Ground.of(run for run in grounds for _ in range(10)))}
+
+
+GAPS = {
+    "device": (("cluster.device=h200",), {}, "no measured run on h200 (on others of hopper: 10)"),
+    "architecture": (("cluster.device=b200",), {}, "no measured run on b200, nor on blackwell"),
+    "software": (
+        ("cluster.framework=megatron-lm-0.17",),
+        {},
+        "no measured run of megatron-lm-0.17",
+    ),
+    "release": (
+        ("cluster.framework=nemo-25.04",),
+        {},
+        "no measured run of nemo-25.04 itself, costed as nemo-25.07 (10 runs)",
+    ),
+    "unknown": (
+        ("cluster.framework=nemo-25.11",),
+        {},
+        "no measured run of nemo-25.11, costed as nemo-25.09",
+    ),
+    "kind": (("model=mixtral-8x7b",), {}, "no measured run of models with experts"),
+    "family": (("model=nemotron-4-340b",), {"tp": 8}, "no measured run of dense models of family nemotron (llama 10)"),
+    "precision": (("training.precision=fp8",), {}, "no measured run in fp8"),
+    "tp": ((), {"tp": 8}, "the largest measured tp of dense models is 2 (this job: 8)"),
+    "pp": ((), {"pp": 2}, "no measured run of a dense model has pp above 1"),
+    "offload": ((), {"optimizer_offload": True}, "no measured run offloads the optimizer"),
+    "recompute": ((), {"recompute": Recompute.FULL}, "no measured run recomputes whole layers"),
+    "num_devices": (
+        ("cluster.num_devices=32",),
+        {},
+        "the largest measured number of devices of dense models on h100-80gb-sxm is 16 (this job: 32)",
+    ),
+    "sequence_length": (
+        ("training.sequence_length=16384",),
+        {},
+        "the longest measured sequence of dense models has 8,192 tokens (this job: 16,384)",
+    ),
+    "parameters": (
+        ("model=llama3-70b",),
+        {"tp": 8},
+        "the largest measured dense model has 8,030 million parameters (this job: 70,554)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "decisions", "sentence"), GAPS.values(), ids=GAPS)
+def test_each_thing_that_no_run_has_is_a_sentence(overrides, decisions, sentence):
+    """On a ground of one run, measured ten times; a run that is that one has no gap."""
+    plain = a_run()
+
+    found = gaps(a_run(*overrides, **decisions), Ground.of([plain] * 10))
+
+    assert sentence in [gap.sentence for gap in found]
+    assert gaps(plain, Ground.of([plain] * 10)) == []
+
+
+def test_what_few_runs_have_says_how_many():
+    """Once, twice; of three it is measured."""
+    usual, odd = a_run(), a_run(tp=8)
+    found = [gaps(odd, Ground.of([*[usual] * 10, *[odd] * count])) for count in range(4)]
+
+    sentences = [[gap.sentence for gap in each if gap.dimension == "tp"] for each in found]
+
+    assert sentences[1:] == [
+        ["tp 8 of dense models was measured once"],
+        ["tp 8 of dense models was measured twice"],
+        [],
+    ]
+    assert [gap.runs for each in found for gap in each if gap.dimension == "tp"] == [0, 1, 2]
+    assert FEW_RUNS == 3
+
+
+def test_between_two_measured_degrees_nothing_is_extrapolated():
+    """Runs with more of it vouch for less; where they are few, that is what is said."""
+    usual, more = a_run(), a_run(tp=8)
+    found = [gaps(a_run(tp=4), Ground.of([*[usual] * 10, *[more] * count])) for count in (3, 2)]
+
+    assert [[gap.sentence for gap in each] for each in found] == [
+        [],
+        ["tp of 4 or more of dense models was measured twice"],
+    ]
+
+
+def test_how_far_beyond_a_number_is_counts():
+    """Four times the devices; a degree beyond none is that many times 1."""
+    found = told(a_run("cluster.num_devices=64", pp=4), a_run())
+
+    assert found["num_devices"].beyond == 4.0
+    assert found["pp"].beyond == 4.0
+
+
+def test_gaps_that_no_run_fills_come_first_in_the_order_of_what_they_change():
+    """A device before a degree; once measured behind never measured."""
+    odd = a_run("cluster.device=h200", "cluster.framework=nemo-25.04", tp=8)
+    ground = Ground.of([*[a_run()] * 10, a_run(tp=8)])
+
+    found = [(gap.runs, gap.dimension) for gap in gaps(odd, ground)]
+
+    assert found[0][1] == "device"
+    assert found == sorted(found, key=lambda one: (one[0] > 0, ORDER.index(one[1])))
+
+
+def test_a_device_that_was_calibrated_on_its_own_runs_is_measured():
+    """The interval's basis says so; a gap would contradict it."""
+    run = replace(a_run("cluster.device=h200"), is_own_device=True)
+
+    assert not told(run, a_run()).keys() & {"device", "software on device", "num_devices"}
+
+
+def test_a_ground_without_some_runs_is_that_of_the_others():
+    """Counting and taking away are exact: the same as counting what is left."""
+    runs = [a_run(), a_run(tp=4), a_run("cluster.num_devices=32"), a_run(pp=2, recompute=Recompute.FULL)]
+
+    left = Ground.of(runs).without(Ground.of(runs[2:]))
+
+    assert {key: counter for key, counter in left.counts.items() if counter} == Ground.of(runs[:2]).counts
+
+
+def test_runs_are_left_out_with_their_group():
+    """Two of a group do not vouch for each other; two of different groups do."""
+    pair = [a_run(tp=8)] * 6
+    usual = [a_run()] * 10
+
+    alone = left_out_gaps([*usual, *pair], [*range(10), *["same"] * 6])[-1]
+    apart = left_out_gaps([*usual, *pair], range(16))[-1]
+
+    assert [gap.dimension for gap in alone] == ["tp"]
+    assert apart == []
+
+
+# --- the project's runs -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ran() -> list[Case]:
+    """Every row of the project's table that ran: reading them takes seconds."""
+    return measured_cases()
+
+
+def test_the_files_are_what_the_rows_show(ran):
+    """Generated from the rows of today: ``python -m benchmarks.plans.features --write`` writes them anew."""
+    runs = traits_shown(ran)
+
+    counts = {key: counter for key, counter in measured_ground().counts.items() if counter}
+
+    assert counts == Ground.of(runs).counts
+    assert features_shown(ran) == list(shown_features().values())
+    assert tallies_of(runs) == list(stored(GroundTable, TABLE).tallies)
+
+
+def test_leaving_out_every_group_takes_a_second_or_two(ran):
+    """Twelve hundred rows in hundreds of groups, as intervals ask for them."""
+    runs = traits_shown(ran)
+    groups = [(case.run.source, case.run.model, case.run.device, case.run.num_devices) for case in ran]
+
+    start = time.perf_counter()
+    found = left_out_gaps(runs, groups)
+
+    assert time.perf_counter() - start < 5
+    assert len(found) == len(ran) > 1_000
+
+
+def test_no_gap_contradicts_the_basis_of_an_interval():
+    """Kinds whose errors make an interval of their own have at least as many runs on the ground."""
+    ground = measured_ground()
+    for spread in intervals().steps:
+        if ANY not in (spread.kind.device, spread.kind.model):
+            assert ground.runs("kind", spread.kind.model, spread.kind.device) >= spread.rows
+
+
+def test_a_report_says_what_is_extrapolated():
+    """Behind the interval in the text, in every other format too; the JSON has all gaps, the text the first few."""
+    job = {**JOB, "cluster": {**JOB["cluster"], "device": "h200", "num_devices": 65_536}}
+    report = estimate(load(job, ["training.global_batch_size=8192"]), {"tp": 8, "cp": 16, "optimizer_offload": True})
+
+    whole = json.loads(render(report, "json"))
+    texts = [" ".join(render(report, name).split()) for name in ("table", "markdown", "html")]
+
+    sentences = [gap["sentence"] for gap in whole["gaps"]]
+    assert "no measured run offloads the optimizer" in sentences
+    assert any(
+        re.match(r"the largest measured number of devices of dense models on h200 is 32 ", one) for one in sentences
+    )
+    assert any(one.startswith("the largest measured cp of dense models is 8 ") for one in sentences)
+    assert "h200 was measured once" in sentences
+    for text in texts:
+        assert f"Extrapolated: {'; '.join(sentences[:MOST_TOLD])}" in text.replace("&#x27;", "'")
+    assert sentences == [gap.sentence for gap in ground_of(report.problem.facts, report.plans[0].strategy)]
+
+
+def test_a_job_like_hundreds_of_runs_is_not_extrapolated():
+    """Llama 3 8B on eight H100, as NeMo's guides run it."""
+    report = estimate(load({**JOB, "cluster": {**JOB["cluster"], "num_devices": 8}}), {"tp": 2})
+
+    assert json.loads(render(report, "json"))["gaps"] == []
+    assert "Extrapolated" not in render(report, "table")

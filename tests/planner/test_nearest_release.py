@@ -1,0 +1,223 @@
+"""Releases and dispatchers that no file knows: the nearest one stands for each, and all that is written says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from costmodel import catalog
+from costmodel.catalog.releases import known_release, nearest_release, release_of
+from costmodel.errors import SpecError
+from planner import estimate, export, load, plan, render
+from planner.runs.predictions import Prediction
+from planner.runs.relatives import nearest_dispatcher
+from planner.runs.table import RejectedRow
+from tests.builders_runs import results_of
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
+}
+UNKNOWN = "megatron-bridge-99.01"
+"""A release of a stack that the catalog knows, newer than all of them."""
+
+KNOWN = ("a-24.07", "a-25.09", "a-26.04.01", "b-0.8", "b-0.17", "b-2021", "b-2022", "c-2023")
+"""One stack that counts by months, one by versions and before that by years, one by years."""
+
+
+def a_job(framework: object):
+    """A job of 16 GPUs with a framework."""
+    return load({**JOB, "cluster": {**JOB["cluster"], "framework": framework}})
+
+
+NEAREST = {
+    "a-25.11": "a-25.09",
+    "a-26.04": "a-25.09",
+    "a-26.08": "a-26.04.01",
+    "a-23.01": "a-24.07",
+    "a-main": "a-26.04.01",
+    "a-1.2": "a-26.04.01",
+    "b-0.17.1": "b-0.17",
+    "b-0.19.0rc1": "b-0.17",
+    "b-0.2": "b-0.8",
+    "b-2023": "b-2022",
+    "b-2019": "b-2021",
+    "b-latest": "b-0.17",
+    "c-0.5": "c-2023",
+}
+
+
+@pytest.mark.parametrize(("asked", "nearest"), NEAREST.items())
+def test_the_nearest_release_is_the_newest_that_is_not_newer(asked, nearest):
+    """Else the oldest; years are compared with years only, and a branch is newer than all."""
+    assert known_release(asked, KNOWN) is None
+    assert nearest_release(asked, KNOWN) == nearest
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("a-24.7", "a-24.07"),
+        ("A 24.07", "a-24.07"),
+        ("a:25.09", "a-25.09"),
+        ("b-0.17.0", "b-0.17"),
+        ("b==0.8", "b-0.8"),
+        ("b_v0.8.0", "b-0.8"),
+    ],
+)
+def test_versions_are_known_as_people_write_them(written, name):
+    """Zeros, capitals, separators and a v make no other release."""
+    assert known_release(written, KNOWN) == name
+
+
+@pytest.mark.parametrize(
+    "odd", ["", "a", "a-", "-1", "a-x", "d-1.0", "9", "a-1" + "9" * 5000, "a-" * 999, "a-24.07;rm"]
+)
+def test_what_is_no_release_of_a_stack_has_no_relative(odd):
+    """Neither other stacks nor what is no name, however long."""
+    assert nearest_release(odd, KNOWN) is None
+
+
+def test_every_name_of_the_catalog_is_its_own():
+    """No two of them are one release in other words."""
+    names = catalog.framework_names()
+    numbered = [made for made in map(release_of, names) if made]
+
+    assert all(known_release(name, names) == name and not catalog.unknown_release(name) for name in names)
+    assert len(set(numbered)) == len(numbered)
+
+
+# --- jobs and reports ---------------------------------------------------------------------------------------
+
+
+def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
+    """The same strategy, the same step; the cluster remembers what was asked for."""
+    names = catalog.framework_names()
+    nearest = max(
+        (name for name in names if name.startswith("megatron-bridge")), key=lambda name: release_of(name).number
+    )
+    unknown, known = (estimate(a_job(name), {"tp": 2}) for name in (UNKNOWN, nearest))
+
+    assert unknown.problem.facts.cluster.unknown_release == UNKNOWN
+    assert unknown.problem.facts.cluster.framework == known.problem.facts.cluster.framework
+    assert unknown.plans[0].step_seconds == known.plans[0].step_seconds
+    assert known.problem.facts.cluster.unknown_release == ""
+
+
+@pytest.mark.parametrize("given", [UNKNOWN, {"base": UNKNOWN, "settings": {"gradient_dtype": "bf16"}}])
+def test_every_format_says_for_which_release_another_stands(given):
+    """Text, Markdown, page and JSON; also of a framework that a job changes."""
+    report = estimate(a_job(given), {"tp": 2})
+    sentence = f"{UNKNOWN} is not known: costed as "
+
+    whole = json.loads(render(report, "json"))
+
+    assert whole["cluster"]["framework_doubt"].startswith(sentence)
+    assert whole["cluster"]["framework_doubt"].endswith("its nearest release")
+    for name in ("table", "markdown", "html"):
+        assert sentence in " ".join(render(report, name).split())
+    assert whole["gaps"][0]["value"] == UNKNOWN
+
+
+def test_a_release_that_is_known_has_no_doubt():
+    """Nor has one that a job does not name."""
+    for given in ("torchtitan==0.3.0", None):
+        whole = json.loads(render(estimate(a_job(given), {"tp": 2}), "json"))
+        assert whole["cluster"]["framework_doubt"] is None
+        assert "is not known" not in json.dumps(whole)
+
+
+@pytest.mark.parametrize("typo", ["megatron-brdige-26.08", "nemoo-25.11", "megatron-bridge"])
+def test_a_stack_that_nobody_knows_is_refused_with_what_was_meant(typo):
+    """A typing error is no new release; a stack alone is none either."""
+    with pytest.raises(SpecError, match=r"is not in the catalog. Did you mean '(megatron-bridge|nemo)-"):
+        a_job(typo)
+
+
+def test_exports_are_for_the_relative_and_say_so():
+    """What is written is what the relative's plan is written as."""
+    asked, plain = (plan(a_job(name), certified=False).plans[0] for name in ("megatron-lm-0.99", "megatron-lm-0.17"))
+
+    exported, known = (export(one, "megatron-lm") for one in (asked, plain))
+
+    assert exported.files == known.files
+    doubts = [note for note in exported.notes if note not in known.notes]
+    assert doubts == [
+        "megatron-lm-0.99 is not known: costed as megatron-lm-0.17, its nearest release, for which this is written."
+    ]
+
+
+def test_a_target_takes_an_unknown_release_of_its_own():
+    """``search.target`` beside it is no contradiction; another stack still is one."""
+    report = plan(load({**JOB, "search": {"target": "megatron-bridge"}}, [f"cluster.framework={UNKNOWN}"]))
+
+    assert report.problem.facts.cluster.unknown_release == UNKNOWN
+    with pytest.raises(SpecError, match=r"torchtitan-0.3 is no release whose plans"):
+        load({**JOB, "search": {"target": "megatron-bridge"}}, ["cluster.framework=torchtitan-9.9"])
+
+
+# --- rows of measured runs ----------------------------------------------------------------------------------
+
+
+def test_rows_of_unknown_releases_are_predicted_and_say_so(tmp_path):
+    """As their relative; a stack that nobody knows is refused."""
+    newest, known, typo = results_of(
+        tmp_path,
+        {"id": "a", "cluster.framework": "megatron-core-9.9"},
+        {"id": "b", "cluster.framework": "megatron-core-0.16"},
+        {"id": "c", "cluster.framework": "megatron-croe-0.16"},
+    )
+
+    assert isinstance(newest, Prediction)
+    assert newest.step_seconds == known.step_seconds
+    doubt = "megatron-core-9.9 is not known: costed as megatron-core-0.16, its nearest release"
+    assert (newest.run.doubts, newest.missing, known.run.doubts) == ((doubt,), (doubt,), ())
+    assert isinstance(typo, RejectedRow)
+    assert typo.is_refused
+
+
+MIXTRAL = {"model": "mixtral-8x7b", "strategy.ep": "8", "cluster.framework": "megatron-bridge-26.06"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "same", "says"),
+    [
+        ("DeepEP", "deepep", ""),
+        ("hybrid-ep", "hybridep", ""),
+        ("deepep-v2", "deepep", "costed as deepep, its nearest relative"),
+        ("hybirdep", "hybridep", "costed as hybridep, its nearest relative"),
+        ("nccl-allgather", "alltoall", "costed as alltoall, its nearest relative"),
+        ("mori", "", "costed as the framework's default"),
+    ],
+)
+def test_rows_of_unknown_dispatchers_are_predicted_and_say_so(tmp_path, asked, same, says):
+    """By the letters of their names, else as their framework dispatches."""
+    ours, theirs = results_of(
+        tmp_path,
+        {"id": "a", **MIXTRAL, "strategy.token_dispatcher": asked},
+        {"id": "b", **MIXTRAL, "strategy.token_dispatcher": same},
+    )
+
+    assert isinstance(ours, Prediction)
+    assert (ours.strategy, ours.step_seconds) == (theirs.strategy, theirs.step_seconds)
+    expected = (f"token dispatcher '{asked}' is not known: {says}",) if says else ()
+    assert ours.run.doubts == expected
+
+
+def test_a_relative_that_the_framework_has_not_is_its_default(tmp_path):
+    """NeMo of 2024 has no Hybrid-EP: what ran under that name was its all-to-all."""
+    old = {**MIXTRAL, "cluster.framework": "nemo-24.07", "cluster.device": "h100-80gb-sxm"}
+    (row,) = results_of(tmp_path, {**old, "strategy.token_dispatcher": "hybridep-2"})
+
+    assert isinstance(row, Prediction)
+    assert row.strategy.token_dispatcher.text == "alltoall"
+    assert row.run.doubts[0].endswith("costed as the framework's default")
+
+
+def test_a_job_with_an_unknown_dispatcher_is_refused():
+    """Its author can say what is allowed; nobody can ask a row."""
+    with pytest.raises(SpecError, match=r"strategy.token_dispatcher"):
+        estimate(load({**JOB, "model": "mixtral-8x7b"}), {"ep": 8, "token_dispatcher": "mori"})
+    assert nearest_dispatcher("mori") is None

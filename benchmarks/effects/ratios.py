@@ -23,19 +23,28 @@ class Effect:
     ----------
     pair
         Both runs.
-    measured, predicted
-        Seconds of the second run's step over those of the first one.
-    source, model, device, num_devices
+    measured_seconds, predicted_seconds
+        Seconds of the first run's step, and of the second one's.
+    model, device, num_devices
         Of both.
     """
 
     pair: Pair
-    measured: float
-    predicted: float
-    source: str
+    measured_seconds: tuple[float, float]
+    predicted_seconds: tuple[float, float]
     model: str
     device: str
     num_devices: int
+
+    @property
+    def measured(self) -> float:
+        """Measured seconds of the second run's step over those of the first one."""
+        return self.measured_seconds[1] / self.measured_seconds[0]
+
+    @property
+    def predicted(self) -> float:
+        """The same as predicted."""
+        return self.predicted_seconds[1] / self.predicted_seconds[0]
 
     @property
     def error(self) -> float:
@@ -99,9 +108,8 @@ def effects(pairs: Iterable[Pair], predicted: Mapping[str, Prediction]) -> Itera
             continue
         yield Effect(
             pair=pair,
-            measured=second.run.step_seconds / first.run.step_seconds,
-            predicted=second.step_seconds / first.step_seconds,
-            source=second.run.source,
+            measured_seconds=(first.run.step_seconds, second.run.step_seconds),
+            predicted_seconds=(first.step_seconds, second.step_seconds),
             model=second.run.model,
             device=second.run.device,
             num_devices=second.run.num_devices,

@@ -40,7 +40,8 @@ def lines(found: Mapping[str, Sequence[Effect]]) -> Iterator[str]:
         yield from _tables(effects)
         yield ""
     first = next(iter(found.values()), ())
-    yield "Groups that differ in one setting each, with shipped constants"
+    yield "Groups that differ in one setting each, with shipped constants: seconds and what the setting adds, ratios"
+    yield f"  {'':<66} {'measured':>18} {'predicted':>18}  {'ratio':>7} {'pred.':>7} {'error':>7}"
     yield from _group_lines([one for one in first if one.pair.group])
     yield ""
     yield "Pairs that are furthest off, with shipped constants"
@@ -86,7 +87,13 @@ def _group_lines(found: Sequence[Effect]) -> Iterator[str]:
     for one in found:
         setting = f"{one.pair.group}: {', '.join(one.pair.changes)}"
         mark = "  wrong side" if one.is_on_the_wrong_side else ""
-        yield f"  {setting:<72.72} {one.measured:>7.3f} {one.predicted:>7.3f} {one.error:>+7.1%}{mark}"
+        seconds = " ".join(f"{_change(some):>18}" for some in (one.measured_seconds, one.predicted_seconds))
+        yield f"  {setting:<66.66} {seconds}  {one.measured:>7.3f} {one.predicted:>7.3f} {one.error:>+7.1%}{mark}"
+
+
+def _change(seconds: tuple[float, float]) -> str:
+    first, second = seconds
+    return f"{first:.3f} {second - first:+.3f} s"
 
 
 def _pair_line(one: Effect) -> str:

@@ -17,9 +17,8 @@ from tests.builders_runs import predicted, project_predictions
 def an_effect(*, measured: float = 1.0, ratio: float = 1.0, kind: str = "recompute", group: str = "") -> Effect:
     """An effect of one pair."""
     pair = Pair(first="a", second="b", changes=("recompute:none->full",), kind=kind, group=group)
-    return Effect(
-        pair=pair, measured=measured, predicted=ratio, source="a paper", model="gpt", device="h100", num_devices=8
-    )
+    seconds = {"measured_seconds": (1.0, measured), "predicted_seconds": (1.0, ratio)}
+    return Effect(pair=pair, **seconds, model="gpt", device="h100", num_devices=8)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +146,7 @@ def test_the_report_names_what_is_off():
     text = "\n".join(lines({"shipped constants": found}))
 
     assert "offload: recompute:none->full" in text
+    assert "1.000 +0.200 s" in text
     assert "-25.0%  1.200 predicted 0.900  gpt on 8 h100, a to b: recompute:none->full" in text
     assert "  NO  median of 2 pairs, shipped constants: 12.5% (at most 4%)" in text
 

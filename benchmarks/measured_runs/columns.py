@@ -48,6 +48,7 @@ JOB = (
     "settings.communication_sms",
     "settings.offloaded_layers",
     "settings.offloaded_states",
+    "settings.offloaded_masters",
     "settings.offload_overlap",
     "settings.kernels",
     "settings.attention",
@@ -84,7 +85,7 @@ LAST = ("not_modelled", "recipe", "notes")
 EXPLICIT = (*METADATA, *JOB, *LAST)
 """All columns, in the order of the file."""
 
-RARE = ("settings.offloaded_states", "settings.offload_overlap")
+RARE = ("settings.offloaded_states", "settings.offloaded_masters", "settings.offload_overlap")
 """Columns that a file has only where one of its rows says something there."""
 
 COLLECTED = (

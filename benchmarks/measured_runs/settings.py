@@ -89,11 +89,13 @@ def states(row: Row) -> dict[str, object]:
 
 
 def _offloaded_states(row: Row) -> dict[str, object]:
+    """What of them is in host memory: FP32 weights only of an optimizer that the row says to be precision-aware."""
     stated = OFFLOADED_STATES.search(row.word("offload"))
     if not stated:
         return {}
     return {
         "settings.offloaded_states": int(stated.group(1)) / 100,
+        "settings.offloaded_masters": row.flag_or_none("precision_aware_optimizer"),
         "settings.offload_overlap": stated.group(2) is not None,
     }
 

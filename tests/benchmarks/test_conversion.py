@@ -251,6 +251,8 @@ def test_features_are_said_in_the_words_of_job_files(cells, column, expected):
         ({"offload": "activations:20layers"}, "offloaded_layers", "20"),
         ({"offload": "optimizer:25%"}, "offloaded_states", "0.25"),
         ({"offload": "optimizer:25%"}, "offload_overlap", "false"),
+        ({"offload": "optimizer:25%"}, "offloaded_masters", ""),
+        ({"offload": "optimizer:25%", "precision_aware_optimizer": "False"}, "offloaded_masters", "false"),
         ({"offload": "optimizer:100%+overlap"}, "offload_overlap", "true"),
         ({"framework": "torchtitan (FSDP2)", "notes": "bf16; seq 8192"}, "kernels", "eager"),
         ({"framework": "torchtitan (FSDP2)", "notes": "bf16+compile; seq 8192"}, "kernels", ""),

@@ -47,6 +47,9 @@ JOB = (
     "settings.delay_wgrad",
     "settings.communication_sms",
     "settings.offloaded_layers",
+    "settings.offloaded_states",
+    "settings.offloaded_masters",
+    "settings.offload_overlap",
     "settings.kernels",
     "settings.attention",
     "settings.composition",
@@ -81,6 +84,9 @@ LAST = ("not_modelled", "recipe", "notes")
 
 EXPLICIT = (*METADATA, *JOB, *LAST)
 """All columns, in the order of the file."""
+
+RARE = ("settings.offloaded_states", "settings.offloaded_masters", "settings.offload_overlap")
+"""Columns that a file has only where one of its rows says something there."""
 
 COLLECTED = (
     "id",

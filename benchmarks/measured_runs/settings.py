@@ -42,6 +42,9 @@ WITHOUT_MTP = re.compile(r"w/o MTP")
 OFFLOADED_LAYERS = re.compile(r"^activations:(\d+)layers$")
 """How the column ``offload`` names layers whose activations go to the host."""
 
+OFFLOADED_STATES = re.compile(r"^optimizer:(\d+)%(\+overlap)?$")
+"""How it names the part of the optimizer states that is there, and transfers beside the host's update."""
+
 ZERO_GROUP = re.compile(r"-tp\d+-z(-?\d+)-")
 """How the ids of InternEvo name the size of the group that shares optimizer states; -1: all."""
 
@@ -81,6 +84,19 @@ def states(row: Row) -> dict[str, object]:
         "settings.fp8_param_gather": row.flag_or_none("fp8_param_gather"),
         "settings.optimizer": row.word("optimizer_name"),
         "settings.optimizer_group": _optimizer_group(row),
+        **_offloaded_states(row),
+    }
+
+
+def _offloaded_states(row: Row) -> dict[str, object]:
+    """What of them is in host memory: FP32 weights only of an optimizer that the row says to be precision-aware."""
+    stated = OFFLOADED_STATES.search(row.word("offload"))
+    if not stated:
+        return {}
+    return {
+        "settings.offloaded_states": int(stated.group(1)) / 100,
+        "settings.offloaded_masters": row.flag_or_none("precision_aware_optimizer"),
+        "settings.offload_overlap": stated.group(2) is not None,
     }
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from benchmarks.measured_runs.cells import Row
-from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_profiled_per_layer
+from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, OFFLOADED_STATES, is_profiled_per_layer
 from benchmarks.measured_runs.stages import NOTED, printed_stages
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
@@ -219,8 +219,12 @@ def offload(row: Row) -> dict[str, object]:
         return {}
     return {
         "strategy.activation_offload": bool(OFFLOADED_LAYERS.search(said)),
-        "strategy.optimizer_offload": said in OPTIMIZER_OFFLOADS,
+        "strategy.optimizer_offload": _offloads_optimizer(said),
     }
+
+
+def _offloads_optimizer(said: str) -> bool:
+    return said in OPTIMIZER_OFFLOADS or OFFLOADED_STATES.search(said) is not None
 
 
 def overlaps(row: Row, num_layers: int | None, *, has_experts: bool) -> dict[str, object]:
@@ -293,7 +297,8 @@ def _missing(row: Row) -> Iterator[str]:
         yield f"schedule {schedule}: as 1F1B"
     if method and method not in VOCABULARIES:
         yield f"vocabulary-parallel head ({method}): as on the last rank"
-    if offloaded not in ("", "none", *OPTIMIZER_OFFLOADS) and not OFFLOADED_LAYERS.search(offloaded):
+    is_modelled = offloaded in ("", "none") or _offloads_optimizer(offloaded) or OFFLOADED_LAYERS.search(offloaded)
+    if not is_modelled:
         yield "offload of single modules: as none" if offloaded.startswith("activations") else "offload: as none"
     if unknown := sorted(_overlaps(row) - OVERLAPS):
         yield f"overlap of {', '.join(unknown)}: as none"

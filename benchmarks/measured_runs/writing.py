@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.measured_runs.columns import EXPLICIT
+from benchmarks.measured_runs.columns import EXPLICIT, RARE
 
 MODELS_HEAD = """\
 # Made by `python -m benchmarks.measured_runs` of collected/models.yaml; change that one.
@@ -20,8 +20,9 @@ MODELS_HEAD = """\
 
 def table(rows: Iterable[Mapping[str, str]]) -> str:
     """Rows as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, EXPLICIT, lineterminator="\n")
+    rows, text = list(rows), io.StringIO()
+    columns = [name for name in EXPLICIT if name not in RARE or any(row[name] for row in rows)]
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

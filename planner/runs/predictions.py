@@ -26,7 +26,8 @@ from planner.runs.jobs import (
 from planner.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.runs.relatives import with_known_names
 from planner.runs.table import RejectedRow, Run
-from planner.uncertainty.intervals import Interval, architecture_of, step_interval
+from planner.uncertainty.intervals import Interval, step_interval
+from planner.uncertainty.kinds import architecture_of
 
 GIB = 2**30
 

@@ -14,7 +14,8 @@ from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
-from costmodel.facts.model import Attention, Experts, LatentAttention, Model
+from costmodel.facts.model import Experts, Model
+from planner.uncertainty.kinds import architecture_of
 from planner.uncertainty.stored import stored
 
 TABLE = "intervals.yaml"
@@ -134,14 +135,6 @@ class Intervals:
 def intervals() -> Intervals:
     """The project's errors."""
     return stored(Intervals, TABLE)
-
-
-def architecture_of(model: Model) -> str:
-    """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
-    kinds = model.kinds
-    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
-        return "hybrid"
-    return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 
 
 def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:

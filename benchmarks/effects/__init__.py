@@ -1,0 +1,1 @@
+"""Effects of single settings: ratios of measured steps beside those predicted."""

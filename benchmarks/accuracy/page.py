@@ -88,7 +88,7 @@ def _accuracy(figures: Report) -> Iterator[str]:
     yield "\n## Step time, newest software predicted by older releases\n"
     yield from _errors("family", found.newest)
     yield "\n## Intervals\n"
-    shares = ", ".join(f"{one.name} {one.share:.0%} of {one.rows}" for one in found.coverages)
+    shares = ", ".join(f"{one.name} {one.share:.0%} of {one.units} {one.unit}" for one in found.coverages)
     yield f"The 80 % intervals that the errors of others make contain of the rows left out: {shares}."
     yield ""
     spreads = (

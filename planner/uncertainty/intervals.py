@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
-from planner.uncertainty.kinds import architecture_of
+from planner.uncertainty.kinds import CHANGED, architecture_of
 from planner.uncertainty.stored import stored
 
 TABLE = "intervals.yaml"
@@ -116,8 +116,8 @@ class Intervals:
     ----------
     source
         What the errors are of.
-    models
-        Sizes of models (:func:`size_of`) that were measured, by architecture of the device.
+    releases, models
+        Releases of software, and sizes of models (:func:`size_of`), that were measured, by architecture of the device.
     steps
         Errors of step times.
     differences
@@ -126,6 +126,7 @@ class Intervals:
     """
 
     source: str
+    releases: dict[str, tuple[str, ...]]
     models: dict[str, tuple[tuple[int, int], ...]]
     steps: tuple[Spread, ...]
     differences: tuple[Spread, ...]
@@ -149,23 +150,19 @@ def size_of(model: Model) -> tuple[int, int]:
     return model.hidden_size, max((block.num_experts for block in blocks if isinstance(block, Experts)), default=0)
 
 
-def unseen_of(
-    model: Model, cluster: Cluster, measured: Mapping[str, Collection[tuple[int, int]]]
-) -> tuple[Unseen, ...]:
-    """
-    What of a job no run was measured of: its software on such devices, models of its size there.
+def release_name(cluster: Cluster) -> str:
+    """The release of a job's software as it is called; empty: none."""
+    return cluster.framework.name.removesuffix(CHANGED) if cluster.framework else ""
 
-    Parameters
-    ----------
-    model, cluster
-        Of the job.
-    measured
-        Sizes of models that were measured, by architecture.
-    """
-    architecture, framework = cluster.device.architecture or ANY, cluster.framework
-    is_known = framework is not None and architecture in framework.measured_on
-    found = [] if is_known else [Unseen.SOFTWARE]
-    if size_of(model) not in measured.get(architecture, ()):
+
+def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
+    """What of a job no run was measured of: its release on such devices, models of its size there."""
+    architecture = cluster.device.architecture or ANY
+    release = cluster.unknown_release or release_name(cluster)
+    found = []
+    if release not in known.releases.get(architecture, ()):
+        found.append(Unseen.SOFTWARE)
+    if size_of(model) not in known.models.get(architecture, ()):
         found.append(Unseen.MODEL)
     return tuple(found) or (Unseen.NOTHING,)
 
@@ -340,8 +337,7 @@ def _of_others(model: Model, cluster: Cluster) -> tuple[Spread, str]:
     """Errors of comparable runs and what they are of: of other models or software, the wider ends of both."""
     known = intervals()
     found = [
-        spread_of(known.steps, kind_of(model, cluster, unseen=unseen))
-        for unseen in unseen_of(model, cluster, known.models)
+        spread_of(known.steps, kind_of(model, cluster, unseen=unseen)) for unseen in unseen_of(model, cluster, known)
     ]
     widest = max(found, key=lambda spread: spread.upper - spread.lower)
     spread = replace(widest, lower=min(spread.lower for spread in found), upper=max(spread.upper for spread in found))

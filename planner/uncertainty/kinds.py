@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 
+CHANGED = ", changed"
+"""What the name of an entry ends with that a job starts from and changes."""
+
 
 def architecture_of(model: Model) -> str:
     """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""

@@ -16,7 +16,7 @@ from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
-from planner.uncertainty.kinds import architecture_of
+from planner.uncertainty.kinds import CHANGED, architecture_of
 from planner.uncertainty.peaks import ANY, stack_of
 from planner.uncertainty.shown import MATTERS_ABOVE, related_stacks, shown_features, value_of
 from planner.uncertainty.stored import stored
@@ -30,9 +30,6 @@ Entry: TypeAlias = tuple[str, str, Value]
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
 """Degrees that count as dimensions: dp follows from them and the number of devices."""
-
-CHANGED = ", changed"
-"""What the name of an entry ends with that a job starts from and changes."""
 
 INLINE = "inline"
 """What is called so has no name that runs could share."""

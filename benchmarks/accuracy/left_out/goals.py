@@ -151,10 +151,10 @@ def _ranking_goals(groups: Sequence[Prediction]) -> Iterator[Goal]:
 
 def _interval_goals(figures: LeftOut) -> Iterator[Goal]:
     for one in figures.coverages:
-        low, high = band(one.rows, COVERAGE)
-        name = f"{COVERAGE:.0%} intervals cover, {one.name}"
-        yield Goal(name=name, figure=one.share, rows=one.rows, limit=low, at_least=True)
-        yield Goal(name=name, figure=one.share, rows=one.rows, limit=high)
+        low, high = band(one.units, COVERAGE)
+        name = f"{COVERAGE:.0%} intervals cover, {one.name} ({one.unit})"
+        yield Goal(name=name, figure=one.share, rows=one.units, limit=low, at_least=True)
+        yield Goal(name=name, figure=one.share, rows=one.units, limit=high)
 
 
 # --- for people --------------------------------------------------------------------------------------------

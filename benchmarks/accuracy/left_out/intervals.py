@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isnan, log
+from typing import Any
 
 import numpy as np
 import yaml
@@ -14,7 +15,15 @@ from benchmarks.accuracy.left_out.folds import GROUP, MODEL, SOFTWARE, SOURCE, i
 from benchmarks.accuracy.metrics import grouped, shared
 from planner.calibration.cases import group_of
 from planner.runs.predictions import Case
-from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, size_of, spreads
+from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, release_name, size_of, spreads
+
+ALIKE: Mapping[str, Callable[[Case], Hashable]] = {
+    GROUP: group_of,
+    MODEL: lambda case: model_of(case.run.model),
+    SOURCE: lambda case: case.run.source,
+    SOFTWARE: group_of,
+}
+"""What rows share whose errors are alike where they are left out together: each counts once in an interval."""
 
 UNSEEN_BY = {GROUP: Unseen.NOTHING, MODEL: Unseen.MODEL, SOURCE: Unseen.SOFTWARE, SOFTWARE: Unseen.SOFTWARE}
 """What a fit had not seen of a row, by what was left out together with it."""
@@ -57,7 +66,7 @@ def left_out_errors(timed: Sequence[Case], seconds: Mapping[str, Sequence[float]
             folds=folds,
             error=Error(
                 kind=kind_of(case.facts.model, case.facts.cluster, unseen=UNSEEN_BY[folds]),
-                group=group_of(case),
+                group=ALIKE[folds](case),
                 log=log((case.run.step_seconds or 0.0) / predicted),
             ),
         )
@@ -88,19 +97,20 @@ def interval_document(errors: Sequence[LeftOutError]) -> str:
         "fits that left out its group (source, model, device, number of devices), its model, its source, or its "
         "release and all newer ones"
     )
-    cases = [one.case for one in errors]
     document = {
         "source": source,
-        "models": {
-            architecture: sorted({size_of(case.facts.model) for case in same})
-            for architecture, same in sorted(
-                grouped(cases, lambda case: case.facts.cluster.device.architecture).items()
-            )
-        },
+        "releases": _by_architecture(errors, lambda case: release_name(case.facts.cluster)),
+        "models": _by_architecture(errors, lambda case: size_of(case.facts.model)),
         "steps": _plain(spreads(one.error for one in errors)),
         "differences": _plain(spreads(difference_errors(errors), symmetric=True)),
     }
     return f"# Generated; do not edit.\n{yaml.safe_dump(document, sort_keys=False, width=116)}"
+
+
+def _by_architecture(errors: Sequence[LeftOutError], fact: Callable[[Case], Any]) -> dict[str, list[Any]]:
+    """What was measured, once each, by architecture of the device."""
+    cases = grouped((one.case for one in errors), lambda case: case.facts.cluster.device.architecture)
+    return {architecture: sorted({fact(case) for case in same}) for architecture, same in sorted(cases.items())}
 
 
 def _plain(of_kinds: Sequence[Spread]) -> list[dict[str, object]]:
@@ -127,24 +137,22 @@ def _plain(of_kinds: Sequence[Spread]) -> list[dict[str, object]]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
     """
-    How many rows lie in intervals that the errors of others make.
+    How much lies in intervals that the errors of others make.
 
     Parameters
     ----------
     name
         Which rows.
-    rows, inside
-        How many, and how many of them inside.
+    units, unit
+        How many draws that makes, and of what: rows, or models and sources, whose rows are alike.
+    share
+        The share inside, each unit weighing the same.
     """
 
     name: str
-    rows: int
-    inside: int
-
-    @property
-    def share(self) -> float:
-        """The share inside."""
-        return self.inside / self.rows
+    units: int
+    unit: str
+    share: float
 
 
 def coverages(errors: Sequence[LeftOutError]) -> list[Coverage]:
@@ -154,27 +162,33 @@ def coverages(errors: Sequence[LeftOutError]) -> list[Coverage]:
     The interval of a row follows from the errors of rows that share neither its group, nor its model or source where it
     is left out with that; that of the newest software from those of older releases.
     """
-    by_group = _hits([one for one in errors if one.folds == GROUP], lambda one: one.error.group)
-    by_model = _hits([one for one in errors if one.folds == MODEL], lambda one: model_of(one.case.run.model))
-    of_software = [one for one in errors if UNSEEN_BY[one.folds] is Unseen.SOFTWARE]
-    by_source = _hits(of_software, lambda one: one.case.run.source)
-    by_age = _hits(of_software, lambda one: is_newest(one.case))
-    of = {
-        "all": by_group,
-        **_families(by_group),
-        "unseen models": by_model,
-        **{f"unseen models, {family}": hits for family, hits in _families(by_model).items()},
-        "unseen sources": [one for one in by_source if one[0].folds == SOURCE],
-        "newest software": [one for one in by_age if one[0].folds == SOFTWARE and is_newest(one[0].case)],
-    }
+    by = {kind: [one for one in errors if one.folds == kind] for kind in (GROUP, MODEL, SOURCE)}
+    by_group, by_model, by_source = (_hits(of, lambda one: one.error.group) for of in by.values())
+    by_age = _hits([one for one in errors if UNSEEN_BY[one.folds] is Unseen.SOFTWARE], lambda one: is_newest(one.case))
+    newest = [one for one in by_age if one[0].folds == SOFTWARE and is_newest(one[0].case)]
     return [
-        Coverage(name=name, rows=len(hits), inside=sum(is_hit for _, is_hit in hits))
-        for name, hits in of.items()
-        if hits
+        *_row_coverage({"all": by_group, **_families(by_group)}),
+        *_unit_coverage("unseen models", by_model, "models"),
+        *_unit_coverage("unseen sources", by_source, "sources"),
+        *_row_coverage({"newest software": newest}),
     ]
 
 
 Hits = list[tuple[LeftOutError, bool]]
+
+
+def _row_coverage(of: Mapping[str, Hits]) -> Iterator[Coverage]:
+    for name, hits in of.items():
+        if hits:
+            yield Coverage(name=name, units=len(hits), unit="rows", share=sum(is_hit for _, is_hit in hits) / len(hits))
+
+
+def _unit_coverage(name: str, hits: Hits, unit: str) -> Iterator[Coverage]:
+    shares = [
+        np.mean([is_hit for _, is_hit in same]) for same in grouped(hits, lambda hit: hit[0].error.group).values()
+    ]
+    if shares:
+        yield Coverage(name=name, units=len(shares), unit=unit, share=float(np.mean(shares)))
 
 
 def _hits(errors: Sequence[LeftOutError], key: Callable[[LeftOutError], Hashable]) -> Hits:

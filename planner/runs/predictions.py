@@ -255,7 +255,7 @@ def predict(one: Case, known: References) -> Prediction:
         case=one,
         step_seconds=estimated.step_seconds,
         device_bytes=device_bytes,
-        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind) / GIB,
+        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind, one.strategy) / GIB,
         fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
         missing=tuple(_missing(one)),
         is_silent=one.is_inferred or leaves_out_recompute(run, one.strategy),

@@ -167,9 +167,14 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
     if settings.communication_sms is not None:
         communication["communication_sms"] = settings.communication_sms
+    if settings.kernels == "eager" and behaviour.memory.eager_logit_bytes is not None:
+        memory["logit_bytes"] = behaviour.memory.eager_logit_bytes
     if settings.loss not in (None, loss_of(behaviour.memory)):
         memory["logit_bytes"] = LOGIT_BYTES[settings.loss]
         kernels.update(LOSS_BYTES[settings.loss])
+    if settings.allocator not in (None, behaviour.memory.allocator):
+        memory["allocator"] = settings.allocator
+        memory["fragmentation"] = behaviour.memory.expandable_fragmentation
     if settings.offloaded_layers is not None and model is not None:
         memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
     own = {name: getattr(settings, name) for name in OF_OFFLOAD}

@@ -18,16 +18,17 @@ import yaml
 
 from benchmarks.accuracy.tables import read_table
 from planner.calibration.cases import group_of
-from planner.runs.predictions import Prediction, predictions
+from planner.runs.predictions import GIB, Prediction, predictions
 from planner.uncertainty.peaks import (
-    COVERAGE,
     STARTS,
     TABLE,
     Law,
     Use,
     fitted_laws,
+    interval_of,
     left_out_chances,
     left_out_laws,
+    reserved_interval,
     stack_of,
 )
 
@@ -50,7 +51,8 @@ def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
 
 def _use(one: Prediction) -> Use:
     run, cluster = one.run, one.case.facts.cluster
-    measured = None if run.kind == "oom" else run.peak_memory_gib
+    tells_need = run.kind != "oom" and run.memory_kind != "reserved"  # where there is room, more is reserved than needed
+    measured = run.peak_memory_gib if tells_need else None
     assert cluster.framework is not None, "a measured run names its framework"
     return Use(
         stack=stack_of(cluster.framework.name),
@@ -82,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     predicted = [one for one in predictions(*read_table()) if isinstance(one, Prediction)]
     uses = uses_of(predicted)
     laws, chances = fitted_laws(uses), left_out_chances(uses)
-    for line in (*_law_lines(laws), "", *_chance_lines(predicted, uses, chances), "", *_judged_lines(uses)):
+    lines = (
+        *(*_law_lines(laws), "", *_chance_lines(predicted, uses, chances), "", *_judged_lines(uses)),
+        *_reserved_lines(predicted),
+    )
+    for line in lines:
         print(line)
     if options.write:
         (Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE).write_text(document(laws), encoding="utf-8")
@@ -102,10 +108,10 @@ JUDGED_BY: dict[str, Callable[[Use], Hashable]] = {
 """What is left out of the laws that judge a run."""
 
 
-def inside(use: Use, law: Law, coverage: float) -> bool:
+def inside(use: Use, law: Law) -> bool:
     """Whether a run's measured peak lies within the interval of a law."""
     assert use.log_peak is not None
-    low, high = (law.log_ratio_of(share) for share in ((1 - coverage) / 2, (1 + coverage) / 2))
+    low, high = interval_of(law)
     return low <= use.log_peak <= high
 
 
@@ -120,12 +126,22 @@ def _judged_lines(uses: Sequence[Use]) -> Iterator[str]:
         caught, wrong = (below_half(uses, chances, has_run=has_run) for has_run in (False, True))
         silent = sum(chance < 0.5 and use.is_silent for use, chance in zip(uses, chances, strict=True))
         sure = [use.has_run for use, chance in zip(uses, chances, strict=True) if chance >= STARTS]
-        covered = [inside(use, law, COVERAGE) for use, law in zip(uses, laws, strict=True) if use.log_peak is not None]
+        covered = [inside(use, law) for use, law in zip(uses, laws, strict=True) if use.log_peak is not None]
         yield (
             f"{name:<10} {f'{caught}/{failed}':>9} {f'{wrong}, {wrong / ran:.2%}':>16} {silent:>15} "
             f"{f'{sum(sure):,} of {len(sure):,} ran':>18} {sum(covered) / len(peaks):>9.1%}"
         )
     yield "Silent: the row names neither recomputation nor offload; no law is fitted to whether it fitted."
+
+
+def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
+    """How many measured peaks of reserved memory lie within the allocator's interval."""
+    found = []
+    for one in predicted:
+        if one.run.memory_kind == "reserved" and one.run.peak_memory_gib is not None:
+            ends = reserved_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
+            found.append(ends[0] <= one.run.peak_memory_gib * GIB <= ends[1])
+    yield f"reserved: {sum(found)} of {len(found)} measured peaks lie within the interval of the allocator's simulation"
 
 
 def _law_lines(laws: Sequence[Law]) -> Iterator[str]:

@@ -98,6 +98,9 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
     lacking = memory.peak_memory_bytes + reserve - capacity
     if lacking > 0:
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
+    low, high = memory.peak_memory_interval_bytes
+    within = f"{memory.peak_memory_interval_probability:.0%}: {gib(low)} to {gib(high)}"
+    yield f"Peak of the fullest rank: {gib(memory.peak_memory_bytes)} GiB ({within})."
     yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}."
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."

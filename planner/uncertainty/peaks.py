@@ -13,6 +13,9 @@ from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
+from costmodel.memory.allocator import held_share
+from costmodel.memory.rank import seen_bytes
+from costmodel.strategy import Strategy
 from planner.uncertainty.stored import stored
 
 TABLE = "peaks.yaml"
@@ -166,8 +169,39 @@ def peak_interval(cluster: Cluster, *, device_bytes: float) -> tuple[float, floa
     device_bytes
         The predicted peak.
     """
-    law, tail = law_of(cluster), (1 - COVERAGE) / 2
-    return device_bytes * math.exp(law.log_ratio_of(tail)), device_bytes * math.exp(law.log_ratio_of(1 - tail))
+    low, high = interval_of(law_of(cluster))
+    return device_bytes * math.exp(low), device_bytes * math.exp(high)
+
+
+def interval_of(law: Law) -> tuple[float, float]:
+    r"""
+    Logarithms of measured over predicted peaks between which ``COVERAGE`` of them lie.
+
+    Where no peak of a stack was measured, the ratio scatters from stack to stack as it does within one: the errors add in
+    squares, :math:`\sqrt 2` times as far from the mean.
+    """
+    tail, wider = (1 - COVERAGE) / 2, 1.0 if law.peaks else math.sqrt(2)
+    low, high = (law.mean + wider * (law.log_ratio_of(share) - law.mean) for share in (tail, 1 - tail))
+    return low, high
+
+
+def reserved_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> tuple[float, float]:
+    """
+    Bytes between which a measured peak of reserved memory lies: the interval of tensors and what is held beyond them.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices and software.
+    strategy
+        On which it depends what the allocator holds where it has room.
+    device_bytes
+        The predicted peak.
+    """
+    device = cluster.device
+    held = held_share(device.behaviour.memory, strategy)
+    low, high = peak_interval(cluster, device_bytes=seen_bytes(device, device_bytes, "allocated"))
+    return low * (1 + held.low), high * (1 + held.high)
 
 
 def _basis(law: Law) -> str:

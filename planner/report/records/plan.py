@@ -8,7 +8,8 @@ from costmodel.memory.rank import seen_bytes
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.intervals import COVERAGE
-from planner.uncertainty.peaks import chance_to_fit
+from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
+from planner.uncertainty.peaks import chance_to_fit, peak_interval, reserved_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,9 @@ class MemoryRecord(Record):
     peak_memory_bytes: Figure = entry("Peak of the fullest pipeline rank.", "device_bytes")
     allocated_bytes: Figure = entry("The same peak as PyTorch counts it in tensors.")
     reserved_bytes: Figure = entry("The same peak as PyTorch counts it in all that its allocator holds.")
+    peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak of all of it lies.")
+    reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds, where it has room.")
+    peak_memory_interval_probability: Figure = entry("Share of the measured peaks that lie within them.")
     headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
     chance_to_fit: ChanceRecord = entry("How likely the fullest pipeline rank fits.")
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
@@ -66,7 +70,10 @@ class MemoryRecord(Record):
         return MemoryRecord.read(
             estimate,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
-            reserved_bytes=seen_bytes(device, peak_bytes, "reserved"),
+            reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
+            peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
+            reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
+            peak_memory_interval_probability=PEAK_COVERAGE,
             headroom_bytes=room_bytes - peak_bytes,
             chance_to_fit=ChanceRecord.read(chance),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,

@@ -60,12 +60,15 @@ def simulated(name: str) -> Known:
         share, needed = shares_of(job, name)
         reserved[kind_of(job)].append(share)
         least[kind_of(job)].append(needed)
+    shares = {
+        kind: HeldShare(low=quantile(found, TAIL), middle=quantile(found, 0.5), high=quantile(found, 1 - TAIL))
+        for kind, found in reserved.items()
+    }
     return Known(
         at_the_limit=quantile(least["whole"], 0.5),
-        **{
-            kind: HeldShare(low=quantile(found, TAIL), middle=quantile(found, 0.5), high=quantile(found, 1 - TAIL))
-            for kind, found in reserved.items()
-        },
+        whole=shares["whole"],
+        gathered=shares["gathered"],
+        gathered_recomputed=shares["gathered_recomputed"],
     )
 
 
@@ -105,7 +108,9 @@ def _runs_in(job: Job, name: str, capacity: float) -> bool:
 
 def _numbers(one: Known) -> dict[str, float]:
     shares = {kind: getattr(one, kind) for kind in ("whole", "gathered", "gathered_recomputed")}
-    told = {f"{kind}.{name}": getattr(held, name) for kind, held in shares.items() for name in ("low", "middle", "high")}
+    told = {
+        f"{kind}.{name}": getattr(held, name) for kind, held in shares.items() for name in ("low", "middle", "high")
+    }
     return {"at_the_limit": one.at_the_limit, **told}
 
 

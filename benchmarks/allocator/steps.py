@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from benchmarks.allocator.allocator import Allocator
+
+Recomputation: TypeAlias = Literal["none", "full"]
+
+RECOMPUTES: tuple[Recomputation, ...] = ("none", "full")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +55,7 @@ class Job:
     tp: int = 1
     in_flight: int = 1
     microbatches: int = 4
-    recompute: str = "none"
+    recompute: Recomputation = "none"
     sharded: Literal["none", "flat", "tensors"] = "none"
     ranks: int = 8
     experts: int = 0
@@ -223,7 +227,9 @@ class Rank:
         if self.job.sharded == "none":
             return
         size = sum(self.job.matrices)
-        whole = [self._new(2 * size)] if self.job.sharded == "flat" else [self._new(2 * one) for one in self.job.matrices]
+        whole = (
+            [self._new(2 * size)] if self.job.sharded == "flat" else [self._new(2 * one) for one in self.job.matrices]
+        )
         reduced = self._new(4 * size)
         shard = self._new(4 * size / self.job.ranks, stream="scatter")
         self._drop(*whole, reduced, shard)
@@ -238,20 +244,30 @@ class Rank:
             self.allocator.free(tensor)
 
 
+LLAMA_70B = Job(name="70B", hidden=8192, intermediate=28672, heads=64, layers=10)
+
+EXPERTS = Job(
+    name="experts", hidden=4096, intermediate=8 * 1536, key_value=512, heads=64, experts=8, layers=8, in_flight=2
+)
+
+BASES = (
+    Job(name="8B, tp 1", layers=16),
+    Job(name="8B, tp 2, pp 4", layers=8, tp=2, in_flight=4, microbatches=8),
+    replace(LLAMA_70B, name="70B, tp 4, pp 4", tp=4, in_flight=4, microbatches=8),
+    replace(LLAMA_70B, name="70B, tp 8, pp 8", tp=8, in_flight=8, microbatches=12),
+    Job(name="8B, FSDP2", sharded="tensors", ranks=64),
+    Job(name="8B, FSDP", sharded="flat", ranks=64),
+    replace(LLAMA_70B, name="70B, FSDP2, tp 8", layers=40, tp=8, sharded="tensors", ranks=32),
+    replace(EXPERTS, name="experts, balanced"),
+    replace(EXPERTS, name="experts, dropless", imbalance=0.1),
+)
+"""Dense models and experts, replicated and sharded."""
+
+
 def jobs() -> Iterator[Job]:
-    """Dense models and experts, replicated and sharded, with and without recomputation, of several sizes."""
-    llama_70b = {"hidden": 8192, "intermediate": 28672, "heads": 64}
-    moe = {"hidden": 4096, "intermediate": 8 * 1536, "key_value": 512, "heads": 64, "experts": 8}
+    """Each with two sizes of micro-batches, with and without recomputation."""
     for tokens in (4096, 8192):
-        for recompute in ("none", "full"):
-            told = f"{tokens} tokens, recompute {recompute}"
-            common = {"tokens": tokens, "recompute": recompute}
-            yield Job(name=f"8B, tp 1, {told}", layers=16, **common)
-            yield Job(name=f"8B, tp 2, pp 4, {told}", layers=8, tp=2, in_flight=4, microbatches=8, **common)
-            yield Job(name=f"70B, tp 4, pp 4, {told}", layers=10, tp=4, in_flight=4, microbatches=8, **common, **llama_70b)
-            yield Job(name=f"70B, tp 8, pp 8, {told}", layers=10, tp=8, in_flight=8, microbatches=12, **common, **llama_70b)
-            yield Job(name=f"8B, FSDP, {told}", sharded="tensors", ranks=64, **common)
-            yield Job(name=f"8B, flat, {told}", sharded="flat", ranks=64, **common)
-            yield Job(name=f"70B, FSDP, tp 8, {told}", layers=40, tp=8, sharded="tensors", ranks=32, **common, **llama_70b)
-            yield Job(name=f"experts, balanced, {told}", layers=8, in_flight=2, imbalance=0.0, **common, **moe)
-            yield Job(name=f"experts, dropless, {told}", layers=8, in_flight=2, imbalance=0.1, **common, **moe)
+        for recompute in RECOMPUTES:
+            for base in BASES:
+                name = f"{base.name}, {tokens} tokens, recompute {recompute}"
+                yield replace(base, name=name, tokens=tokens, recompute=recompute)

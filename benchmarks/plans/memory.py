@@ -51,7 +51,9 @@ def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
 
 def _use(one: Prediction) -> Use:
     run, cluster = one.run, one.case.facts.cluster
-    tells_need = run.kind != "oom" and run.memory_kind != "reserved"  # where there is room, more is reserved than needed
+    tells_need = (
+        run.kind != "oom" and run.memory_kind != "reserved"
+    )  # where there is room, more is reserved than needed
     measured = run.peak_memory_gib if tells_need else None
     assert cluster.framework is not None, "a measured run names its framework"
     return Use(
@@ -119,7 +121,8 @@ def _judged_lines(uses: Sequence[Use]) -> Iterator[str]:
     """Recall, false alarms, what a chance of 95 % is worth, and the coverage of the peaks' intervals."""
     ran, failed = (sum(use.has_run == has_run for use in uses) for has_run in (True, False))
     peaks = [use for use in uses if use.log_peak is not None]
-    yield f"{'left out':<10} {'caught':>9} {'false alarms':>16} {'of them silent':>15} {f'above {STARTS:.0%}':>18} {'in 80 %':>9}"
+    heading = f"{'left out':<10} {'caught':>9} {'false alarms':>16} {'of them silent':>15}"
+    yield f"{heading} {f'above {STARTS:.0%}':>18} {'in 80 %':>9}"
     for name, key in JUDGED_BY.items():
         laws = left_out_laws(uses, key)
         chances = [law.share_below(-use.log_use) for law, use in zip(laws, uses, strict=True)]

@@ -38,7 +38,7 @@ class Allocator:
     Parameters
     ----------
     at_the_limit
-        What it needs at least beyond tensors, as a share of them: before it fails it gives back what is free as a whole.
+        What it needs at least beyond tensors, as a share of them: before it fails it gives back segments that are free.
     whole
         Where weights are not sharded.
     gathered, gathered_recomputed

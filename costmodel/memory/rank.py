@@ -443,7 +443,9 @@ WITHOUT_RUNTIME = ("allocated", "unspecified")
 """Memory kinds that do not see what driver, communication library and allocator take."""
 
 
-def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str, strategy: Strategy | None = None) -> float:
+def seen_bytes(
+    device: EquippedDevice, device_bytes: float, memory_kind: str, strategy: Strategy | None = None
+) -> float:
     """
     Bytes of a peak as a kind of measurement sees it: ``allocated``, ``reserved``, or all of the device.
 
@@ -457,8 +459,8 @@ def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str, st
     -5000000000.0
     """
     if memory_kind in WITHOUT_DRIVER and strategy is not None:
-        held = held_share(device.behaviour.memory, strategy)
-        return seen_bytes(device, device_bytes, "allocated") * (1 + held.middle)
+        found = held_share(device.behaviour.memory, strategy)
+        return seen_bytes(device, device_bytes, "allocated") * (1 + found.middle)
     if memory_kind in WITHOUT_RUNTIME:
         return (device_bytes - device.runtime_bytes) / (1 + device.behaviour.memory.fragmentation)
     return device_bytes - device.runtime_bytes if memory_kind in WITHOUT_DRIVER else device_bytes

@@ -177,8 +177,8 @@ def interval_of(law: Law) -> tuple[float, float]:
     r"""
     Logarithms of measured over predicted peaks between which ``COVERAGE`` of them lie.
 
-    Where no peak of a stack was measured, the ratio scatters from stack to stack as it does within one: the errors add in
-    squares, :math:`\sqrt 2` times as far from the mean.
+    Where no peak of a stack was measured, the ratio scatters from stack to stack as it does within one. Errors add in
+    squares: :math:`\sqrt 2` times as far from the mean.
     """
     tail, wider = (1 - COVERAGE) / 2, 1.0 if law.peaks else math.sqrt(2)
     low, high = (law.mean + wider * (law.log_ratio_of(share) - law.mean) for share in (tail, 1 - tail))
@@ -199,9 +199,9 @@ def reserved_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: flo
         The predicted peak.
     """
     device = cluster.device
-    held = held_share(device.behaviour.memory, strategy)
+    found = held_share(device.behaviour.memory, strategy)
     low, high = peak_interval(cluster, device_bytes=seen_bytes(device, device_bytes, "allocated"))
-    return low * (1 + held.low), high * (1 + held.high)
+    return low * (1 + found.low), high * (1 + found.high)
 
 
 def _basis(law: Law) -> str:

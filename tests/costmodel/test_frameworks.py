@@ -193,7 +193,8 @@ def loss_bytes(device) -> tuple[float, float, float]:
         ("megatron-lm-2022", None, (38, 14, 10)),
         ("megatron-lm-2022", "unfused", (38, 14, 10)),
         ("megatron-lm-2022", "fused", (6, 4, 2)),
-        ("torchtitan-0.1", "unfused", (18, 26, 12)),
+        ("torchtitan-0.1", "unfused", (18, 26, 4)),
+        ("torchtitan-2024", "unfused", (18, 26, 12)),
     ],
 )
 def test_the_loss_is_the_recipes_or_another_one(recipe, loss, expected):

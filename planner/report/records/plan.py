@@ -41,10 +41,13 @@ class RankRecord(Record):
 
 
 class ChanceRecord(Record):
-    """A chance, and what is known of it."""
+    """A chance to fit, and how far measured peaks are from predicted ones."""
 
     share: Figure = entry("From 0 to 1.")
     basis: str = entry("The measured runs that it follows from.")
+    peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak lies.")
+    reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds where it has room.")
+    interval_probability: Figure = entry("Share of the measured peaks that lie within such bounds.")
 
 
 class MemoryRecord(Record):
@@ -53,9 +56,6 @@ class MemoryRecord(Record):
     peak_memory_bytes: Figure = entry("Peak of the fullest pipeline rank.", "device_bytes")
     allocated_bytes: Figure = entry("The same peak as PyTorch counts it in tensors.")
     reserved_bytes: Figure = entry("The same peak as PyTorch counts it in all that its allocator holds.")
-    peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak of all of it lies.")
-    reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds, where it has room.")
-    peak_memory_interval_probability: Figure = entry("Share of the measured peaks that lie within them.")
     headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
     chance_to_fit: ChanceRecord = entry("How likely the fullest pipeline rank fits.")
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
@@ -71,11 +71,13 @@ class MemoryRecord(Record):
             estimate,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
             reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
-            peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
-            reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
-            peak_memory_interval_probability=PEAK_COVERAGE,
             headroom_bytes=room_bytes - peak_bytes,
-            chance_to_fit=ChanceRecord.read(chance),
+            chance_to_fit=ChanceRecord.read(
+                chance,
+                peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
+                reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
+                interval_probability=PEAK_COVERAGE,
+            ),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
             ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
         )

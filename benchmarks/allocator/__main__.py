@@ -1,7 +1,7 @@
 """
 ``python -m benchmarks.allocator``: what PyTorch's allocator holds beyond tensors, played over steps; no GPU.
 
-Prints the shares by allocator and kind of job, and what each simulated job needs at least. Exits with 0 when the
+Prints the shares by allocator and kind of job, then what communicators, dispatchers and graphs take beside. Exits with 0 when the
 catalog's shares (``costmodel/catalog/allocators.yaml``) are those of the simulation, to 0.01, and lie around those that
 nine published layouts measured.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.allocator.allocator import Allocator
+from benchmarks.allocator.buffers import lines
 from benchmarks.allocator.steps import Job, Rank, jobs
 from costmodel.catalog.allocators import ALLOCATORS, HeldShare, allocator
 from costmodel.catalog.allocators import Allocator as Known
@@ -132,7 +133,7 @@ def _wrong() -> Iterator[str]:
 def main() -> int:
     """Print the shares; 0, or 1 with what is wrong."""
     wrong = list(_wrong())
-    for line in wrong:
+    for line in (*wrong, "", *lines()):
         print(line)
     return 1 if wrong else 0
 

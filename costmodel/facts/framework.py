@@ -319,7 +319,8 @@ class Settings:
         ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
         ``BF16_Optimizer``).
     weight_dtype
-        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP).
+        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP);
+        ``bf16`` where they are 16-bit, the optimizer's two moments with them, and nothing else is kept.
     moments_dtype
         Dtype of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
     fp8_param_gather
@@ -374,7 +375,7 @@ class Settings:
     """
 
     gradient_dtype: StoredDtype | None = None
-    weight_dtype: Literal["recipe", "fp32"] | None = None
+    weight_dtype: Literal["recipe", "fp32", "bf16"] | None = None
     moments_dtype: Literal["fp32", "bf16"] | None = None
     fp8_param_gather: Flag | None = None
     mtp_layers: CountOrZero | None = None

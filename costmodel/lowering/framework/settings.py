@@ -206,9 +206,9 @@ def stored_precision(precision: Precision, settings: Settings) -> Precision:
     has_copy = precision.compute in NARROW_WEIGHTS and precision.copy_bytes > precision.transposed_bytes
     if settings.fp8_param_gather and has_copy:
         precision = _narrow_weights(precision)
-    if settings.weight_dtype == "fp32":
-        moments = NUM_MOMENTS * DTYPE_BYTES["fp32"]
-        precision = replace(precision, weight_bytes=DTYPE_BYTES["fp32"], copy_bytes=0.0, optimizer_bytes=moments)
+    if settings.weight_dtype in ("fp32", "bf16"):
+        nbytes = DTYPE_BYTES[settings.weight_dtype]
+        precision = replace(precision, weight_bytes=nbytes, copy_bytes=0.0, optimizer_bytes=NUM_MOMENTS * nbytes)
     if settings.gradient_dtype is not None:
         precision = replace(precision, gradient_bytes=DTYPE_BYTES[settings.gradient_dtype])
     if settings.moments_dtype is not None:

@@ -1,9 +1,9 @@
 """
 ``python -m benchmarks.allocator``: what PyTorch's allocator holds beyond tensors, played over steps; no GPU.
 
-Prints the shares by allocator and kind of job, then what communicators, dispatchers and graphs take beside. Exits with 0 when the
-catalog's shares (``costmodel/catalog/allocators.yaml``) are those of the simulation, to 0.01, and lie around those that
-nine published layouts measured.
+Prints the shares by allocator and kind of job, then what communicators, dispatchers and graphs take beside. Exits with
+0 when the catalog's shares (``costmodel/catalog/allocators.yaml``) are those of the simulation, to 0.01, and lie around
+those that nine published layouts measured.
 """
 
 from __future__ import annotations

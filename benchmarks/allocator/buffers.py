@@ -12,8 +12,8 @@ CONTEXT_BYTES = 0.6e9
 
 PROTOCOL_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """
-Of one NCCL connection: Simple, ``NCCL_BUFFSIZE``; LL128, 120 elements of 8 bytes for 640 threads in 8 steps; LL, 8 lines
-of 16 bytes for 512 threads in 8 steps (NCCL, ``src/include/device.h``, ``src/init.cc``, recalled).
+Of one NCCL connection: Simple, ``NCCL_BUFFSIZE``; LL128, 120 elements of 8 bytes for 640 threads in 8 steps; LL, 8
+lines of 16 bytes for 512 threads in 8 steps (NCCL, ``src/include/device.h``, ``src/init.cc``, recalled).
 """
 
 CHANNELS = 24
@@ -68,8 +68,8 @@ def deepep_bytes(*, hidden: int, ep: int) -> float:
 
     References
     ----------
-    DeepEP, ``csrc/config.hpp``, ``get_nvl_buffer_size_hint`` and ``get_rdma_buffer_size_hint`` (recalled); Megatron-Core
-    0.16.1, ``megatron/core/transformer/moe/fused_a2a.py:34``, asks for the larger of dispatch and combine.
+    DeepEP, ``csrc/config.hpp``, ``get_nvl_buffer_size_hint`` and ``get_rdma_buffer_size_hint`` (recalled);
+    Megatron-Core 0.16.1, ``megatron/core/transformer/moe/fused_a2a.py:34``, asks for the larger of dispatch and combine.
     """
     token = 2.0 * hidden
     within = DISPATCH_CHANNELS * min(ep, PEERS) * CHUNK_TOKENS * token
@@ -118,8 +118,7 @@ def lines() -> Iterator[str]:
         deep = deepep_bytes(hidden=one.hidden, ep=one.ep) / 1e9 if one.ep > 1 else 0.0
         hybrid = hybridep_bytes(hidden=one.hidden, tokens=one.tokens, ep=one.ep) / 1e9 if one.ep > 1 else 0.0
         graphs = graph_bytes(hidden=one.hidden, tokens=one.tokens) / 1e9
-        yield (
-            f"{one.name:<28} {CONTEXT_BYTES / 1e9:>8.1f} {f'{ring:.1f} to {trees:.1f}':>12} {deep:>7.1f} {hybrid:>9.1f} "
-            f"{graphs:>7.2f}"
-        )
+        communicators = f"{ring:.1f} to {trees:.1f}"
+        buffers = f"{communicators:>12} {deep:>7.1f} {hybrid:>9.1f} {graphs:>7.2f}"
+        yield f"{one.name:<28} {CONTEXT_BYTES / 1e9:>8.1f} {buffers}"
     yield "Devices keep 3 to 6 GB (runtime_bytes) for all of that, whatever the layout."

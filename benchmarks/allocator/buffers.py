@@ -69,7 +69,7 @@ def deepep_bytes(*, hidden: int, ep: int) -> float:
     References
     ----------
     DeepEP, ``csrc/config.hpp``, ``get_nvl_buffer_size_hint`` and ``get_rdma_buffer_size_hint`` (recalled);
-    Megatron-Core 0.16.1, ``megatron/core/transformer/moe/fused_a2a.py:34``, asks for the larger of dispatch and combine.
+    Megatron-Core 0.16.1, ``megatron/core/transformer/moe/fused_a2a.py:34``: the larger of dispatch and combine.
     """
     token = 2.0 * hidden
     within = DISPATCH_CHANNELS * min(ep, PEERS) * CHUNK_TOKENS * token

@@ -152,6 +152,7 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
         "optimizer_group": (strategy.sharding > 0 and not model.has_experts and replicas % 2 == 0, replicas // 2),
         "attention": (True, "unfused"),
         "loss": (True, "unfused"),
+        "allocator": (True, "expandable"),
         "launches": (True, "blocking"),
     }
     if chooser.random() < 0.2 and deals_matrices(strategy) and precision != "fp16":

@@ -58,12 +58,15 @@ class MemoryCalls:
         Rows that ran out of memory; those of them that were predicted not to fit.
     ran, false_alarms
         Rows that ran; those of them that were predicted not to fit.
+    silent
+        Those of the false alarms whose rows name neither recomputation nor offload.
     """
 
     oom: int
     caught: int
     ran: int
     false_alarms: int
+    silent: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +135,7 @@ def memory_calls(predicted: Iterable[Prediction]) -> MemoryCalls:
         caught=sum(not one.fits for one in oom),
         ran=len(ran),
         false_alarms=sum(not one.fits for one in ran),
+        silent=sum(not one.fits and one.is_silent for one in ran),
     )
 
 

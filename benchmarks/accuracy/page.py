@@ -116,11 +116,12 @@ def _rest(figures: Report) -> Iterator[str]:
         yield from _errors("source", groups)
     yield "\n## Does it fit?\n"
     calls = (
-        (name, str(one.oom), str(one.caught), str(one.ran), str(one.false_alarms))
+        (name, str(one.oom), str(one.caught), str(one.ran), str(one.false_alarms), str(one.silent))
         for name, one in figures.calls.items()
         if name == "all" or one.oom or one.false_alarms
     )
-    yield from _table(("source", "out of memory", "caught", "ran", "false alarms"), calls)
+    yield from _table(("source", "out of memory", "caught", "ran", "false alarms", "of them silent"), calls)
+    yield "\nSilent: the row names neither recomputation nor offload."
 
 
 def _worst(left_out: Sequence[Prediction]) -> Iterator[str]:

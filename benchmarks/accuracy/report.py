@@ -249,14 +249,14 @@ def _table(title: str, groups: dict[str, Errors]) -> Iterator[str]:
 
 
 def _call_lines(calls: dict[str, MemoryCalls]) -> Iterator[str]:
-    yield f"\n{'Does it fit?':<60} {'oom':>5} {'caught':>7} {'recall':>7} {'ran':>6} {'false alarms':>13}"
+    yield f"\n{'Does it fit?':<60} {'oom':>5} {'caught':>7} {'recall':>7} {'ran':>6} {'false alarms':>13} {'silent':>7}"
     for name, one in calls.items():
         if name == "all" or one.oom or one.false_alarms:
             yield f"  {name[:58]:<58} {one.oom:>5} {one.caught:>7} {_share(one.caught, one.oom):>7} {_alarms(one)}"
 
 
 def _alarms(one: MemoryCalls) -> str:
-    return f"{one.ran:>6} {f'{one.false_alarms} ({_share(one.false_alarms, one.ran)})':>13}"
+    return f"{one.ran:>6} {f'{one.false_alarms} ({_share(one.false_alarms, one.ran)})':>13} {one.silent:>7}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,8 +18,19 @@ import yaml
 
 from benchmarks.accuracy.tables import read_table
 from planner.calibration.cases import group_of
-from planner.runs.predictions import Prediction, predictions
-from planner.uncertainty.peaks import STARTS, TABLE, Law, Use, fitted_laws, left_out_chances, stack_of
+from planner.runs.predictions import GIB, Prediction, predictions
+from planner.uncertainty.peaks import (
+    STARTS,
+    TABLE,
+    Law,
+    Use,
+    fitted_laws,
+    interval_of,
+    left_out_chances,
+    left_out_laws,
+    reserved_interval,
+    stack_of,
+)
 
 MOST_WRONG_SHARE = 0.02
 """Share of the runs that ran which may get a chance below one half."""
@@ -40,7 +51,10 @@ def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
 
 def _use(one: Prediction) -> Use:
     run, cluster = one.run, one.case.facts.cluster
-    measured = None if run.kind == "oom" else run.peak_memory_gib
+    tells_need = (
+        run.kind != "oom" and run.memory_kind != "reserved"
+    )  # where there is room, more is reserved than needed
+    measured = run.peak_memory_gib if tells_need else None
     assert cluster.framework is not None, "a measured run names its framework"
     return Use(
         stack=stack_of(cluster.framework.name),
@@ -48,6 +62,8 @@ def _use(one: Prediction) -> Use:
         log_peak=None if measured is None else math.log(measured / one.peak_memory_gib),
         log_use=math.log(one.device_bytes / cluster.device.memory_bytes),
         has_run=run.kind != "oom",
+        source=run.source,
+        is_silent=one.is_silent,
     )
 
 
@@ -70,7 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     predicted = [one for one in predictions(*read_table()) if isinstance(one, Prediction)]
     uses = uses_of(predicted)
     laws, chances = fitted_laws(uses), left_out_chances(uses)
-    for line in (*_law_lines(laws), "", *_chance_lines(predicted, uses, chances)):
+    lines = (
+        *(*_law_lines(laws), "", *_chance_lines(predicted, uses, chances), "", *_judged_lines(uses)),
+        *_reserved_lines(predicted),
+    )
+    for line in lines:
         print(line)
     if options.write:
         (Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE).write_text(document(laws), encoding="utf-8")
@@ -80,6 +100,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and below_half(uses, chances, has_run=True) <= MOST_WRONG_SHARE * ran
     )
     return 0 if is_reached else 1
+
+
+JUDGED_BY: dict[str, Callable[[Use], Hashable]] = {
+    "group": lambda use: use.group,
+    "source": lambda use: use.source,
+    "stack": lambda use: use.stack,
+}
+"""What is left out of the laws that judge a run."""
+
+
+def inside(use: Use, law: Law) -> bool:
+    """Whether a run's measured peak lies within the interval of a law."""
+    assert use.log_peak is not None
+    low, high = interval_of(law)
+    return low <= use.log_peak <= high
+
+
+def _judged_lines(uses: Sequence[Use]) -> Iterator[str]:
+    """Recall, false alarms, what a chance of 95 % is worth, and the coverage of the peaks' intervals."""
+    ran, failed = (sum(use.has_run == has_run for use in uses) for has_run in (True, False))
+    peaks = [use for use in uses if use.log_peak is not None]
+    heading = f"{'left out':<10} {'caught':>9} {'false alarms':>16} {'of them silent':>15}"
+    yield f"{heading} {f'above {STARTS:.0%}':>18} {'in 80 %':>9}"
+    for name, key in JUDGED_BY.items():
+        laws = left_out_laws(uses, key)
+        chances = [law.share_below(-use.log_use) for law, use in zip(laws, uses, strict=True)]
+        caught, wrong = (below_half(uses, chances, has_run=has_run) for has_run in (False, True))
+        silent = sum(chance < 0.5 and use.is_silent for use, chance in zip(uses, chances, strict=True))
+        sure = [use.has_run for use, chance in zip(uses, chances, strict=True) if chance >= STARTS]
+        covered = [inside(use, law) for use, law in zip(uses, laws, strict=True) if use.log_peak is not None]
+        yield (
+            f"{name:<10} {f'{caught}/{failed}':>9} {f'{wrong}, {wrong / ran:.2%}':>16} {silent:>15} "
+            f"{f'{sum(sure):,} of {len(sure):,} ran':>18} {sum(covered) / len(peaks):>9.1%}"
+        )
+    yield "Silent: the row names neither recomputation nor offload; no law is fitted to whether it fitted."
+
+
+def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
+    """How many measured peaks of reserved memory lie within the allocator's interval."""
+    found = []
+    for one in predicted:
+        if one.run.memory_kind == "reserved" and one.run.peak_memory_gib is not None:
+            ends = reserved_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
+            found.append(ends[0] <= one.run.peak_memory_gib * GIB <= ends[1])
+    yield f"reserved: {sum(found)} of {len(found)} measured peaks lie within the interval of the allocator's simulation"
 
 
 def _law_lines(laws: Sequence[Law]) -> Iterator[str]:
@@ -98,7 +163,8 @@ def _chance_lines(predicted: Sequence[Prediction], uses: Sequence[Use], chances:
     yield f"of {ran:,} that ran {wrong} have one, {wrong / ran:.2%} (at most {MOST_WRONG_SHARE:.0%})"
     for one, use, chance in zip(predicted, uses, chances, strict=True):
         if (chance < 0.5) == use.has_run:
-            yield f"  {one.run.id}: {'ran' if use.has_run else 'out of memory'}, chance {chance:.0%}"
+            silent = ", silent on recomputation" if use.is_silent else ""
+            yield f"  {one.run.id}: {'ran' if use.has_run else 'out of memory'}, chance {chance:.0%}{silent}"
 
 
 if __name__ == "__main__":

@@ -233,6 +233,10 @@ class MemoryModel:
         Bytes of dropout's mask per element that attention and feed-forward add to the residual stream; 0: no dropout.
     logit_bytes
         Bytes alive per logit where the loss is computed: fp32 copies, softmax, gradients.
+    eager_logit_bytes
+        The same where kernels are eager; None: as many.
+    shared_logit_bytes
+        The same where tensor-parallel ranks share the vocabulary; None: as many.
     context_output
         Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
     expert_output
@@ -247,7 +251,12 @@ class MemoryModel:
         Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
         Else the loss and the recomputed layer count both, and gradients of activations do not.
     fragmentation
-        Memory that the allocator holds beyond what is allocated, as a fraction of that.
+        Memory that the allocator needs beyond what is allocated, as a fraction of that.
+    allocator
+        How PyTorch's allocator grows: by ``segments`` of fixed sizes, or ``expandable`` ones
+        (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``).
+    expandable_fragmentation
+        What ``fragmentation`` becomes where a job asks for expandable segments.
     offloaded_fraction
         Fraction of the layers whose activations wait in host memory where activations are offloaded.
     offload_keeps_inputs
@@ -261,6 +270,8 @@ class MemoryModel:
     attention_score_bytes: NotNegative = 0.0
     dropout_mask_bytes: NotNegative = 0.0
     logit_bytes: Positive = 4.0
+    eager_logit_bytes: Positive | None = None
+    shared_logit_bytes: Positive | None = None
     context_output: bool = False
     expert_output: bool = True
     weight_gradient_bytes: NotNegative = 0.0
@@ -268,6 +279,8 @@ class MemoryModel:
     unfused_kernels: bool = False
     follows_the_backward_pass: bool = False
     fragmentation: NotNegative = 0.0
+    allocator: Literal["segments", "expandable"] = "segments"
+    expandable_fragmentation: NotNegative = 0.0
     offloaded_fraction: Fraction = 1.0
     offload_keeps_inputs: bool = True
     working_layers: NotNegative = 1.0
@@ -309,7 +322,8 @@ class Settings:
         ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
         ``BF16_Optimizer``).
     weight_dtype
-        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP).
+        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP);
+        ``bf16`` where they are 16-bit, the optimizer's two moments with them, and nothing else is kept.
     moments_dtype
         Dtype of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
     fp8_param_gather
@@ -353,6 +367,9 @@ class Settings:
         Loss: ``fused`` is Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits
         (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``unfused`` is any
         other, as the framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
+    allocator
+        How PyTorch's allocator grows: by ``segments`` of fixed sizes, or ``expandable`` ones
+        (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``), which leave fewer fragments.
     launches
         Kernel launches: ``blocking``, where the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); or
         ``asynchronous``.
@@ -361,7 +378,7 @@ class Settings:
     """
 
     gradient_dtype: StoredDtype | None = None
-    weight_dtype: Literal["recipe", "fp32"] | None = None
+    weight_dtype: Literal["recipe", "fp32", "bf16"] | None = None
     moments_dtype: Literal["fp32", "bf16"] | None = None
     fp8_param_gather: Flag | None = None
     mtp_layers: CountOrZero | None = None
@@ -378,6 +395,7 @@ class Settings:
     kernels: Literal["fused", "eager"] | None = None
     attention: Literal["flash", "unfused"] | None = None
     loss: Literal["fused", "unfused"] | None = None
+    allocator: Literal["segments", "expandable"] | None = None
     launches: Literal["asynchronous", "blocking"] | None = None
     composition: Literal["step", "parts"] | None = None
 

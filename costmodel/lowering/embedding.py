@@ -170,9 +170,17 @@ def _loss(model: Model, shape: Shape) -> Operator:
         bytes=logits * shape.kernels.loss_forward_bytes,
         backward_bytes=logits * shape.kernels.loss_backward_bytes,
         kernels=4,
-        saved_bytes=logits * shape.memory.logit_bytes,
+        saved_bytes=logits * _bytes_per_logit(shape),
         saved_as="head",
         rows=shape.tokens,
         shards=shape.tp,
     )
     return as_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
+
+
+def _bytes_per_logit(shape: Shape) -> Numbers:
+    """Bytes alive per logit, by whether tensor-parallel ranks share the vocabulary."""
+    memory = shape.memory
+    if memory.shared_logit_bytes is None:
+        return memory.logit_bytes
+    return np.where(np.asarray(shape.tp) > 1, memory.shared_logit_bytes, memory.logit_bytes)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
+from costmodel.memory.allocator import held_share
 from costmodel.memory.footprint import EmbeddingHeadFootprint, LayerFootprint, embedding_head_footprint, layer_footprint
 from costmodel.memory.parts import (
     activation_bytes,
@@ -31,7 +32,7 @@ from costmodel.network.groups import Group, dense_data_group, expert_data_group,
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
-from costmodel.strategy import Sharding
+from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts, lookup, memoize_last, microbatches
 
 StateBytes: TypeAlias = Callable[..., Numbers]
@@ -442,19 +443,24 @@ WITHOUT_RUNTIME = ("allocated", "unspecified")
 """Memory kinds that do not see what driver, communication library and allocator take."""
 
 
-def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str) -> float:
+def seen_bytes(
+    device: EquippedDevice, device_bytes: float, memory_kind: str, strategy: Strategy | None = None
+) -> float:
     """
     Bytes of a peak as a kind of measurement sees it: ``allocated``, ``reserved``, or all of the device.
 
     Derivation: the peak is (1 + fragmentation) times the allocated bytes, plus the runtime's. A counter of the
     allocator's reserved memory misses the runtime, one of allocated tensors also the fragments; what a counter misses
-    is taken off.
+    is taken off. Where a strategy is given, reserved memory is what the allocator holds where it has room.
 
     >>> from costmodel import catalog
     >>> h100 = catalog.equipped_device("h100-80gb-sxm")
     >>> seen_bytes(h100, 6e10, "reserved") - 6e10
     -5000000000.0
     """
+    if memory_kind in WITHOUT_DRIVER and strategy is not None:
+        found = held_share(device.behaviour.memory, strategy)
+        return seen_bytes(device, device_bytes, "allocated") * (1 + found.middle)
     if memory_kind in WITHOUT_RUNTIME:
         return (device_bytes - device.runtime_bytes) / (1 + device.behaviour.memory.fragmentation)
     return device_bytes - device.runtime_bytes if memory_kind in WITHOUT_DRIVER else device_bytes

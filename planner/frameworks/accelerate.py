@@ -230,6 +230,7 @@ SETTINGS: dict[str, FieldOptions] = {
     "optimizer_group": hybrid_sharding,
     "optimizer": only("adam", "The optimizer is the training script's; the plan counts another one."),
     **MODELS_OWN,
+    "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }

@@ -303,6 +303,7 @@ SETTINGS: dict[str, FieldOptions] = {
     ),
     "optimizer": only("adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."),
     **MODELS_OWN,
+    "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }

@@ -13,7 +13,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
-from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
+from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.validation import shown
 from planner.frameworks.planned import Plan
 
@@ -263,6 +263,7 @@ def effective_settings(plan: Plan) -> Settings:
         kernels="fused" if device.behaviour.kernels.fused_kernels else "eager",
         attention="flash" if device.behaviour.kernels.fused_attention else "unfused",
         loss=loss_of(device.behaviour.memory),
+        allocator=device.behaviour.memory.allocator,
         launches="blocking" if device.behaviour.host.launch_blocking else "asynchronous",
         composition="step",
     )
@@ -358,11 +359,21 @@ def _has_own_bytes(plan: Plan) -> bool:
 def variables(plan: Plan) -> dict[str, str]:
     """Variables that every target's processes need."""
     settings = effective_settings(plan)
-    blocking = {"CUDA_LAUNCH_BLOCKING": "1"} if settings.launches == "blocking" else {}
+    found = {"CUDA_LAUNCH_BLOCKING": "1"} if settings.launches == "blocking" else {}
+    if settings.allocator == "expandable":
+        found |= EXPANDABLE
+        if plan.strategy.cuda_graphs != CudaGraphs.NONE:
+            found |= BESIDE_GRAPHS
     threads = settings.host_threads or plan.cluster.device.host_processors.threads
-    if not plan.strategy.optimizer_offload or threads is None:
-        return blocking
-    return {**blocking, "OMP_NUM_THREADS": str(threads)}  # torchrun's own number is 1
+    if plan.strategy.optimizer_offload and threads is not None:
+        found |= {"OMP_NUM_THREADS": str(threads)}  # torchrun's own number is 1
+    return found
+
+
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+BESIDE_GRAPHS = {"NCCL_GRAPH_REGISTER": "0"}
+"""What Megatron-Core asks for beside both (0.16.1, ``megatron/core/transformer/cuda_graphs.py:1415,1683``)."""
 
 
 MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)

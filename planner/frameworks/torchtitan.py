@@ -397,6 +397,7 @@ SETTINGS: dict[str, FieldOptions] = {
         "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."
     ),
     "loss": only("unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."),
+    "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }

@@ -68,7 +68,8 @@ class Peaks:
 def predicted_bytes(small: Case, way: Road) -> float:
     """Predicted peak as the run's measurement would see it."""
     facts = way.facts(small.problem, {})
-    return seen_bytes(facts.cluster.device, estimate(facts, small.strategy).device_bytes, small.run.memory_kind)
+    peak = estimate(facts, small.strategy).device_bytes
+    return seen_bytes(facts.cluster.device, peak, small.run.memory_kind, small.strategy)
 
 
 def peaks_of(smalls: Sequence[Case], way: Road) -> Peaks | None:

@@ -95,10 +95,12 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
     wanted = f"; plans keep {gib(reserve)} GiB of them free (search.memory_headroom_gib)" if reserve else ""
     yield f"A GPU has {gib(capacity)} GiB{wanted}."
     chance = memory.chance_to_fit
+    within = f"{chance.interval_probability:.0%}: {' to '.join(map(gib, chance.peak_memory_interval_bytes))}"
     lacking = memory.peak_memory_bytes + reserve - capacity
     if lacking > 0:
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
-    yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}."
+    peak = f"peak {gib(memory.peak_memory_bytes)} GiB ({within})"
+    yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}; {peak}."
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
     if any(rank.port_bytes for rank in memory.ranks):

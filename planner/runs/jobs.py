@@ -194,11 +194,16 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
 
 def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
     """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
-    says = run.get("strategy.recompute") is not None or run.get("strategy.activation_offload") is not None
-    if says or run.kind == "oom" or strategy.recompute != Recompute.NONE:
+    if not leaves_out_recompute(run, strategy):
         return None
     peak = float(strategy_cost(facts, strategy).device_bytes)
     return peak if peak > IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes else None
+
+
+def leaves_out_recompute(run: Run, strategy: Strategy) -> bool:
+    """Whether a row that ran names neither recomputation nor offload, where its framework's default is none."""
+    says = run.get("strategy.recompute") is not None or run.get("strategy.activation_offload") is not None
+    return not says and run.kind != "oom" and strategy.recompute == Recompute.NONE
 
 
 def strategy_entries(strategy: Strategy) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from planner.jobs.problem import Problem
 from planner.runs.jobs import (
     References,
     Unpredictable,
+    leaves_out_recompute,
     problem_of,
     require_a_step,
     strategy_of,
@@ -84,6 +85,8 @@ class Prediction:
         Whether it fits into the device's memory, by the planner's own rule.
     missing
         What of the row the cost model has no formula for.
+    is_silent
+        Whether its row names neither recomputation nor offload, so that what decides its memory is not known.
     """
 
     case: Case
@@ -92,6 +95,7 @@ class Prediction:
     peak_memory_gib: float
     fits: bool
     missing: tuple[str, ...]
+    is_silent: bool = False
 
     @property
     def run(self) -> Run:
@@ -232,9 +236,10 @@ def predict(one: Case, known: References) -> Prediction:
         case=one,
         step_seconds=estimated.step_seconds,
         device_bytes=device_bytes,
-        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind) / GIB,
+        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind, one.strategy) / GIB,
         fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
         missing=tuple(_missing(one)),
+        is_silent=one.is_inferred or leaves_out_recompute(run, one.strategy),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +13,9 @@ from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
+from costmodel.memory.allocator import held_share
+from costmodel.memory.rank import seen_bytes
+from costmodel.strategy import Strategy
 from planner.uncertainty.stored import stored
 
 TABLE = "peaks.yaml"
@@ -25,6 +28,9 @@ STARTS = 0.95
 
 LEAST_HEADROOM_BYTES = 2 * 2**30
 """The default headroom is not less: what other processes and the next release take does not shrink with the device."""
+
+COVERAGE = 0.8
+"""Share of the measured peaks that lie within a peak's interval."""
 
 OWN_ROWS = 20
 """The rows of all other stacks together count for as much as this many of a stack's own."""
@@ -152,6 +158,52 @@ def chance_to_fit(cluster: Cluster, *, device_bytes: float) -> Chance:
     return Chance(share=share, basis=_basis(law))
 
 
+def peak_interval(cluster: Cluster, *, device_bytes: float) -> tuple[float, float]:
+    """
+    Bytes between which a measured peak lies as often as ``COVERAGE`` says, whatever software counts.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices and software.
+    device_bytes
+        The predicted peak.
+    """
+    low, high = interval_of(law_of(cluster))
+    return device_bytes * math.exp(low), device_bytes * math.exp(high)
+
+
+def interval_of(law: Law) -> tuple[float, float]:
+    r"""
+    Logarithms of measured over predicted peaks between which ``COVERAGE`` of them lie.
+
+    Where no peak of a stack was measured, the ratio scatters from stack to stack as it does within one. Errors add in
+    squares: :math:`\sqrt 2` times as far from the mean.
+    """
+    tail, wider = (1 - COVERAGE) / 2, 1.0 if law.peaks else math.sqrt(2)
+    low, high = (law.mean + wider * (law.log_ratio_of(share) - law.mean) for share in (tail, 1 - tail))
+    return low, high
+
+
+def reserved_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> tuple[float, float]:
+    """
+    Bytes between which a measured peak of reserved memory lies: the interval of tensors and what is held beyond them.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices and software.
+    strategy
+        On which it depends what the allocator holds where it has room.
+    device_bytes
+        The predicted peak.
+    """
+    device = cluster.device
+    found = held_share(device.behaviour.memory, strategy)
+    low, high = peak_interval(cluster, device_bytes=seen_bytes(device, device_bytes, "allocated"))
+    return low * (1 + found.low), high * (1 + found.high)
+
+
 def _basis(law: Law) -> str:
     own = f"{law.peaks:,} measured peaks, {law.fits:,} runs that fitted and {law.failures:,} that did not"
     everything = "of all stacks" if law.stack == ANY else f"of {law.stack}"
@@ -186,6 +238,10 @@ class Use:
         Logarithm of the predicted peak over the memory of the device.
     has_run
         Whether it ran; else it ran out of memory.
+    source
+        Who published it.
+    is_silent
+        Whether what decides its memory is not known: that it fitted tells nothing.
     """
 
     stack: str
@@ -193,6 +249,8 @@ class Use:
     log_peak: float | None
     log_use: float
     has_run: bool
+    source: Hashable = None
+    is_silent: bool = False
 
 
 def fitted_laws(uses: Sequence[Use]) -> list[Law]:
@@ -211,19 +269,32 @@ def fitted_laws(uses: Sequence[Use]) -> list[Law]:
     return [_law(stack, uses, scores) for stack in stacks]
 
 
-def left_out_chances(uses: Sequence[Use]) -> list[float]:
-    """The chance to fit of every run by laws of the runs of other groups, in their order."""
+def left_out_laws(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[Law]:
+    """
+    For every run the law of its stack by the runs of other groups, in their order.
+
+    Parameters
+    ----------
+    uses
+        What runs tell.
+    key
+        What runs of one group have in common: their group, or their source.
+    """
     scores = np.array([_log_likelihoods(use) for use in uses])
     members: dict[tuple[Hashable, str], list[int]] = defaultdict(list)
     for number, use in enumerate(uses):
-        members[use.group, use.stack].append(number)
-    chances = [0.0] * len(uses)
+        members[key(use), use.stack].append(number)
+    found: dict[int, Law] = {}
     for (group, stack), numbers in members.items():
-        kept = [number for number, use in enumerate(uses) if use.group != group]
-        law = _law(stack, [uses[number] for number in kept], scores[kept])
-        for number in numbers:
-            chances[number] = law.share_below(-uses[number].log_use)
-    return chances
+        kept = [number for number, use in enumerate(uses) if key(use) != group]
+        found |= dict.fromkeys(numbers, _law(stack, [uses[number] for number in kept], scores[kept]))
+    return [found[number] for number in range(len(uses))]
+
+
+def left_out_chances(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[float]:
+    """The chance to fit of every run by laws of the runs of other groups (:func:`left_out_laws`), in their order."""
+    pairs = zip(left_out_laws(uses, key), uses, strict=True)
+    return [law.share_below(-use.log_use) for law, use in pairs]
 
 
 def share_below(log_ratio: float, mean: float, deviation: float) -> float:
@@ -241,13 +312,14 @@ def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
     own = np.array([stack in (use.stack, ANY) for use in uses])
     tells = np.array([use.log_peak is not None or not use.has_run for use in uses])
     others = max(int((tells & ~own).sum()), 1)
-    weights = np.where(own, 1.0, min(1.0, OWN_ROWS / others))
+    is_known = np.array([not use.is_silent or use.log_peak is not None for use in uses])
+    weights = is_known * np.where(own, 1.0, min(1.0, OWN_ROWS / others))
     best = int(np.argmax(weights @ scores))
     mean, deviation = divmod(best, len(DEVIATIONS))
     kinds = Counter(
         "failures" if not use.has_run else "fits" if use.log_peak is None else "peaks"
         for use, is_own in zip(uses, own, strict=True)
-        if is_own
+        if is_own and (not use.is_silent or use.log_peak is not None)
     )
     return Law(
         stack=stack,

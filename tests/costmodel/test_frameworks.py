@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from costmodel import catalog
+from costmodel.catalog.allocators import allocator
 from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
@@ -193,7 +194,8 @@ def loss_bytes(device) -> tuple[float, float, float]:
         ("megatron-lm-2022", None, (38, 14, 10)),
         ("megatron-lm-2022", "unfused", (38, 14, 10)),
         ("megatron-lm-2022", "fused", (6, 4, 2)),
-        ("torchtitan-0.1", "unfused", (18, 26, 12)),
+        ("torchtitan-0.1", "unfused", (18, 26, 4)),
+        ("torchtitan-2024", "unfused", (18, 26, 12)),
     ],
 )
 def test_the_loss_is_the_recipes_or_another_one(recipe, loss, expected):
@@ -524,3 +526,24 @@ def test_layers_are_dealt_as_frameworks_deal_them(stages, layers, expected):
     behind.
     """
     assert dealt_stages(a_framework(stages=stages), layers, 8) == expected
+
+
+def test_weights_in_bf16_have_no_masters():
+    """2 bytes of weight, two moments of 2: torch.optim's Adam on 16-bit weights."""
+    found = bytes_of("bf16", weight_dtype="bf16")
+
+    assert (found["weight"], found["copy"], found["optimizer"]) == (2, 0, 4)
+
+
+def test_expandable_segments_leave_fewer_fragments():
+    """The catalog's share of the simulation in place of the release's own; eager kernels do not compile the loss."""
+    recipe = catalog.framework("megatron-bridge-26.04")
+    usual, told, same = (
+        equipped_with(recipe, Settings(allocator=one)).behaviour.memory for one in (None, "expandable", "segments")
+    )
+    eager = equipped_with(catalog.framework("torchtitan-0.1"), Settings(kernels="eager")).behaviour.memory
+
+    assert told.fragmentation == allocator("expandable").at_the_limit
+    assert (told.allocator, same) == ("expandable", usual)
+    assert told.fragmentation < usual.fragmentation
+    assert eager.logit_bytes == 12

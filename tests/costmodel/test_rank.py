@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.catalog.allocators import allocator
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.model import Model
 from costmodel.memory.footprint import layer_footprint
@@ -21,6 +22,7 @@ from costmodel.memory.rank import (
     rank_host_bytes,
     rank_parameters,
     rank_port_bytes,
+    seen_bytes,
 )
 from costmodel.pipelines.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
@@ -430,3 +432,30 @@ def test_more_sharding_keeps_less(model):
 def test_offloading_keeps_less(model, feature):
     """On the device, the layers in transit apart."""
     assert (totals(model, **{feature: 1}) <= totals(model, **{feature: 0})).all()
+
+
+def test_reserved_memory_follows_what_comes_and_goes():
+    """Whole weights: the software's own fragments; gathered ones: the catalog's shares, more with recomputed layers."""
+    device = with_retention(the_facts(DENSE), fragmentation=0.05).cluster.device
+    known = allocator("segments")
+    allocated = 50e9
+    peak = device.runtime_bytes + 1.05 * allocated
+
+    found = [
+        seen_bytes(device, peak, "reserved", a_strategy(dp=8, **changes)) / allocated - 1
+        for changes in ({}, {"sharding": Sharding.WEIGHTS}, {"sharding": Sharding.WEIGHTS, "recompute": Recompute.FULL})
+    ]
+
+    assert found == pytest.approx([0.05, known.gathered.middle, known.gathered_recomputed.middle])
+    assert seen_bytes(device, peak, "allocated") == pytest.approx(allocated)
+
+
+def test_shared_logits_may_take_more():
+    """16 bytes per logit of a rank's 32,000 where two share the vocabulary, 12 where one has all of it."""
+    given = with_retention(the_facts(DENSE), logit_bytes=12.0, shared_logit_bytes=16.0)
+
+    alone, shared = (bytes_of(given, tp=tp).logits.max() for tp in (1, 2))
+    plain = [bytes_of(with_retention(the_facts(DENSE), logit_bytes=12.0), tp=tp).logits.max() for tp in (1, 2)]
+
+    assert alone == plain[0]
+    assert shared - plain[1] == pytest.approx(4 * 4096 * 32000)

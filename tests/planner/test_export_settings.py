@@ -65,6 +65,7 @@ OTHERS = {
     "kernels": ("eager", SHARDED, {}),
     "attention": ("unfused", SHARDED, {}),
     "loss": ("fused", SHARDED, {}),
+    "allocator": ("expandable", SHARDED, {}),
     "launches": ("blocking", SHARDED, {}),
     "composition": ("parts", SHARDED, {}),
 }
@@ -671,3 +672,25 @@ def test_a_recipe_comes_back_as_it_was_told():
     assert back.facts.workload.precision == plan.facts.workload.precision
     assert back.headroom_bytes == plan.headroom_bytes
     assert back.step_seconds == plan.step_seconds
+
+
+def test_expandable_segments_are_a_variable():
+    """For every target; beside CUDA graphs NCCL must not register them (megatron/core/transformer/cuda_graphs.py)."""
+    for target, usual in USUAL.items():
+        made = export(a_plan({**usual, "allocator": "expandable"}), target)
+        assert made.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+        assert "NCCL_GRAPH_REGISTER" not in made.environment
+        assert "PYTORCH_CUDA_ALLOC_CONF" not in export(a_plan(usual), target).environment
+    graphed = export(a_plan({"allocator": "expandable"}, {**SHARED, "cuda_graphs": "full_iteration"}), "megatron-lm")
+    assert graphed.environment["NCCL_GRAPH_REGISTER"] == "0"
+
+
+def test_a_launch_s_allocator_comes_back():
+    """Whatever else the variable says."""
+    exported, plain = (
+        from_megatron_lm(f"{line}ARGS=({COMMON} --bf16)", HERE).document["settings"]
+        for line in ("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True\n", "")
+    )
+
+    assert exported["allocator"] == "expandable"
+    assert "allocator" not in plain

@@ -167,9 +167,14 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
     if settings.communication_sms is not None:
         communication["communication_sms"] = settings.communication_sms
+    if settings.kernels == "eager" and behaviour.memory.eager_logit_bytes is not None:
+        memory["logit_bytes"] = behaviour.memory.eager_logit_bytes
     if settings.loss not in (None, loss_of(behaviour.memory)):
         memory["logit_bytes"] = LOGIT_BYTES[settings.loss]
         kernels.update(LOSS_BYTES[settings.loss])
+    if settings.allocator not in (None, behaviour.memory.allocator):
+        memory["allocator"] = settings.allocator
+        memory["fragmentation"] = behaviour.memory.expandable_fragmentation
     if settings.offloaded_layers is not None and model is not None:
         memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
     own = {name: getattr(settings, name) for name in OF_OFFLOAD}
@@ -201,9 +206,9 @@ def stored_precision(precision: Precision, settings: Settings) -> Precision:
     has_copy = precision.compute in NARROW_WEIGHTS and precision.copy_bytes > precision.transposed_bytes
     if settings.fp8_param_gather and has_copy:
         precision = _narrow_weights(precision)
-    if settings.weight_dtype == "fp32":
-        moments = NUM_MOMENTS * DTYPE_BYTES["fp32"]
-        precision = replace(precision, weight_bytes=DTYPE_BYTES["fp32"], copy_bytes=0.0, optimizer_bytes=moments)
+    if settings.weight_dtype in ("fp32", "bf16"):
+        nbytes = DTYPE_BYTES[settings.weight_dtype]
+        precision = replace(precision, weight_bytes=nbytes, copy_bytes=0.0, optimizer_bytes=NUM_MOMENTS * nbytes)
     if settings.gradient_dtype is not None:
         precision = replace(precision, gradient_bytes=DTYPE_BYTES[settings.gradient_dtype])
     if settings.moments_dtype is not None:

@@ -65,6 +65,7 @@ def read_settings(
         **_offloaded_layers(arguments, num_layers),
         **_optimizer_offload(arguments, variables),
         **_attention(arguments),
+        **_allocator(variables),
         **({"launches": "blocking"} if variables.get("CUDA_LAUNCH_BLOCKING") == "1" else {}),
     }
     return settings, tuple(notes)
@@ -166,6 +167,14 @@ def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str]) -> di
         "offload_overlap": "--overlap-cpu-optimizer-d2h-h2d" in arguments,
         **({"host_threads": int(threads)} if threads.isdecimal() and int(threads) else {}),
     }
+
+
+def _allocator(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The allocator's setting, where a script tells it."""
+    value = variables.get("PYTORCH_CUDA_ALLOC_CONF", variables.get("PYTORCH_ALLOC_CONF"))
+    if value is None:
+        return {}
+    return {"allocator": "expandable" if "expandable_segments:true" in value.lower() else "segments"}
 
 
 def _attention(arguments: Arguments) -> dict[str, str]:

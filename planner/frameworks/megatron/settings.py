@@ -272,6 +272,7 @@ SETTINGS: Mapping[str, FieldOptions] = {
     "loss": Choice(
         {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}
     ),
+    "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }

@@ -8,7 +8,8 @@ from costmodel.memory.rank import seen_bytes
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.intervals import COVERAGE
-from planner.uncertainty.peaks import chance_to_fit
+from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
+from planner.uncertainty.peaks import chance_to_fit, peak_interval, reserved_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +41,13 @@ class RankRecord(Record):
 
 
 class ChanceRecord(Record):
-    """A chance, and what is known of it."""
+    """A chance to fit, and how far measured peaks are from predicted ones."""
 
     share: Figure = entry("From 0 to 1.")
     basis: str = entry("The measured runs that it follows from.")
+    peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak lies.")
+    reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds where it has room.")
+    interval_probability: Figure = entry("Share of the measured peaks that lie within such bounds.")
 
 
 class MemoryRecord(Record):
@@ -66,9 +70,14 @@ class MemoryRecord(Record):
         return MemoryRecord.read(
             estimate,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
-            reserved_bytes=seen_bytes(device, peak_bytes, "reserved"),
+            reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
             headroom_bytes=room_bytes - peak_bytes,
-            chance_to_fit=ChanceRecord.read(chance),
+            chance_to_fit=ChanceRecord.read(
+                chance,
+                peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
+                reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
+                interval_probability=PEAK_COVERAGE,
+            ),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
             ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
         )

@@ -1,0 +1,1 @@
+"""PyTorch's caching allocator played over steps: what it holds beyond tensors."""

@@ -1,0 +1,142 @@
+"""
+``python -m benchmarks.allocator``: what PyTorch's allocator holds beyond tensors, played over steps; no GPU.
+
+Prints the shares by allocator and kind of job, then what communicators, dispatchers and graphs take beside. Exits with
+0 when the catalog's shares (``costmodel/catalog/allocators.yaml``) are those of the simulation, to 0.01, and lie around
+those that nine published layouts measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.allocator.allocator import Allocator
+from benchmarks.allocator.buffers import lines
+from benchmarks.allocator.steps import Job, Rank, jobs
+from costmodel.catalog.allocators import ALLOCATORS, HeldShare, allocator
+from costmodel.catalog.allocators import Allocator as Known
+
+TOLERANCE = 0.01
+"""By which a share of the catalog may differ from the simulation's."""
+
+TAIL = 0.1
+"""Below the low share, and above the high one, lie so many of the simulated jobs."""
+
+LEAST_INSIDE = 7
+"""Of nine measured layouts, how many lie within the low and the high share: 80 %, rounded down."""
+
+ROUNDS = 5
+"""Halvings of the interval in which the least memory lies that a job runs in."""
+
+RUNS = Path(__file__).parents[1] / "measured_runs" / "runs.csv"
+
+
+def kind_of(job: Job) -> str:
+    """What the catalog tells apart: whole weights; gathered ones, with and without full recomputation."""
+    if job.sharded == "none":
+        return "whole"
+    return "gathered_recomputed" if job.recompute == "full" else "gathered"
+
+
+def shares_of(job: Job, name: str) -> tuple[float, float]:
+    """Bytes held over bytes in tensors, minus 1: reserved where there is room; and at least, where there is none."""
+    played = _played(job, name)
+    low, high = float(played.most_allocated), float(played.most_reserved)
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _runs_in(job, name, middle) else (middle, high)
+    return played.most_reserved / played.most_allocated - 1, high / played.most_allocated - 1
+
+
+def simulated(name: str) -> Known:
+    """The catalog's entry as the simulation has it."""
+    reserved: dict[str, list[float]] = defaultdict(list)
+    least: dict[str, list[float]] = defaultdict(list)
+    for job in jobs():
+        share, needed = shares_of(job, name)
+        reserved[kind_of(job)].append(share)
+        least[kind_of(job)].append(needed)
+    shares = {
+        kind: HeldShare(low=quantile(found, TAIL), middle=quantile(found, 0.5), high=quantile(found, 1 - TAIL))
+        for kind, found in reserved.items()
+    }
+    return Known(
+        at_the_limit=quantile(least["whole"], 0.5),
+        whole=shares["whole"],
+        gathered=shares["gathered"],
+        gathered_recomputed=shares["gathered_recomputed"],
+    )
+
+
+def measured_shares() -> Mapping[str, float]:
+    """Reserved over allocated memory, minus 1, of every layout whose notes say both."""
+    found: dict[str, float] = {}
+    with RUNS.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            noted = re.search(r"real_reserved_gib=([\d.]+).*memory measured on (same case|\S+)", row["notes"])
+            if noted:
+                layout = row["id"] if noted[2] == "same case" else noted[2]
+                found[layout] = float(noted[1]) / float(row["peak_memory_gib"]) - 1
+    return found
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Between the two nearest of the sorted values."""
+    ordered, place = sorted(values), share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _played(job: Job, name: str, capacity: float = float("inf")) -> Allocator:
+    played = Allocator(expandable=name == "expandable", capacity=capacity)
+    Rank(job, played).run()
+    return played
+
+
+def _runs_in(job: Job, name: str, capacity: float) -> bool:
+    try:
+        _played(job, name, capacity)
+    except MemoryError:
+        return False
+    return True
+
+
+def _numbers(one: Known) -> dict[str, float]:
+    shares = {kind: getattr(one, kind) for kind in ("whole", "gathered", "gathered_recomputed")}
+    told = {
+        f"{kind}.{name}": getattr(held, name) for kind, held in shares.items() for name in ("low", "middle", "high")
+    }
+    return {"at_the_limit": one.at_the_limit, **told}
+
+
+def _wrong() -> Iterator[str]:
+    for name in ALLOCATORS:
+        known, found = _numbers(allocator(name)), _numbers(simulated(name))
+        for key, value in found.items():
+            print(f"{name:<12} {key:<28} {value:>8.1%} catalog {known[key]:>7.1%}")
+            if abs(value - known[key]) > TOLERANCE:
+                yield f"{name}.{key}: the catalog says {known[key]:.3f}, the simulation {value:.3f}"
+    measured, whole = measured_shares(), allocator("segments").whole
+    inside = sum(whole.low <= share <= whole.high for share in measured.values())
+    print(f"measured on {len(measured)} layouts: {', '.join(f'{share:.1%}' for share in sorted(measured.values()))}")
+    print(f"of which {inside} lie within {whole.low:.1%} and {whole.high:.1%} (at least {LEAST_INSIDE})")
+    if inside < LEAST_INSIDE:
+        yield f"only {inside} measured layouts lie within the simulated shares"
+
+
+def main() -> int:
+    """Print the shares; 0, or 1 with what is wrong."""
+    wrong = list(_wrong())
+    for line in (*wrong, "", *lines()):
+        print(line)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

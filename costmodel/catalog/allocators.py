@@ -1,0 +1,60 @@
+"""What PyTorch's allocator holds beyond tensors, by the setting of ``PYTORCH_CUDA_ALLOC_CONF``."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pydantic.dataclasses import dataclass
+
+from costmodel.catalog.files import read
+from costmodel.facts.fields import STRICT, NotNegative
+from costmodel.validation import build
+
+ALLOCATORS = ("segments", "expandable")
+"""Segments of fixed sizes; ``expandable_segments:True``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class HeldShare:
+    """
+    Reserved bytes over those of tensors at their peaks, minus 1, where the device has room.
+
+    Parameters
+    ----------
+    low, middle, high
+        Below which lie a tenth, half and nine tenths of the simulated jobs.
+    """
+
+    low: NotNegative
+    middle: NotNegative
+    high: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Allocator:
+    """
+    One setting of the allocator.
+
+    Parameters
+    ----------
+    at_the_limit
+        What it needs at least beyond tensors, as a share of them: before it fails it gives back segments that are free.
+    whole
+        Where weights are not sharded.
+    gathered, gathered_recomputed
+        Where sharded weights are gathered layer by layer; with full recomputation besides.
+    source
+        Where the shares come from.
+    """
+
+    at_the_limit: NotNegative
+    whole: HeldShare
+    gathered: HeldShare
+    gathered_recomputed: HeldShare
+    source: str = ""
+
+
+@cache
+def allocator(name: str) -> Allocator:
+    """The entry of a setting, one of ``ALLOCATORS``."""
+    return build(Allocator, read("allocators.yaml")[name], f"catalog.allocators.{name}")

@@ -1,5 +1,5 @@
 """
-``python -m benchmarks.learning_curve``: what 2, 4, 8 and 16 own runs are worth on a stack that no fit has seen.
+``python -m benchmarks.learning_curve``: what 2, 4, 8 and 16 own runs are worth on a stack left out of the fit.
 
 Exit codes: 0 eight runs that the advice measures first halve the error in the median over stacks; 1 they do not.
 """
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import planner.calibration.learning as learning
-from benchmarks.learning_curve.curve import document, lines, points, worths
+from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, worths
 from benchmarks.learning_curve.spread import spread_lines
 from benchmarks.learning_curve.stacks import measured, stacks
-from benchmarks.learning_curve.variants import variant_lines
+from benchmarks.learning_curve.variants import choice_lines, variant_lines
 
 GOAL = 0.5
 JUDGED = 8
@@ -30,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = measured(options.derivatives, options.processes)
     found = list(stacks(known))
     if options.spread or options.variants:
-        for line in spread_lines(found) if options.spread else variant_lines(found):
+        for line in spread_lines(found) if options.spread else (*variant_lines(found), "", *choice_lines(found)):
             print(line)
         return 0
-    curve = points(found, num_draws=options.draws, num_processes=options.processes)
+    curve = list(points(found, num_draws=options.draws))
     for line in lines(curve):
         print(line)
+    if options.exact:
+        for line in exact_lines(exact_points(found, JUDGED, options.processes), curve):
+            print(line)
     if options.write:
         TABLE.write_text(document(curve), encoding="utf-8")
     print(f"{len(found)} stacks, {time.monotonic() - begin:.0f} s")
@@ -48,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draws", type=int, default=20, help="random choices of own runs (default: 20)")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
     parser.add_argument("--derivatives", type=Path, help="file that keeps predictions and derivatives between calls")
+    parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
     parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
     parser.add_argument("--variants", action="store_true", help="other ways to calibrate, on two halves of the stacks")
     parser.add_argument("--write", action="store_true", help="write planner/calibration/learning_curve.yaml")

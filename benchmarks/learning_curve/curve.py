@@ -22,7 +22,7 @@ RUNS = (2, 4, 8, 16)
 FEWEST_OTHERS = 4
 """Runs of a stack that must be left to be predicted."""
 
-MOST_OTHERS = 60
+MOST_OTHERS = 40
 """Of these, evenly over the table, what is predicted anew."""
 
 Way = Literal["first", "any"]
@@ -53,9 +53,9 @@ class Point:
     after: float
 
 
-def points(stacks: Sequence[Stack], *, num_draws: int, num_processes: int) -> list[Point]:
+def points(stacks: Sequence[Stack], *, num_draws: int) -> Iterator[Point]:
     """
-    The learning curve of every stack.
+    The learning curve of every stack, calibrated by the fit of ``planner calibrate``, linear in the logarithms.
 
     Parameters
     ----------
@@ -63,16 +63,13 @@ def points(stacks: Sequence[Stack], *, num_draws: int, num_processes: int) -> li
         Stacks.
     num_draws
         Random choices of own runs.
-    num_processes
-        Processes that share the work.
     """
-    pieces = [(stack, runs) for stack in stacks for runs in RUNS]
-
-    def work(index: int) -> list[Point]:
-        stack, runs = pieces[index]
-        return [*_first(stack, runs), *_any(stack, runs, num_draws)]
-
-    return [one for found in over_processes(work, len(pieces), num_processes) for one in found]
+    for stack in stacks:
+        order = advised(stack)
+        draws = [np.random.default_rng(seed).permutation(len(order)).tolist() for seed in range(num_draws)]
+        for runs in RUNS:
+            yield from _point(stack, "first", runs, [order[:runs]])
+            yield from _point(stack, "any", runs, [one[:runs] for one in draws])
 
 
 def advised(stack: Stack) -> list[int]:
@@ -80,37 +77,43 @@ def advised(stack: Stack) -> list[int]:
     return greedy(joint_covariance(stack.rows, stack.slopes, priors_of(stack.constants).sigma))[0]
 
 
-def _first(stack: Stack, runs: int) -> Iterator[Point]:
-    """By the very functions of ``planner calibrate`` and ``planner estimate``."""
+def _point(stack: Stack, chosen: Way, runs: int, choices: Sequence[list[int]]) -> Iterator[Point]:
+    errors = []
+    for own in choices:
+        others = stack.others(own)
+        if len(own) == runs and len(others) >= FEWEST_OTHERS:
+            after = linear_change(stack, own) - stack.surprise
+            errors.append([mean_error(logs[others]) for logs in (-stack.surprise, after)])
+    if errors:
+        before, after = np.mean(errors, axis=0).tolist()
+        yield Point(
+            stack=stack.name, models=models_of(stack.rows), chosen=chosen, runs=runs, before=before, after=after
+        )
+
+
+def exact_points(stacks: Sequence[Stack], runs: int, num_processes: int) -> list[Point]:
+    """The points of runs measured first by the very functions of ``planner calibrate`` and ``planner estimate``."""
+
+    def work(index: int) -> list[Point]:
+        return list(_exact(stacks[index], runs))
+
+    return [one for found in over_processes(work, len(stacks), num_processes) for one in found]
+
+
+def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     own = advised(stack)[:runs]
     others = stack.others(own)
     if len(own) < runs or len(others) < FEWEST_OTHERS:
         return
-    others = [others[index] for index in sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})]
-    timed = [stack.rows[index] for index in own]
-    predictor, _, found = stack_fit(timed, stack.known, stack.base)
+    predictor, _, found = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
     fitted = with_values(stack.known, predictor.constants, np.exp(found.logs))
-    rest = [stack.rows[index] for index in others]
+    evenly = sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})
+    rest = [stack.rows[others[index]] for index in evenly]
     times = measured_logarithms(rest)
-    before, after = (np.log([seconds_of(one, known) for one in rest]) - times for known in (stack.known, fitted))
-    yield _point(stack, "first", runs, before, after)
-
-
-def _any(stack: Stack, runs: int, num_draws: int) -> Iterator[Point]:
-    """The same fit, linear in the constants' logarithms, for random choices."""
-    errors = []
-    for seed in range(num_draws):
-        own = np.random.default_rng(seed).permutation(len(stack.rows))[:runs].tolist()
-        others = stack.others(own)
-        if len(own) < runs or len(others) < FEWEST_OTHERS:
-            continue
-        change = linear_change(stack, own)
-        errors.append([_mean_error(-stack.surprise[others]), _mean_error((change - stack.surprise)[others])])
-    if errors:
-        before, after = np.mean(errors, axis=0).tolist()
-        yield Point(
-            stack=stack.name, models=models_of(stack.rows), chosen="any", runs=runs, before=before, after=after
-        )
+    before, after = (
+        mean_error(np.log([seconds_of(one, known) for one in rest]) - times) for known in (stack.known, fitted)
+    )
+    yield Point(stack=stack.name, models=models_of(stack.rows), chosen="first", runs=runs, before=before, after=after)
 
 
 def linear_change(stack: Stack, own: Sequence[int], *, noise: float = NOISE, widths: float = 1.0) -> Array:
@@ -145,18 +148,7 @@ def linear_change(stack: Stack, own: Sequence[int], *, noise: float = NOISE, wid
     return np.asarray(stack.slopes @ (found.logs - priors.mean))
 
 
-def _point(stack: Stack, chosen: Way, runs: int, before: Array, after: Array) -> Point:
-    return Point(
-        stack=stack.name,
-        models=models_of(stack.rows),
-        chosen=chosen,
-        runs=runs,
-        before=_mean_error(before),
-        after=_mean_error(after),
-    )
-
-
-def _mean_error(logs: Array) -> float:
+def mean_error(logs: Array) -> float:
     """Mean absolute error of predictions whose logarithms are off by this much."""
     return float(np.abs(np.expm1(logs)).mean())
 
@@ -170,9 +162,7 @@ def worths(found: Sequence[Point]) -> Iterator[Worth]:
         for chosen in ("first", "any"):
             for runs in RUNS:
                 same = [
-                    one
-                    for one in found
-                    if (one.chosen, one.runs) == (chosen, runs) and models in ("all", one.models)
+                    one for one in found if (one.chosen, one.runs) == (chosen, runs) and models in ("all", one.models)
                 ]
                 if same:
                     yield _worth(same, models)
@@ -214,12 +204,23 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
             if of_stack:
                 models = next(iter(of_stack.values())).models
                 yield f"{name[:60]:<62}{models:>8}" + "".join(_cell(of_stack.get(runs)) for runs in RUNS)
-    yield f"\n{'over stacks':<16}{'runs':>5}{'stacks':>8}{'before':>8}{'after':>8}{'ratio: median':>15}{'quartiles':>16}"
+    yield f"\n{'over stacks':<16}{'runs':>5}{'stacks':>8}{'before':>8}{'after':>8}{'ratio':>8}{'quartiles':>16}"
     for one in worths(found):
         yield (
             f"{one.models + ', ' + one.chosen:<16}{one.runs:>5}{one.stacks:>8}{one.before:>8.1%}{one.after:>8.1%}"
-            f"{one.ratio:>15.2f}{f'{one.quarter:.2f} to {one.three_quarters:.2f}':>16}"
+            f"{one.ratio:>8.2f}{f'{one.quarter:.2f} to {one.three_quarters:.2f}':>16}"
         )
+
+
+def exact_lines(exact: Sequence[Point], found: Sequence[Point]) -> Iterator[str]:
+    """Exact points beside linear ones."""
+    linear = {(one.stack, one.chosen, one.runs): one for one in found}
+    yield f"\n{'exact, runs measured first':<62}{'runs':>5}{'before > after':>17}{'ratio':>7}{'linear':>8}"
+    for one in exact:
+        other = linear[one.stack, one.chosen, one.runs]
+        ratios = f"{one.after / one.before:>7.2f}{other.after / other.before:>8.2f}"
+        yield f"{one.stack[:60]:<62}{one.runs:>5}{f'{one.before:.1%} > {one.after:.1%}':>17}{ratios}"
+    yield f"{'median':<84}{np.median([one.after / one.before for one in exact]):>7.2f}"
 
 
 def _cell(one: Point | None) -> str:

@@ -167,9 +167,7 @@ def stacks(known: Measured) -> Iterator[Stack]:
     yield from _of_devices(known, f"{NEWEST[0]} and later", is_newest, devices)
 
 
-def _of_devices(
-    known: Measured, name: str, is_out: NDArray[np.bool_], devices: NDArray[np.str_]
-) -> Iterator[Stack]:
+def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: NDArray[np.str_]) -> Iterator[Stack]:
     large = [
         device
         for device in sorted(set(devices[is_out].tolist()))

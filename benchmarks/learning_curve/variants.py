@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.learning_curve.curve import FEWEST_OTHERS, advised, linear_change
 from benchmarks.learning_curve.stacks import Stack
+from planner.calibration.advice import narrowed_by
 from planner.calibration.discrepancy import PUBLISHED, Discrepancy
-from planner.calibration.fit import REACH, Array
+from planner.calibration.fit import NOISE, REACH, Array, priors_of
 
 DRAWS = 20
 RUNS = (4, 8, 16)
@@ -81,6 +82,31 @@ def variant_lines(stacks: Sequence[Stack]) -> Iterator[str]:
 _WAYS = ("first", "any")
 
 
+def choice_lines(stacks: Sequence[Stack]) -> Iterator[str]:
+    """The same for ways to choose own runs, calibrated as ``planner calibrate`` does."""
+    yield f"{'median / mean of after over before':<36}" + "".join(f"{f'{runs} runs':>15}" for runs in RUNS)
+    for chosen, said in (("first", "predict the others best"), ("narrow", "narrow constants most"), ("any", "any")):
+        yield f"{said:<36}" + "".join(f"{_cell(stacks, linear_change, runs, chosen):>15}" for runs in RUNS)
+
+
+def narrowing(stack: Stack, runs: int) -> list[int]:
+    """
+    Rows that lower the sum of the constants' variances most, one after the other.
+
+    References
+    ----------
+    A-optimal design: Chaloner and Verdinelli, "Bayesian Experimental Design: A Review", 1995.
+    """
+    known, order = np.diag(priors_of(stack.constants).sigma ** 2), list[int]()
+    left = list(range(len(stack.rows)))
+    for _ in range(min(runs, len(left))):
+        reach = stack.slopes[left] @ known
+        gains = (reach**2).sum(axis=1) / (NOISE**2 + (reach * stack.slopes[left]).sum(axis=1))
+        order.append(left.pop(int(gains.argmax())))
+        known = narrowed_by(stack.slopes[order[-1]], known, NOISE)
+    return order
+
+
 def _cell(stacks: Sequence[Stack], change: Change, runs: int, chosen: str) -> str:
     ratios = [ratio for stack in stacks if (ratio := _ratio(stack, change, runs, chosen)) is not None]
     return f"{np.median(ratios):.2f} / {np.mean(ratios):.2f}" if ratios else "-"
@@ -88,12 +114,18 @@ def _cell(stacks: Sequence[Stack], change: Change, runs: int, chosen: str) -> st
 
 def _ratio(stack: Stack, change: Change, runs: int, chosen: str) -> float | None:
     count = len(stack.rows)
-    draws = (np.random.default_rng(seed).permutation(count)[:runs].tolist() for seed in range(DRAWS))
+    ways: dict[str, Callable[[], Iterable[list[int]]]] = {
+        "first": lambda: [advised(stack)[:runs]],
+        "narrow": lambda: [narrowing(stack, runs)],
+        "any": lambda: (np.random.default_rng(seed).permutation(count)[:runs].tolist() for seed in range(DRAWS)),
+    }
     errors = []
-    for own in draws if chosen == "any" else (advised(stack)[:runs],):
+    for own in ways[chosen]():
         others = stack.others(own)
         if len(own) == runs and len(others) >= FEWEST_OTHERS:
             after = change(stack, own) - stack.surprise
             errors.append([np.abs(np.expm1(logs[others])).mean() for logs in (-stack.surprise, after)])
-    before, after = np.mean(errors, axis=0) if errors else (0.0, 0.0)
-    return float(after / before) if errors else None
+    if not errors:
+        return None
+    mean_before, mean_after = np.mean(errors, axis=0).tolist()
+    return float(mean_after / mean_before)

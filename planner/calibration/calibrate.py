@@ -372,7 +372,6 @@ def run_weights(timed: Sequence[Case]) -> Array:
     return np.array([rows[group_of(case)] ** -0.25 for case in timed])
 
 
-
 def _folds(timed: Sequence[Case]) -> NDArray[np.int64]:
     """One fold for each group; of fewer than three groups, one for each configuration."""
     groups = {group_of(case) for case in timed}

@@ -64,10 +64,19 @@ def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array
 
     .. math:: K = J S J^T + D
 
-    J: slopes by the constants; S: their prior variances; D: :meth:`planner.calibration.discrepancy.Discrepancy.covariance`.
+    J: slopes by the constants; S: their prior variances; D: what formulas lack
+    (:meth:`planner.calibration.discrepancy.Discrepancy.covariance`).
     """
     reach = slopes * sigma
     return np.asarray(reach @ reach.T + PUBLISHED.covariance(runs))
+
+
+def beyond_constants(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
+    """Covariance of what constants do not explain of runs, once others were measured; shape (runs, runs)."""
+    whole = PUBLISHED.covariance([*timed, *runs])
+    for row in range(len(timed)):
+        whole = measured(whole, row)
+    return whole[len(timed) :, len(timed) :]
 
 
 def measured(whole: Array, row: int) -> Array:

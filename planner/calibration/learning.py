@@ -1,4 +1,4 @@
-"""What own runs are worth, as they were on published stacks that no fit had seen: ``learning_curve.yaml``."""
+"""What own runs are worth, as they were on published stacks left out of the fits: ``learning_curve.yaml``."""
 
 from __future__ import annotations
 

@@ -312,6 +312,16 @@ def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(found):
     assert "The fit is no better than the catalog on runs that it did not see" in no_better
 
 
+def test_few_runs_are_not_called_enough(found):
+    """Three runs tell the constants well; published stacks gained up to eight."""
+    few = replace(found, num_runs=3, advice=replace(found.advice, num_more=0, spread=0.01))
+
+    text = calibration_text(few, "mine.yaml")
+
+    assert "The runs are enough" not in text
+    assert "up to 8 runs helped" in text
+
+
 def test_runs_of_another_device_are_called_so(tmp_path, capsys):
     """Eight runs on H100, none on the device that was chosen."""
     code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml", "--device", "a100-80gb-sxm")

@@ -1,4 +1,4 @@
-"""Which runs to measure next: those that narrow a profile most, by what is known of the constants so far."""
+"""Which runs to measure next: other layouts of the same jobs, those that tell most of all the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from costmodel.errors import PlanningError
 from costmodel.step.layouts import strategy_cost
 from planner.calibration.cases import Array, Predictor
 from planner.calibration.constants import Constant
+from planner.calibration.first import beyond_constants, greedy
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, case
 from planner.runs.table import Run
@@ -78,7 +79,10 @@ def advice(
     noise: float,
 ) -> Advice:
     """
-    Choose runs one after the other, each the one that lowers the sum of the constants' variances most.
+    Choose runs one after the other, each the one that lowers the sum of all candidates' variances most.
+
+    That chooses better than what narrows the constants most: such runs are odd ones, which formulas describe worst
+    (``python -m benchmarks.learning_curve --variants``).
 
     Parameters
     ----------
@@ -89,9 +93,6 @@ def advice(
     noise
         Error of one more measurement.
 
-    References
-    ----------
-    A-optimal design by greedy exchange: Chaloner and Verdinelli, "Bayesian Experimental Design: A Review", 1995.
     """
     candidates = list(_candidates(timed, known))
     if not candidates:
@@ -100,10 +101,9 @@ def advice(
     begin = _spread(slopes, covariance)
     num_more: int | None = 0 if begin <= WELL_KNOWN else None
     suggestions: list[Suggestion] = []
-    is_left = np.ones(len(candidates), dtype=bool)
-    for count in range(1, min(MOST_MORE, len(candidates)) + 1):
-        best, narrowed = _best(slopes * is_left[:, None], covariance, noise)
-        is_left[best] = False
+    order, _ = greedy(slopes @ covariance @ slopes.T + beyond_constants(candidates, timed))
+    for count, best in enumerate(order[:MOST_MORE], start=1):
+        narrowed = narrowed_by(slopes[best], covariance, noise)
         if len(suggestions) < SHOWN:
             suggestions.append(_suggestion(candidates[best].run, constants, covariance, narrowed))
         covariance = narrowed
@@ -112,13 +112,10 @@ def advice(
     return Advice(spread=begin, num_more=num_more, suggestions=tuple(suggestions))
 
 
-def _best(slopes: Array, covariance: Array, noise: float) -> tuple[int, Array]:
-    """The candidate that leaves the smallest sum of variances, and the covariance with it."""
-    reach = slopes @ covariance
-    gains = (reach**2).sum(axis=1) / (noise**2 + (reach * slopes).sum(axis=1))
-    best = int(gains.argmax())
-    size = noise**2 + float(reach[best] @ slopes[best])
-    return best, np.asarray(covariance - np.outer(reach[best], reach[best]) / size)
+def narrowed_by(slope: Array, covariance: Array, noise: float) -> Array:
+    """The constants' covariance after one more run."""
+    reach = covariance @ slope
+    return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + float(reach @ slope)))
 
 
 def _spread(slopes: Array, covariance: Array) -> float:

@@ -16,15 +16,17 @@ from costmodel.errors import PlanningError, SpecError
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
 from planner.calibration.constants import Constant, around, constants, written_fields
+from planner.calibration.first import First, measure_first
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
+from planner.jobs.cluster import device_of
 from planner.jobs.document import nested
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute
-from planner.runs.table import RejectedRow
+from planner.runs.table import PLANNED, RejectedRow
 from planner.runs.table import read as read_runs
 
-FEWEST_RUNS = 3
+FEWEST_RUNS = 2
 FEWEST_LAYOUTS = 2
 """Fewer say nothing about a profile that the mean error of the catalog does not."""
 
@@ -44,7 +46,20 @@ UNTOUCHED = 0.9
 
 
 class Unfit(PlanningError):
-    """The runs are too few or contradict each other: nothing is fitted."""
+    """
+    The runs are too few or contradict each other: nothing is fitted.
+
+    Parameters
+    ----------
+    message
+        Which of them, and what is missing.
+    first
+        In which order to measure the planned runs; None: none are planned.
+    """
+
+    def __init__(self, message: str, first: First | None = None) -> None:
+        super().__init__(message)
+        self.first = first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +117,8 @@ class Calibration:
         Rows without a step time that can be predicted, or of another device, and why.
     advice
         What to measure next.
+    first
+        In which order to measure the runs that the file plans; None: it plans none.
     doubts
         Names in rows that others stand for, a sentence without a full stop for each row.
     """
@@ -117,6 +134,7 @@ class Calibration:
     refused: tuple[RejectedRow, ...]
     skipped: tuple[RejectedRow, ...]
     advice: Advice
+    first: First | None
     doubts: tuple[str, ...] = ()
 
     @property
@@ -157,9 +175,14 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
-    _require_enough(timed, others)
+    planned = [one for one in found if isinstance(one, Case) and one.run.kind == PLANNED]
+    planned = [one for one in planned if base in (None, base_name(one))]
+    if not planned:
+        _require_enough(timed, others, None)
+    base = base or _one_device([*timed, *planned])
+    first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
+    _require_enough(timed, others, first)
     require_consistent(timed)
-    base = base or _one_device(timed)
     fitted = _fitted(timed, known, base)
     return Calibration(
         device=_device(fitted, base, timed, name, runs.name),
@@ -176,13 +199,14 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         advice=advice(
             timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
         ),
+        first=first,
     )
 
 
 # --- whether the runs can be fitted -------------------------------------------------------------------------
 
 
-def _base_name(case: Case) -> str:
+def base_name(case: Case) -> str:
     """The device of the catalog that a row's job names, or that its plain data start from."""
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
@@ -191,7 +215,7 @@ def _base_name(case: Case) -> str:
 
 
 def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
-    name = _base_name(one)
+    name = base_name(one)
     if base in (None, name):
         return None
     return not_predicted(one.run, f"{OF_ANOTHER_DEVICE} {name}", is_refused=False)
@@ -201,7 +225,7 @@ OF_ANOTHER_DEVICE = "not of the chosen device, but of"
 
 
 def _one_device(timed: Sequence[Case]) -> str:
-    names = sorted({_base_name(case) for case in timed})
+    names = sorted({base_name(case) for case in timed})
     if len(names) > 1:
         raise SpecError(
             "runs",
@@ -211,16 +235,17 @@ def _one_device(timed: Sequence[Case]) -> str:
     return names[0]
 
 
-def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow]) -> None:
+def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow], first: First | None) -> None:
     layouts = {_configuration(case) for case in timed}
     if len(timed) < FEWEST_RUNS or len(layouts) < FEWEST_LAYOUTS:
         refused = [one for one in others if one.is_refused]
-        first = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
+        wrong = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
         strangers = Counter(one.reason for one in others if one.reason.startswith(OF_ANOTHER_DEVICE))
         elsewhere = "".join(f" Runs {reason}: {count}." for reason, count in strangers.items())
         raise Unfit(
             f"Too few runs: {len(timed)} with a step time, of {len(layouts)} configurations; at least {FEWEST_RUNS} of "
-            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{elsewhere}{first}"
+            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{elsewhere}{wrong}",
+            first,
         )
 
 
@@ -265,19 +290,55 @@ class _Fitted:
     determined: tuple[Determined, ...]
 
 
-def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
-    calibration = catalog.device(base).calibration
+def constants_of(base: str, known: References) -> tuple[Constant, ...]:
+    """
+    What runs of a device can determine, with the values that are known as priors.
+
+    Raises
+    ------
+    SpecError
+        If there is nothing.
+    """
+    calibration = device_of(base, known.fitted).calibration
     chain = catalog.calibration_chain(calibration.name)
-    all_constants = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
-    if not all_constants:
+    found = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
+    if not found:
         raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
-    predictor, start = _start(timed, known, all_constants)
-    chosen = tuple(predictor.constants)
-    priors, measured, weights = priors_of(chosen), measured_logarithms(timed), _weights(timed)
+    return found
+
+
+def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Predictor, Fit, Fit]:
+    """
+    Fit what is known of a device to runs of one stack.
+
+    Parameters
+    ----------
+    timed
+        Runs with a step time.
+    known
+        What they refer to; its constants are the priors.
+    base
+        Their device.
+
+    Returns
+    -------
+    tuple
+        The runs with the constants on which they depend; the prediction before the fit; the fit.
+    """
+    predictor, start = _start(timed, known, constants_of(base, known))
+    priors, measured = priors_of(predictor.constants), measured_logarithms(timed)
+    weights = run_weights(timed)
     fitted = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start)
+    return predictor, start, fitted
+
+
+def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+    predictor, start, fitted = stack_fit(timed, known, base)
+    chosen = tuple(predictor.constants)
+    priors, measured, weights = priors_of(chosen), measured_logarithms(timed), run_weights(timed)
     _require_explained(fitted.residuals)
     folds = _folds(timed)
-    left_out = left_out_logarithms(predictor, fitted, _weights, priors, folds=folds) - measured
+    left_out = left_out_logarithms(predictor, fitted, run_weights, priors, folds=folds) - measured
     noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
     widths = covariance(fitted.jacobian, weights, priors, noise)
     return _Fitted(
@@ -309,7 +370,7 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     )
 
 
-def _weights(timed: Sequence[Case]) -> Array:
+def run_weights(timed: Sequence[Case]) -> Array:
     """Square roots of the rows' weights: the second run of a group tells less than the first of another."""
     rows = Counter(group_of(case) for case in timed)
     return np.array([rows[group_of(case)] ** -0.25 for case in timed])

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from planner.calibration.advice import WELL_KNOWN, Suggestion
 from planner.calibration.calibrate import Calibration, Determined
+from planner.calibration.first import First
+from planner.calibration.learning import comparable
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -35,6 +37,9 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
         yield _constant(one)
     yield ""
     yield from _advice(found)
+    if found.first is not None:
+        yield ""
+        yield from _first(found.first)
 
 
 def _constant(one: Determined) -> str:
@@ -45,10 +50,12 @@ def _constant(one: Determined) -> str:
 
 def _advice(found: Calibration) -> Iterator[str]:
     advice = found.advice
-    left_open = f"What the runs leave open moves a step time by {advice.spread:.1%}"
+    left_open = f"What the runs leave open of the constants moves a step time by {advice.spread:.1%}"
     if not found.is_better:
         yield from _NO_BETTER
-    if advice.num_more == 0 and found.is_better:
+    if advice.num_more == 0 and found.num_runs < ENOUGH_RUNS:
+        yield f"{left_open}. Single layouts still differ: on published stacks up to {ENOUGH_RUNS} runs helped."
+    elif advice.num_more == 0 and found.is_better:
         yield f"The runs are enough. {left_open}."
     elif advice.num_more == 0:
         yield f"{left_open}: more runs like these hardly help."
@@ -62,6 +69,9 @@ def _advice(found: Calibration) -> Iterator[str]:
         yield f"  {_suggestion(suggestion)}"
 
 
+ENOUGH_RUNS = 8
+"""Own runs from which on more hardly lowered the error of published stacks (``learning_curve.yaml``)."""
+
 _NO_BETTER = (
     "The fit is no better than the catalog on runs that it did not see. Either the catalog describes this device well",
     "already: keep its calibration. Or the runs are few, or slowed by what no constant describes (software, other",
@@ -72,3 +82,41 @@ _NO_BETTER = (
 
 def _suggestion(one: Suggestion) -> str:
     return f"{one.run.id}: narrows {one.constant} from +- {one.width_before:.0%} to +- {one.width_after:.0%}"
+
+
+# --- before anything is measured ---------------------------------------------------------------------------
+
+MOST_SHOWN = 16
+"""Planned runs that are listed."""
+
+
+def first_text(first: First) -> str:
+    """In which order to measure planned runs, and what to expect of it."""
+    return "\n".join(_first(first))
+
+
+def _first(first: First) -> Iterator[str]:
+    yield f"What to measure first: {len(first.order)} planned runs, those that tell most of all the others in front"
+    yield f"  {'run':<48} {'expected error of the planned runs':>36}"
+    yield f"  {'(none of them)':<48} {first.errors[0]:>36.1%}"
+    for one, error in list(zip(first.order, first.errors[1:], strict=True))[:MOST_SHOWN]:
+        yield f"  {one.run.id:<48} {error:>36.1%}"
+    if len(first.order) > MOST_SHOWN:
+        yield f"  ... and {len(first.order) - MOST_SHOWN} more, which matter less"
+    yield "The expected error is a standard deviation, by what the constants' priors and published runs leave open."
+    yield ""
+    yield from _worth(first)
+
+
+def _worth(first: First) -> Iterator[str]:
+    """The learning curve of stacks like the planned runs."""
+    curve = comparable(first.order)
+    kinds = {"all": "all kinds of models", "dense": "dense models", "experts": "models with experts, or hybrids"}
+    yield f"What this was worth on published stacks ({kinds[curve[0].models]}) that were left out of the fits"
+    yield f"  {'own runs':>8} {'stacks':>7} {'catalog':>8} {'calibrated':>11} {'ratio':>6} {'half of the stacks':>19}"
+    for one in curve:
+        quartiles = f"{one.quarter:.2f} to {one.three_quarters:.2f}"
+        yield (
+            f"  {one.runs:>8} {one.stacks:>7} {one.before:>8.1%} {one.after:>11.1%} {one.ratio:>6.2f} {quartiles:>19}"
+        )
+    yield "Errors are of the stacks' other runs, in the median over stacks (python -m benchmarks.learning_curve)."

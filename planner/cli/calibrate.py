@@ -13,7 +13,7 @@ EXIT_CODES = """exit codes:
   0  a calibration was fitted and written
   1  the same, but rows of the file were refused
   2  wrong input
-  4  too few or contradictory runs: nothing was fitted or written
+  4  too few or contradictory runs: nothing was fitted or written; which of the planned runs to measure first is said
 """
 EXIT_ROWS_REFUSED = 1
 EXIT_UNFIT = 4
@@ -23,8 +23,9 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
         "Fits the calibration of a device to measured runs, with the catalog's as prior; says how far it "
-        "is off on runs that it was not fitted to, and which runs to measure next. The file that it writes is a device "
-        "of a job: cluster: {device: ./my-cluster.yaml}."
+        "is off on runs that it was not fitted to, and which runs to measure next. Of rows of kind 'planned', which "
+        "have no step time yet, it says which to measure first, and what that was worth on other stacks. The file that "
+        "it writes is a device of a job: cluster: {device: ./my-cluster.yaml}."
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument(
@@ -46,7 +47,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     require_new(arguments.output, force=arguments.force)
     with progress(f"calibrating on {arguments.runs}"):
         from planner.calibration.calibrate import Unfit, calibrate
-        from planner.calibration.wording import calibration_text
+        from planner.calibration.wording import calibration_text, first_text
         from planner.jobs.cluster import device_text
         from planner.runs.jobs import references
 
@@ -55,6 +56,8 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
             found = calibrate(arguments.runs, known, name=arguments.output.stem, base=arguments.device)
         except Unfit as error:
             print(f"planner: {error}", file=sys.stderr)
+            if error.first is not None:
+                write(first_text(error.first), None)
             return EXIT_UNFIT
     write(device_text(found.device), arguments.output)
     write(calibration_text(found, str(arguments.output)), None)

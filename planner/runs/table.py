@@ -49,7 +49,10 @@ COLUMNS = (
 SECTIONS = tuple(one.name for one in fields(Job))
 """First words of the keys of a job."""
 
-KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component")
+PLANNED = "planned"
+"""The kind of a run that nobody has measured yet; ``planner calibrate`` says which of these to measure first."""
+
+KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component", PLANNED)
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
 
 FORMER = {
@@ -366,7 +369,9 @@ def _require_consistent(run: Run) -> None:
     """What the row says about itself agrees."""
     if run.kind == "oom" and run.step_seconds is not None:
         raise SpecError("step_seconds", f"must be empty for a run that did not fit, got {run.step_seconds:g}.")
-    if run.kind != "oom" and run.step_seconds is None and run.peak_memory_gib is None:
+    if run.kind == PLANNED and run.step_seconds is not None:
+        raise SpecError("step_seconds", f"must be empty for a planned run, got {run.step_seconds:g}.")
+    if run.kind not in ("oom", PLANNED) and run.step_seconds is None and run.peak_memory_gib is None:
         raise SpecError("step_seconds", "is empty, as is peak_memory_gib; nothing was measured.")
     counts = {key: _count(run, key) for key in ("cluster.num_devices", *ESSENTIAL)}
     degrees = [counts["strategy.tp"], _count(run, "strategy.cp", 1), counts["strategy.pp"]]

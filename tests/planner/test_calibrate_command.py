@@ -16,6 +16,7 @@ from planner import estimate, load
 from planner.calibration.advice import _candidates
 from planner.calibration.calibrate import Calibration, _configuration, calibrate
 from planner.calibration.cases import seconds_of
+from planner.calibration.first import First
 from planner.calibration.wording import calibration_text
 from planner.cli import main
 from planner.jobs.cluster import Fitted, device_text
@@ -238,6 +239,33 @@ def test_too_few_runs_are_not_fitted(tmp_path, capsys):
     assert "Too few runs: 1 with a step time" in capsys.readouterr().err
 
 
+def test_before_anything_is_measured_the_order_is_said(tmp_path, capsys):
+    """Planned runs alone: nothing is fitted, all are listed, each lowers the expected error; the curve stands below."""
+    rows = [{**of, "kind": "planned", "step_seconds": "", "peak_memory_gib": ""} for of in LAYOUTS[:4]]
+
+    code = command(a_file(tmp_path, *rows), tmp_path / "mine.yaml")
+
+    out = capsys.readouterr().out.splitlines()
+    begin = next(number for number, line in enumerate(out) if "(none of them)" in line)
+    listed = [line.split() for line in out[begin + 1 : begin + 1 + len(rows)]]
+    errors = [float(out[begin].split()[-1].rstrip("%")), *(float(line[-1].rstrip("%")) for line in listed)]
+    assert code == 4
+    assert not (tmp_path / "mine.yaml").exists()
+    assert {line[0] for line in listed} == {of["id"] for of in rows}
+    assert errors == sorted(errors, reverse=True)
+    assert "published stacks (dense models)" in "\n".join(out)
+
+
+def test_planned_runs_beside_measured_ones_are_said_too(found, tmp_path):
+    """The report of a fit ends with the order of the runs that the file plans."""
+    (one,) = cases_of(tmp_path, {"id": "tomorrow", "kind": "planned", "step_seconds": "", "peak_memory_gib": ""})
+
+    text = calibration_text(replace(found, first=First(order=(one,), errors=(0.08, 0.03))), "mine.yaml")
+
+    assert "What to measure first: 1 planned runs" in text
+    assert text.index("8.0%") < text.index("tomorrow") < text.rindex("3.0%")
+
+
 def test_contradictory_runs_are_not_fitted(tmp_path, capsys):
     """The same configuration in 1 and in 3 times the time."""
     runs = runs_of(tmp_path, 0.60)
@@ -282,6 +310,16 @@ def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(found):
     assert "no better than the catalog" not in better
     assert "The runs are enough" not in no_better
     assert "The fit is no better than the catalog on runs that it did not see" in no_better
+
+
+def test_few_runs_are_not_called_enough(found):
+    """Three runs tell the constants well; published stacks gained up to eight."""
+    few = replace(found, num_runs=3, advice=replace(found.advice, num_more=0, spread=0.01))
+
+    text = calibration_text(few, "mine.yaml")
+
+    assert "The runs are enough" not in text
+    assert "up to 8 runs helped" in text
 
 
 def test_runs_of_another_device_are_called_so(tmp_path, capsys):

@@ -1,0 +1,1 @@
+"""What own runs are worth on a stack left out of the fit."""

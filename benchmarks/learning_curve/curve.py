@@ -1,0 +1,227 @@
+"""The error of a stack's other runs before and after a calibration with some of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from benchmarks.learning_curve.stacks import Stack
+from planner.calibration.calibrate import run_weights, stack_fit
+from planner.calibration.cases import measured_logarithms, seconds_of
+from planner.calibration.constants import with_values
+from planner.calibration.first import greedy, joint_covariance
+from planner.calibration.fit import NOISE, Array, Fit, Priors, fit, priors_of
+from planner.calibration.learning import Worth, models_of
+from planner.calibration.processes import over_processes
+
+RUNS = (2, 4, 8, 16)
+FEWEST_OTHERS = 4
+"""Runs of a stack that must be left to be predicted."""
+
+MOST_OTHERS = 40
+"""Of these, evenly over the table, what is predicted anew."""
+
+Way = Literal["first", "any"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """
+    One stack calibrated with a number of own runs.
+
+    Parameters
+    ----------
+    stack, models
+        Its name; ``dense`` or ``experts``.
+    chosen
+        Runs that ``planner calibrate`` says first, or any (the mean over draws).
+    runs
+        Own runs.
+    before, after
+        Mean absolute errors of its other runs' step times.
+    """
+
+    stack: str
+    models: Literal["dense", "experts"]
+    chosen: Way
+    runs: int
+    before: float
+    after: float
+
+
+def points(stacks: Sequence[Stack], *, num_draws: int) -> Iterator[Point]:
+    """
+    The learning curve of every stack, calibrated by the fit of ``planner calibrate``, linear in the logarithms.
+
+    Parameters
+    ----------
+    stacks
+        Stacks.
+    num_draws
+        Random choices of own runs.
+    """
+    for stack in stacks:
+        order = advised(stack)
+        draws = [np.random.default_rng(seed).permutation(len(order)).tolist() for seed in range(num_draws)]
+        for runs in RUNS:
+            yield from _point(stack, "first", runs, [order[:runs]])
+            yield from _point(stack, "any", runs, [one[:runs] for one in draws])
+
+
+def advised(stack: Stack) -> list[int]:
+    """Rows in the order in which ``planner calibrate`` would have them measured."""
+    return greedy(joint_covariance(stack.rows, stack.slopes, priors_of(stack.constants).sigma))[0]
+
+
+def _point(stack: Stack, chosen: Way, runs: int, choices: Sequence[list[int]]) -> Iterator[Point]:
+    errors = []
+    for own in choices:
+        others = stack.others(own)
+        if len(own) == runs and len(others) >= FEWEST_OTHERS:
+            after = linear_change(stack, own) - stack.surprise
+            errors.append([mean_error(logs[others]) for logs in (-stack.surprise, after)])
+    if errors:
+        before, after = np.mean(errors, axis=0).tolist()
+        yield Point(
+            stack=stack.name, models=models_of(stack.rows), chosen=chosen, runs=runs, before=before, after=after
+        )
+
+
+def exact_points(stacks: Sequence[Stack], runs: int, num_processes: int) -> list[Point]:
+    """The points of runs measured first by the very functions of ``planner calibrate`` and ``planner estimate``."""
+
+    def work(index: int) -> list[Point]:
+        return list(_exact(stacks[index], runs))
+
+    return [one for found in over_processes(work, len(stacks), num_processes) for one in found]
+
+
+def _exact(stack: Stack, runs: int) -> Iterator[Point]:
+    own = advised(stack)[:runs]
+    others = stack.others(own)
+    if len(own) < runs or len(others) < FEWEST_OTHERS:
+        return
+    predictor, _, found = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
+    fitted = with_values(stack.known, predictor.constants, np.exp(found.logs))
+    evenly = sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})
+    rest = [stack.rows[others[index]] for index in evenly]
+    times = measured_logarithms(rest)
+    before, after = (
+        mean_error(np.log([seconds_of(one, known) for one in rest]) - times) for known in (stack.known, fitted)
+    )
+    yield Point(stack=stack.name, models=models_of(stack.rows), chosen="first", runs=runs, before=before, after=after)
+
+
+def linear_change(stack: Stack, own: Sequence[int], *, noise: float = NOISE, widths: float = 1.0) -> Array:
+    """
+    What a calibration with own runs adds to the logarithms of all rows of a stack.
+
+    Parameters
+    ----------
+    stack, own
+        Stack; its rows that are measured.
+    noise
+        Relative error of a row in the fit.
+    widths
+        Factor on the widths of the priors.
+    """
+    timed, priors = [stack.rows[index] for index in own], priors_of(stack.constants)
+    slopes, surprise = stack.slopes[own], stack.surprise[own]
+    within = Priors(
+        mean=priors.mean,
+        sigma=widths * priors.sigma,
+        lower=np.minimum(priors.lower, priors.mean),
+        upper=np.maximum(priors.upper, priors.mean),
+    )
+    found = fit(
+        lambda logs: slopes @ (logs - priors.mean),
+        lambda *_: slopes,
+        surprise,
+        weights=NOISE / noise * run_weights(timed),
+        priors=within,
+        start=Fit(logs=priors.mean, jacobian=slopes, residuals=-surprise),
+    )
+    return np.asarray(stack.slopes @ (found.logs - priors.mean))
+
+
+def mean_error(logs: Array) -> float:
+    """Mean absolute error of predictions whose logarithms are off by this much."""
+    return float(np.abs(np.expm1(logs)).mean())
+
+
+# --- over stacks -------------------------------------------------------------------------------------------
+
+
+def worths(found: Sequence[Point]) -> Iterator[Worth]:
+    """Medians and quartiles over stacks, by models, choice and number of runs."""
+    for models in ("all", "dense", "experts"):
+        for chosen in ("first", "any"):
+            for runs in RUNS:
+                same = [
+                    one for one in found if (one.chosen, one.runs) == (chosen, runs) and models in ("all", one.models)
+                ]
+                if same:
+                    yield _worth(same, models)
+
+
+def _worth(same: Sequence[Point], models: Any) -> Worth:
+    quarter, ratio, three_quarters = np.quantile([one.after / one.before for one in same], (0.25, 0.5, 0.75))
+    return Worth(
+        models=models,
+        chosen=same[0].chosen,
+        runs=same[0].runs,
+        stacks=len(same),
+        before=round(float(np.median([one.before for one in same])), 4),
+        after=round(float(np.median([one.after for one in same])), 4),
+        quarter=round(float(quarter), 3),
+        ratio=round(float(ratio), 3),
+        three_quarters=round(float(three_quarters), 3),
+    )
+
+
+def document(found: Sequence[Point]) -> str:
+    """``planner/calibration/learning_curve.yaml``."""
+    source = (
+        "python -m benchmarks.learning_curve --write: stacks of benchmarks/measured_runs, each predicted by a fit "
+        "without its source, calibrated with own runs, error on its other runs"
+    )
+    plain = {"source": source, "worth": [asdict(one) for one in worths(found)]}
+    return f"# Generated; do not edit.\n{yaml.safe_dump(plain, sort_keys=False, width=116)}"
+
+
+def lines(found: Sequence[Point]) -> Iterator[str]:
+    """Tables: each stack; medians over stacks."""
+    titles = {"first": "runs that the advice measures first", "any": "any runs, mean over draws"}
+    for chosen, title in titles.items():
+        yield f"\nOwn runs: {title}; mean error of the other runs before > after"
+        yield f"{'stack':<62}{'models':>8}" + "".join(f"{runs:>16}" for runs in RUNS)
+        for name in dict.fromkeys(one.stack for one in found):
+            of_stack = {one.runs: one for one in found if (one.stack, one.chosen) == (name, chosen)}
+            if of_stack:
+                models = next(iter(of_stack.values())).models
+                yield f"{name[:60]:<62}{models:>8}" + "".join(_cell(of_stack.get(runs)) for runs in RUNS)
+    yield f"\n{'over stacks':<16}{'runs':>5}{'stacks':>8}{'before':>8}{'after':>8}{'ratio':>8}{'quartiles':>16}"
+    for one in worths(found):
+        yield (
+            f"{one.models + ', ' + one.chosen:<16}{one.runs:>5}{one.stacks:>8}{one.before:>8.1%}{one.after:>8.1%}"
+            f"{one.ratio:>8.2f}{f'{one.quarter:.2f} to {one.three_quarters:.2f}':>16}"
+        )
+
+
+def exact_lines(exact: Sequence[Point], found: Sequence[Point]) -> Iterator[str]:
+    """Exact points beside linear ones."""
+    linear = {(one.stack, one.chosen, one.runs): one for one in found}
+    yield f"\n{'exact, runs measured first':<62}{'runs':>5}{'before > after':>17}{'ratio':>7}{'linear':>8}"
+    for one in exact:
+        other = linear[one.stack, one.chosen, one.runs]
+        ratios = f"{one.after / one.before:>7.2f}{other.after / other.before:>8.2f}"
+        yield f"{one.stack[:60]:<62}{one.runs:>5}{f'{one.before:.1%} > {one.after:.1%}':>17}{ratios}"
+    yield f"{'median':<84}{np.median([one.after / one.before for one in exact]):>7.2f}"
+
+
+def _cell(one: Point | None) -> str:
+    return f"{'-':>16}" if one is None else f"{f'{one.before:.1%} > {one.after:.1%}':>16}"

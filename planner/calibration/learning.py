@@ -1,0 +1,94 @@
+"""What own runs are worth, as they were on published stacks left out of the fits: ``learning_curve.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from costmodel import catalog
+from costmodel.facts.fields import STRICT, Count, NotNegative
+from costmodel.validation import build
+from planner.runs.predictions import Case
+
+TABLE = "learning_curve.yaml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Worth:
+    """
+    What a number of own runs was worth.
+
+    Parameters
+    ----------
+    models
+        Models of most of the stacks' runs.
+    chosen
+        Which runs were measured: those that ``planner calibrate`` says first, or any.
+    runs, stacks
+        Own runs; stacks.
+    before, after
+        Mean absolute error of a stack's other runs, in the median over stacks: by the catalog, calibrated.
+    quarter, ratio, three_quarters
+        Quartiles over stacks of the error after over that before.
+    """
+
+    models: Literal["all", "dense", "experts"]
+    chosen: Literal["first", "any"]
+    runs: Count
+    stacks: Count
+    before: NotNegative
+    after: NotNegative
+    quarter: NotNegative
+    ratio: NotNegative
+    three_quarters: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class LearningCurve:
+    """
+    The whole file.
+
+    Parameters
+    ----------
+    source
+        Where it comes from.
+    worth
+        By models, choice and number of runs.
+    """
+
+    source: str
+    worth: Annotated[tuple[Worth, ...], Field(min_length=1)]
+
+
+@cache
+def learning_curve() -> LearningCurve:
+    """The learning curve of the published stacks."""
+    text = (files("planner.calibration") / TABLE).read_text(encoding="utf-8")
+    return build(LearningCurve, yaml.load(text, Loader=catalog.LOADER), TABLE)
+
+
+FEWEST_STACKS = 4
+"""Of a kind; with fewer the curve of all stacks is told."""
+
+
+def models_of(runs: Sequence[Case]) -> Literal["dense", "experts"]:
+    """What most runs train: models with experts (hybrids among them), or dense ones."""
+    others = sum(one.architecture != "dense" for one in runs)
+    return "experts" if 2 * others > len(runs) else "dense"
+
+
+def comparable(runs: Sequence[Case]) -> tuple[Worth, ...]:
+    """The curve, by runs that were measured first, of stacks whose models are like those of some runs."""
+    kind = models_of(runs)
+    own = _curve(kind)
+    return own if own and min(one.stacks for one in own) >= FEWEST_STACKS else _curve("all")
+
+
+def _curve(kind: str) -> tuple[Worth, ...]:
+    return tuple(one for one in learning_curve().worth if (one.models, one.chosen) == (kind, "first"))

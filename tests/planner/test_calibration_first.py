@@ -1,0 +1,112 @@
+"""What to measure first, and what it is worth: orders and covariances that follow by hand."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+
+from planner.calibration.constants import constants
+from planner.calibration.discrepancy import PUBLISHED, distances
+from planner.calibration.first import greedy, joint_covariance, measure_first, measured
+from planner.calibration.learning import comparable, learning_curve, models_of
+from planner.runs.jobs import references
+from planner.runs.predictions import Case, cases
+from tests.builders_runs import DEEPSEEK_V3, rows_of
+
+
+def cases_of(folder, *rows: dict[str, str]) -> list[Case]:
+    """Rows as the cost model takes them."""
+    found = list(
+        cases(rows_of(folder, *({"id": str(number), **row} for number, row in enumerate(rows))), references(None))
+    )
+    assert all(isinstance(one, Case) for one in found)
+    return [one for one in found if isinstance(one, Case)]
+
+
+def test_the_run_that_most_others_share_is_first():
+    """Of three runs two are alike: one of them tells of both, the single one, as uncertain, of itself alone."""
+    whole = 0.1**2 * np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
+
+    order, errors = greedy(whole)
+
+    noise = PUBLISHED.repeat**2
+    left = 0.1**2 * noise / (0.1**2 + noise)  # A prior of 10 % and one measurement.
+    assert (order[0] in (1, 2), order[1]) == (True, 0)
+    assert errors[0] == pytest.approx(sqrt(0.1**2 + noise))
+    assert errors[2] == pytest.approx(sqrt(left + noise))
+
+
+def test_a_measured_run_is_known_up_to_its_noise():
+    """Precisions add up."""
+    after = measured(np.array([[0.1**2]]), 0)
+
+    assert after[0, 0] == pytest.approx(1 / (1 / 0.1**2 + 1 / PUBLISHED.repeat**2))
+
+
+def test_runs_share_what_formulas_lack_the_more_the_nearer_they_are(tmp_path):
+    """The same model with tp 2 and 8, which is two doublings, and another model, which shares nothing."""
+    rows = cases_of(tmp_path, {}, {"strategy.tp": "8"}, {"model": "llama2-7b", "training.sequence_length": "4096"})
+
+    apart, common = distances(rows), PUBLISHED.covariance(rows)
+
+    near = PUBLISHED.model**2 + PUBLISHED.layout**2 * exp(-apart[0, 1] / PUBLISHED.reach)
+    assert apart[0, 1] >= 2
+    assert common[0, 0] == pytest.approx(PUBLISHED.model**2 + PUBLISHED.layout**2)
+    assert common[0, 1] == pytest.approx(near)
+    assert common[0, 2] == common[1, 2] == 0
+
+
+def test_constants_are_shared_by_runs_of_all_models(tmp_path):
+    """A constant known to 10 %, which one run follows and the other by half: 0.1^2 * 0.5 in common."""
+    rows = cases_of(tmp_path, {}, {"model": "llama2-7b", "training.sequence_length": "4096"})
+
+    whole = joint_covariance(rows, np.array([[1.0], [0.5]]), np.array([0.1]))
+
+    assert whole[0, 1] == pytest.approx(0.005)
+
+
+def test_what_a_measured_run_tells_already_is_measured_last(tmp_path):
+    """One run is measured; of the same layout planned again and another model's, the other one comes first."""
+    timed, again, other = cases_of(tmp_path, {}, {}, {"model": "llama2-7b", "training.sequence_length": "4096"})
+    chosen = [one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper"]
+
+    found = measure_first([again, other], [timed], chosen, references(None))
+
+    assert found.order == (other, again)
+    assert found.errors[0] > found.errors[1] > found.errors[2]
+
+
+def test_a_planned_run_has_no_step_time(tmp_path):
+    """Without any measurement it is a row in order; with a step time it is none."""
+    empty = {"kind": "planned", "step_seconds": "", "peak_memory_gib": "", "memory_kind": ""}
+
+    (one,) = cases_of(tmp_path, empty)
+
+    assert (one.run.kind, one.run.step_seconds) == ("planned", None)
+    (refused,) = rows_of(tmp_path, {**empty, "step_seconds": "2.1"})
+    assert "must be empty for a planned run" in getattr(refused, "reason", "")
+
+
+def test_stacks_are_compared_by_their_models(tmp_path):
+    """Two runs with experts and one without: stacks of mostly such models, or all where these are few."""
+    rows = cases_of(tmp_path, {}, DEEPSEEK_V3, {**DEEPSEEK_V3, "strategy.pp": "4"})
+
+    curve = comparable(rows)
+
+    assert (models_of(rows), models_of(rows[:1])) == ("experts", "dense")
+    assert len({one.models for one in curve}) == 1
+    assert [one.runs for one in curve] == sorted(one.runs for one in curve)
+
+
+def test_eight_runs_measured_first_halve_the_error():
+    """The stored curve: in the median over at least twelve stacks, and better than eight runs of any kind."""
+    by = {(one.models, one.chosen, one.runs): one for one in learning_curve().worth}
+
+    first, anything = by["all", "first", 8], by["all", "any", 8]
+
+    assert first.stacks >= 12
+    assert first.ratio <= 0.5
+    assert first.ratio < anything.ratio
+    assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve().worth)

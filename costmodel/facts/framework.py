@@ -39,8 +39,8 @@ class Kernels:
     fuses_experts_in_graphs
         Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8
         (Megatron-Bridge's recipes from 26.06 on). The first grouped matmul's kernel then activates its result and casts
-        it for the second one. In the backward pass the second one's kernel does so with the gradient; biases are added
-        inside.
+        it for the second one. In the backward pass the second one's kernel does so with the gradient. The first one's
+        biases are added inside.
     fused_squared_relu_experts
         Whether the square of ReLU of routed experts and the router's scores are one kernel.
     batch_first

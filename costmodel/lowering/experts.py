@@ -234,7 +234,7 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     groups = experts.num_experts / shape.ep
     width = experts.ffn_hidden_size / shape.etp
     fan = 2 if experts.gated else 1
-    apart = np.where(_is_fused(experts, shape), 0.0, 1.0)[()]
+    apart = np.where(_is_fused(shape), 0.0, 1.0)[()]
     up = matmul(
         "expert_up",
         shape,
@@ -273,30 +273,17 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         _group_by_group(replace(up, backward_cast_bytes=apart * up.backward_cast_bytes), apart),
         *(_where_apart(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
         _group_by_group(replace(down, cast_bytes=apart * down.cast_bytes), apart),
-        *(_where_apart(one, apart) for one in _output_bias(experts, shape, elements=rows * outside, groups=groups)),
+        *_output_bias(experts, shape, elements=rows * outside, groups=groups),
     )
 
 
 FUSED_RECIPE = "mxfp8"
 """The recipe whose casts a fused grouped matmul makes."""
 
-FUSED_WIDTHS = 256
-"""
-What both widths of an expert must be multiples of for a fused grouped matmul: its tile.
 
-Transformer Engine, ``pytorch/ops/fused/forward_grouped_mlp.py`` (recalled). gpt-oss, whose experts are 2,880 wide,
-keeps kernels of its own: with fused ones its two measured runs of 26.06 come out a fifth too fast.
-"""
-
-
-def _is_fused(experts: Experts, shape: Shape) -> NDArray[np.bool_]:
+def _is_fused(shape: Shape) -> NDArray[np.bool_]:
     """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
-    widths = (sent_width(experts, shape), experts.ffn_hidden_size)
-    if (
-        not shape.kernels.fuses_experts_in_graphs
-        or shape.recipe != FUSED_RECIPE
-        or any(width % FUSED_WIDTHS for width in widths)
-    ):
+    if not shape.kernels.fuses_experts_in_graphs or shape.recipe != FUSED_RECIPE:
         return np.asarray(False)
     return np.asarray(np.asarray(shape.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
 
@@ -362,7 +349,7 @@ def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Opera
 
 def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: Numbers) -> tuple[Operator, ...]:
     """
-    The bias of the down-projections times the router's score of each token, which no kernel fuses.
+    The bias of the down-projections times the router's score of each token, which no kernel fuses, not even fused ones.
 
     A loop over the local experts in 32 bits makes a product and a sum for each (4 and 10 bytes per element), then one
     concatenation and a cast (8 and 6). The backward pass makes two casts (12), the gradients of the bias and of the
@@ -370,7 +357,8 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
 
     References
     ----------
-    Megatron-LM, ``megatron/core/transformer/moe/experts.py`` (core 0.16.1), ``TEGroupedMLP._apply_bias``.
+    Megatron-LM, ``megatron/core/transformer/moe/experts.py`` (core 0.16.1), ``TEGroupedMLP._apply_bias``; Transformer
+    Engine's operation for fused experts adds it to their results, too (``GroupedLinear``, ``scale_bias``, recalled).
     """
     if not experts.bias:
         return ()

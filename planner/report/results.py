@@ -103,6 +103,9 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
             f"Within noise of strategy 1: {', '.join(alike)}. Differences below {noise_fraction:.1%} between layouts "
             "of one job are within the noise of the predictions."
         )
+    if plans[1:]:
+        others = ", ".join(f"{plan.number}: {plan.chance_fastest:.0%}" for plan in plans[1:])
+        yield f"Chance to be the fastest of these when measured: strategy 1 {best.chance_fastest:.0%}; {others}."
 
 
 def gaps_text(gaps: Sequence[GapRecord]) -> str:

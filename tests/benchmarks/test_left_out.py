@@ -1,27 +1,137 @@
-"""The accuracy: rows predicted without their groups, the goals beside them, and the page that shows both."""
+"""The accuracy: rows predicted by fits that had not seen them, the goals beside them, and the page that shows both."""
 
 from __future__ import annotations
 
-from benchmarks.accuracy.held_out import HeldOut, as_held_out, read_held_out, write_held_out
+from dataclasses import replace
+from math import comb, nan
 
-from benchmarks.accuracy.fit import HELD_OUT
-from benchmarks.accuracy.left_out import Goal, left_out, macro
+import numpy as np
+import pytest
+
+from benchmarks.accuracy.left_out.figures import left_out, macro, worst_outer
+from benchmarks.accuracy.left_out.folds import (
+    GROUP,
+    KINDS,
+    MODEL,
+    NEWEST,
+    SOFTWARE,
+    SOURCE,
+    Folds,
+    fitted_without,
+    folds_by,
+    is_newest,
+    left_out_seconds,
+    release_of,
+)
+from benchmarks.accuracy.left_out.goals import Goal, goals
+from benchmarks.accuracy.left_out.held_out import (
+    HELD_OUT,
+    HeldOut,
+    as_held_out,
+    held_out_rows,
+    read_held_out,
+    write_held_out,
+)
+from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
-from tests.builders_runs import predicted
+from planner.calibration.cases import Predictor, measured_logarithms
+from planner.calibration.constants import constants
+from planner.calibration.fit import fit, priors_of
+from planner.uncertainty.intervals import Error, Kind, Unseen
+from tests.builders_runs import known, predicted
+
+BRIDGE = "megatron-bridge"
 
 
-def held_out(name: str, seconds: float, *, fold: int = 0) -> HeldOut:
-    """A row predicted without its group."""
-    return HeldOut(id=name, fold=fold, alone_seconds=seconds, shipped_seconds=None)
+def held_out(name: str, seconds: float) -> HeldOut:
+    """A row whose fits all say the same."""
+    return HeldOut(id=name, seconds=dict.fromkeys(KINDS, seconds))
+
+
+def of_releases(folder, *releases: str):
+    """A row of each release, as cases."""
+    rows = ({"id": f"{n}", "cluster.framework": release} for n, release in enumerate(releases))
+    return [one.case for one in predicted(folder, *rows)]
+
+
+# --- folds -------------------------------------------------------------------------------------------------
+
+
+def test_a_release_is_predicted_by_older_ones_of_its_line(tmp_path):
+    """Megatron-Bridge follows NeMo; the oldest release has nothing older, other software is always seen."""
+    releases = ("megatron-bridge-26.06.01", "nemo-25.02", "megatron-bridge-26.04", "torchtitan-0.1", "nemo-24.07")
+    timed = of_releases(tmp_path, *releases)
+
+    folds = folds_by(SOFTWARE, timed)
+
+    assert {name: rows.tolist() for name, rows in folds.left_out.items()} == {
+        "nemo-25.02": [False, True, False, False, False],
+        "megatron-bridge-26.04": [False, False, True, False, False],
+        "megatron-bridge-26.06": [True, False, False, False, False],
+    }
+    assert folds.unseen["nemo-25.02"].tolist() == [True, True, True, False, False]
+    assert [is_newest(case) for case in timed] == [True, False, False, False, False]
+    assert release_of(timed[3]) is None
+    assert release_of(timed[0]) == NEWEST
+
+
+def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
+    """Layers of one source's sweep are no other models; sources and groups are left out whole, too."""
+    rows = (
+        {"id": "a"},
+        {"id": "b", "source": "another"},
+        {"id": "c", "model": "llama3-70b", "strategy.tp": "8", "step_seconds": "20"},
+    )
+    timed = [one.case for one in predicted(tmp_path, *rows)]
+
+    by_model, by_source = folds_by(MODEL, timed), folds_by(SOURCE, timed)
+
+    assert {name: rows.tolist() for name, rows in by_model.unseen.items()} == {
+        "llama3-70b": [False, False, True],
+        "llama3-8b": [True, True, False],
+    }
+    assert {name: rows.tolist() for name, rows in by_source.left_out.items()} == {
+        "a paper": [True, False, True],
+        "another": [False, True, False],
+    }
+    assert sum(rows.astype(int) for rows in folds_by(GROUP, timed).left_out.values()).tolist() == [1, 1, 1]
+
+
+def test_what_is_left_out_has_no_say(tmp_path):
+    """Three rows at the catalog's pace and one twice as slow: whether that one is seen decides on the constants."""
+    rows = [{"id": str(n), "training.global_batch_size": str(64 * (n + 1))} for n in range(4)]
+    found = predicted(tmp_path, *rows)
+    timed = [
+        replace(one.case, run=replace(one.run, step_seconds=one.step_seconds * (2 if n == 3 else 1)))
+        for n, one in enumerate(found)
+    ]
+    chosen = tuple(one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper")
+    predictor, priors = Predictor(cases=timed, constants=chosen, known=known()), priors_of(chosen)
+    whole = fit(predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=np.ones(4), priors=priors)
+    apart = np.array([False, False, False, True])
+
+    def logs(unseen):
+        weigh = lambda cases: np.ones(len(cases))  # noqa: E731
+        return fitted_without(timed, whole, measured_logarithms(timed), weigh, priors, unseen=unseen)
+
+    assert logs(apart)[0] > logs(~apart)[0]
+    folds = Folds(left_out={"apart": apart}, unseen={"apart": apart})
+    seconds = left_out_seconds(predictor, whole, lambda cases: np.ones(len(cases)), priors, folds=folds)
+    assert np.isnan(seconds[:3]).all()
+    assert seconds[3] == pytest.approx(np.exp(predictor.estimated(logs(apart), apart))[0])
+
+
+# --- the file and the figures -------------------------------------------------------------------------------
 
 
 def test_the_file_of_left_out_rows_is_read_as_written(tmp_path):
-    """Six digits, and nothing where factors of frameworks were not fitted."""
-    rows = [held_out("a", 1.5), HeldOut(id="b", fold=3, alone_seconds=2.0, shipped_seconds=2.25)]
+    """Six digits, and nothing where no fold leaves a row out."""
+    rows = held_out_rows(["a", "b"], {kind: [1.5, nan if kind == SOFTWARE else 2.25] for kind in KINDS})
 
     write_held_out(tmp_path / "held_out.csv", rows)
 
     assert read_held_out(tmp_path / "held_out.csv") == {"a": rows[0], "b": rows[1]}
+    assert SOFTWARE not in rows[1].seconds
     assert read_held_out(tmp_path / "none.csv") == {}
 
 
@@ -29,7 +139,7 @@ def test_errors_are_those_of_the_left_out_predictions(tmp_path):
     """2.1 s measured, 2.31 s predicted without the group: +10 %, whatever the shipped constants say."""
     rows = predicted(tmp_path, {"id": "a"}, {"id": "b"})
 
-    (one,) = as_held_out(rows, {"a": held_out("a", 2.31)}, frameworks=False)
+    (one,) = as_held_out(rows, {"a": held_out("a", 2.31)}, GROUP)
 
     assert round(one.time_error or 0.0, 9) == 0.1
 
@@ -37,31 +147,104 @@ def test_errors_are_those_of_the_left_out_predictions(tmp_path):
 def test_every_source_weighs_the_same(tmp_path):
     """One row 10 % off in one source, three exact ones in another: 5 %, not 2.5 %."""
     rows = predicted(tmp_path, {"id": "a"}, *({"id": name, "source": "another paper"} for name in "bcd"))
-    known = {"a": held_out("a", 2.31), **{name: held_out(name, 2.1) for name in "bcd"}}
+    stored = {"a": held_out("a", 2.31), **{name: held_out(name, 2.1) for name in "bcd"}}
 
-    assert round(macro(as_held_out(rows, known, frameworks=False)), 9) == 0.05
+    assert round(macro(as_held_out(rows, stored, GROUP)), 9) == 0.05
+
+
+def test_the_headline_is_the_worst_of_the_outer_folds(tmp_path):
+    """Groups left out are what choices are made on: the worst of model, source and software is reported."""
+    rows = predicted(tmp_path, {"id": "a"})
+    seconds = {GROUP: 4.2, MODEL: 2.31, SOURCE: 2.52, SOFTWARE: 2.205}
+
+    figures = left_out(rows, {"a": HeldOut(id="a", seconds=seconds)})
+
+    assert figures is not None
+    kind, error = worst_outer(figures, "dense") or ("", 0.0)
+    assert (kind, round(error, 9)) == (SOURCE, 0.2)
+    assert worst_outer(figures, "MoE and hybrid") is None
+    assert left_out(rows, {}) is None
 
 
 def test_goals_are_judged_only_where_there_are_rows(tmp_path):
-    """The good rows are no torchtitan; what is not predicted without its group has no accuracy."""
-    rows = predicted(
-        tmp_path,
-        *({"id": f"{n}", "source": "NeMo docs", "training.global_batch_size": str(64 * n)} for n in range(1, 4)),
-    )
-
-    figures = left_out(rows, {one.run.id: held_out(one.run.id, 2.163, fold=n) for n, one in enumerate(rows)})
-
+    """Dense rows 3 % off whatever is left out; none has experts."""
+    rows = predicted(tmp_path, *({"id": f"{n}", "training.global_batch_size": str(64 * n)} for n in range(1, 4)))
+    stored = {one.run.id: held_out(one.run.id, 2.163) for one in rows}
+    figures = left_out(rows, stored)
     assert figures is not None
-    goals = {goal.name: goal for goal in figures.goals}
-    assert round(goals["H100 dense, dgxc and NeMo, mean"].figure or 0.0, 9) == 0.03
-    assert goals["torchtitan, mean"].is_met is None
-    assert left_out(rows, {}) is None
+
+    found = goals(figures, groups=rows, models=as_held_out(rows, stored, MODEL), predicted=rows)
+
+    by_name = {goal.name.partition(" (")[0]: goal for goal in found}
+    assert round(by_name["dense, mean over sources, the worst of the outer folds"].figure or 0.0, 9) == 0.03
+    assert by_name["MoE and hybrid, mean over sources, the worst of the outer folds"].is_met is None
+    assert round(by_name["unseen models, dense, mean over rows"].figure or 0.0, 9) == 0.03
+    assert by_name["fitted constants"].texts == (str(len(constants(frameworks=True))), "<= 90")
 
 
 def test_a_goal_is_met_from_its_side():
     """Errors from above, recalls from below."""
     assert Goal(name="error", figure=0.05, rows=1, limit=0.06).is_met
     assert not Goal(name="recall", figure=0.85, rows=1, limit=0.9, at_least=True).is_met
+
+
+# --- intervals ---------------------------------------------------------------------------------------------
+
+
+def some_errors(case, folds: str, logs, unseen: Unseen = Unseen.NOTHING) -> list[LeftOutError]:
+    """One group for each error."""
+    kind = Kind(device="hopper", model="dense", scale="several nodes", unseen=unseen)
+    return [
+        LeftOutError(case=case, folds=folds, error=Error(kind=kind, group=number, log=float(log)))
+        for number, log in enumerate(logs)
+    ]
+
+
+def test_coverage_counts_rows_inside_the_intervals_of_others(tmp_path):
+    """Of 101 evenly spread errors eight of ten lie inside what the others say; of one group there is nothing."""
+    (one,) = predicted(tmp_path, {"id": "a"})
+    found = coverages(some_errors(one.case, GROUP, np.linspace(-0.1, 0.1, 101)))
+
+    assert [(each.name, each.units, each.unit) for each in found] == [("all", 101, "rows"), ("dense", 101, "rows")]
+    assert found[0].share == pytest.approx(0.8, abs=0.02)
+    assert coverages(some_errors(one.case, GROUP, [0.1])) == []
+
+
+def test_models_count_once_however_many_rows_they_have(tmp_path):
+    """Nine models near the prediction and one far off with ninety rows: nine of ten models, not nine of 99 rows."""
+    (one,) = predicted(tmp_path, {"id": "a"})
+    near = some_errors(one.case, MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
+    far = some_errors(one.case, MODEL, np.full(90, 2.0), Unseen.MODEL)
+    far = [replace(each, error=replace(each.error, group="far")) for each in far]
+
+    (found,) = (each for each in coverages([*near, *far]) if each.name == "unseen models")
+
+    assert (found.units, found.unit) == (41, "models")
+    assert 0.7 < found.share < 0.9
+
+
+def test_the_band_is_that_of_the_binomial_distribution():
+    """Sums of its chances: at most 5 % below and above."""
+    low, high = (round(end * 50) for end in band(50, 0.8))
+
+    def below(count: int) -> float:
+        return sum(comb(50, k) * 0.8**k * 0.2 ** (50 - k) for k in range(count))
+
+    assert below(low) <= 0.05 < below(low + 1)
+    assert below(high) < 0.95 <= below(high + 1)
+
+
+def test_errors_of_differences_cancel_what_both_share(tmp_path):
+    """Two layouts of one job, 10 and 21 % slow: their ratio is 10 % off, by groups left out alone."""
+    rows = predicted(tmp_path, {"id": "a"}, {"id": "b", "strategy.tp": "4"})
+    timed = [one.case for one in rows]
+    seconds = {GROUP: [2.1 / 1.1, 2.1 / 1.21], MODEL: [2.1, 2.1], SOFTWARE: [nan, nan]}
+
+    found = left_out_errors(timed, seconds)
+
+    assert [one.error.kind.unseen for one in found] == [Unseen.NOTHING] * 2 + [Unseen.MODEL] * 2
+    (difference,) = difference_errors(found)
+    assert difference.log == pytest.approx(np.log(1.1 / 1.21))
 
 
 def test_the_page_is_in_step_with_the_figures():

@@ -7,10 +7,9 @@ import json
 
 import pytest
 import yaml
-from benchmarks.accuracy.held_out import read_held_out
 
 from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.fit import HELD_OUT
+from benchmarks.accuracy.left_out.held_out import HELD_OUT, read_held_out
 from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.runs.predictions import Prediction, predictions
@@ -32,7 +31,7 @@ def test_a_file_of_one_group(tmp_path):
     report = report_of(tmp_path, LINES[:1])
 
     assert report["left_out"]["rows"] == 1
-    assert report["left_out"]["coverage"] == {}
+    assert report["left_out"]["coverages"] == []
 
 
 def test_a_row_that_was_changed_is_not_judged_by_what_was_predicted_for_another(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,12 +36,16 @@ from planner.uncertainty.intervals import (
     Error,
     Kind,
     Spread,
-    coverage,
+    Unseen,
+    inside,
     intervals,
+    kind_of,
     noise_fraction,
+    size_of,
     spread_of,
     spreads,
     step_interval,
+    unseen_of,
     weighted_quantile,
 )
 from tests.builders import a_model
@@ -355,16 +360,48 @@ def test_interval_of_evenly_spread_errors():
     assert spread.lower == pytest.approx(-spread.upper)
 
 
-def test_coverage_counts_what_other_folds_say():
-    """Errors alike in all folds: four of five lie inside; errors of a fold ten times as large do not."""
-    alike = errors("hopper", 100, 0.1)
-    wild = [Error(kind=one.kind, group=(one.group, "wild"), log=10 * one.log) for one in alike]
+def test_what_no_fit_had_seen_has_errors_of_its_own():
+    """Runs of unseen models are four times as far off; those of seen ones are not told apart from them by mistake."""
+    seen = errors("hopper", 20, 0.1)
+    unseen = [replace(one, kind=replace(one.kind, unseen=Unseen.MODEL), log=4 * one.log) for one in seen]
+    found = spreads([*seen, *unseen])
+    kind = Kind(device="hopper", model="dense", scale="one node")
 
-    even = coverage(alike, [n % 5 for n in range(100)])
-    uneven = coverage([*alike, *wild], [n % 4 for n in range(100)] + [4] * 100)
+    assert spread_of(found, kind).upper < 0.1
+    assert spread_of(found, replace(kind, unseen=Unseen.MODEL)).upper == pytest.approx(
+        4 * spread_of(found, kind).upper, abs=1e-3
+    )
+    assert spread_of(found, replace(kind, device="volta", unseen=Unseen.MODEL)).kind.unseen is Unseen.MODEL
+    assert inside(found, replace(unseen[1], log=0.3))
+    assert not inside(found, replace(seen[1], log=0.3))
 
-    assert even["all"] == pytest.approx(0.8, abs=0.02)
-    assert uneven["all"] < 0.7
+
+def test_a_job_is_unseen_by_its_release_and_the_size_of_its_model():
+    """A release that ran on such devices and a model of a measured size: nothing; else each, and both."""
+    model, other = a_model(), a_model(hidden_size=64)
+    release = catalog.framework_of("megatron-bridge-26.04", "a test")
+    cluster = replace(a_cluster(architecture="hopper"), framework=release)
+    known = replace(intervals(), releases={"hopper": (release.name,)}, models={"hopper": (size_of(model),)})
+
+    assert size_of(model) == (model.hidden_size, 0)
+    assert unseen_of(model, cluster, known) == (Unseen.NOTHING,)
+    assert unseen_of(model, replace(cluster, framework=replace(release, name=f"{release.name}, changed")), known) == (
+        Unseen.NOTHING,
+    )
+    assert unseen_of(model, replace(cluster, unknown_release="megatron-bridge-27.01"), known) == (Unseen.SOFTWARE,)
+    assert unseen_of(other, cluster, known) == (Unseen.MODEL,)
+    assert unseen_of(other, replace(cluster, framework=None), known) == (Unseen.SOFTWARE, Unseen.MODEL)
+
+
+def test_an_interval_has_the_wider_ends_of_all_that_is_unseen():
+    """Nothing of the test model on its device was measured: other software and other models."""
+    interval = step_interval(a_model(), a_cluster(), step_seconds=10.0)
+    kinds = [kind_of(a_model(), a_cluster(), unseen=unseen) for unseen in (Unseen.SOFTWARE, Unseen.MODEL)]
+    found = [spread_of(intervals().steps, kind) for kind in kinds]
+
+    assert interval.high_seconds == pytest.approx(10 * np.exp(max(one.upper for one in found)))
+    assert interval.low_seconds == pytest.approx(10 * np.exp(min(one.lower for one in found)))
+    assert "than those fitted to" in interval.basis
 
 
 def test_every_prediction_has_an_interval():
@@ -394,8 +431,9 @@ def test_stored_intervals_are_of_many_runs():
     (everything,) = (one for one in intervals().steps if one.kind == Kind())
     stored: tuple[Spread, ...] = (*intervals().steps, *intervals().differences)
 
-    few = [one for one in stored if one.groups < FEWEST_GROUPS]
+    few = [one for one in stored if one.groups < FEWEST_GROUPS and one.kind.unseen is Unseen.NOTHING]
 
     assert all(one.upper - one.lower > everything.upper - everything.lower for one in few)
+    assert {Kind(unseen=unseen) for unseen in Unseen} <= {one.kind for one in intervals().steps}
     assert {Kind()} <= {one.kind for one in intervals().steps} & {one.kind for one in intervals().differences}
     assert 0 < COVERAGE < 1

@@ -192,11 +192,11 @@ def _unit_coverage(name: str, hits: Hits, unit: str) -> Iterator[Coverage]:
 
 
 def _hits(errors: Sequence[LeftOutError], key: Callable[[LeftOutError], Hashable]) -> Hits:
-    """Each error, and whether it is inside the interval that those of another key make."""
+    """Each error, and whether it is inside the interval that those of another key make; nothing of a single key."""
     found: Hits = []
     for name, same in grouped(errors, key).items():
         others = spreads(one.error for one in errors if key(one) != name)
-        found += [(one, inside(others, one.error)) for one in same]
+        found += [(one, inside(others, one.error)) for one in same] if others else []
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from costmodel.memory.rank import seen_bytes
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
+from planner.uncertainty.fastest import chances_fastest
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import chance_to_fit, peak_interval, reserved_interval
@@ -121,6 +122,9 @@ class PlaceRecord(Record):
         "How much longer its step is than the first one's, as a fraction of that; negative where it is shorter."
     )
     within_noise_of_best: bool = entry("Whether predictions cannot tell it from the first one.")
+    chance_fastest: Figure = entry(
+        "The chance that its measured step is the shortest of the listed plans', by the errors of such differences."
+    )
     difference_seconds: Figure = entry("How much longer its step is than the first one's.")
     difference_by_part: dict[str, Figure] = entry(
         "By which seconds each line of its step is longer than the first one's."
@@ -195,11 +199,13 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     @classmethod
     def of_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
         """The records of plans, best first."""
+        chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
         return [
             cls(
                 number=number,
                 slower_fraction=plan.slower_fraction(plans[0]),
                 within_noise_of_best=plan.is_within_noise(plans[0]),
+                chance_fastest=chances[number - 1],
                 difference_seconds=plan.step_seconds - plans[0].step_seconds,
                 difference_by_part=plan.difference(plans[0]),
                 **dict(PlanRecord.of_plan(plan)),

@@ -46,14 +46,14 @@ def chances_fastest(step_seconds: Sequence[float], noise_fraction: float) -> lis
     deviation = math.log1p(noise_fraction) / NORMAL_80 / math.sqrt(2)
     if deviation <= 0:
         first = logs == logs.min()
-        return (first / first.sum()).tolist()
+        return [float(share) for share in first / first.sum()]
     apart = (logs[None, :] - logs[:, None]) / deviation
     errors = np.linspace(-REACH, REACH, PLACES)
     weights = np.exp(-(errors**2) / 2)
     slower = _normal(errors[None, None, :] + apart[:, :, None])
     slower[np.arange(len(logs)), np.arange(len(logs))] = 1.0
     chances = (slower.prod(axis=1) * weights).sum(axis=1) / weights.sum()
-    return (chances / chances.sum()).tolist()
+    return [float(chance) for chance in chances / chances.sum()]
 
 
 def _normal(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.left_out.folds import GROUP, KINDS, OUTER, SOFTWARE, is_newest
+from benchmarks.accuracy.left_out.folds import GROUP, KINDS, MODEL, SOFTWARE, SOURCE, is_newest
 from benchmarks.accuracy.left_out.held_out import HeldOut, as_held_out
 from benchmarks.accuracy.left_out.intervals import Coverage, coverages, left_out_errors
 from benchmarks.accuracy.metrics import Errors, errors, grouped
@@ -27,8 +27,8 @@ class LeftOut:
         How many.
     by_source
         Step-time errors by what was left out, then by source.
-    macro
-        Mean over sources of their mean absolute errors, by what was left out, then by family.
+    macro, num_rows
+        Mean over sources of their mean absolute errors, and how many rows, by what was left out, then by family.
     newest
         Errors of the newest software, predicted by fits to older releases, by family and ``all``.
     coverages
@@ -38,6 +38,7 @@ class LeftOut:
     rows: int
     by_source: dict[str, dict[str, Errors]]
     macro: dict[str, dict[str, float]]
+    num_rows: dict[str, dict[str, int]]
     newest: dict[str, Errors]
     coverages: tuple[Coverage, ...]
 
@@ -54,6 +55,11 @@ def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> L
         rows=len(rows),
         by_source={kind: by_source(same) for kind, same in by_kind.items() if same},
         macro={kind: macro_by_family(same) for kind, same in by_kind.items() if same},
+        num_rows={
+            kind: {name: len(of) for name, of in _families(same, every="all").items()}
+            for kind, same in by_kind.items()
+            if same
+        },
         newest={name: _errors(same) for name, same in _families(newest, every="all").items()},
         coverages=tuple(coverages(left_out_errors([one.case for one in rows], seconds))),
     )
@@ -84,7 +90,27 @@ def _families(rows: Sequence[Prediction], *, every: str) -> dict[str, list[Predi
     return {name: same for name, same in found.items() if same}
 
 
-def worst_outer(figures: LeftOut, family: str) -> tuple[str, float] | None:
-    """What left out makes a family's error largest, and that error: the headline."""
-    means = {kind: figures.macro[kind][family] for kind in OUTER if family in figures.macro.get(kind, {})}
-    return max(means.items(), key=lambda item: item[1]) if means else None
+NEWEST_SOFTWARE = "newest software"
+
+
+def outer(figures: LeftOut, family: str) -> dict[str, tuple[float, int]]:
+    """
+    A family's error, and of how many rows, by what was left out: a model, a source, the newest software.
+
+    Over sources the mean is of their means; the newest software is of one source.
+    """
+    found = {}
+    for kind in (MODEL, SOURCE):
+        if family in figures.macro.get(kind, {}):
+            found[kind] = (figures.macro[kind][family], figures.num_rows[kind][family])
+    if family in figures.newest:
+        newest = figures.newest[family]
+        found[NEWEST_SOFTWARE] = (newest.mean, newest.rows)
+    return found
+
+
+def worst_outer(figures: LeftOut, family: str) -> tuple[str, float, int] | None:
+    """What left out makes a family's error largest, that error, and of how many rows it is: the headline."""
+    found = outer(figures, family)
+    worst = max(found, key=lambda kind: found[kind][0], default=None)
+    return None if worst is None else (worst, *found[worst])

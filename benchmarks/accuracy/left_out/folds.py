@@ -20,7 +20,6 @@ from planner.runs.predictions import Case
 
 GROUP, MODEL, SOURCE, SOFTWARE = "group", "model", "source", "software"
 KINDS = (GROUP, MODEL, SOURCE, SOFTWARE)
-OUTER = (MODEL, SOURCE, SOFTWARE)
 
 NUM_GROUP_FOLDS = 5
 

@@ -64,6 +64,16 @@ class Precision:
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
 
+    @property
+    def grouped_casts(self) -> tuple[int, int]:
+        """
+        Kernels of casts and scales of one group of a grouped matmul, forward and backward.
+
+        Derivation: the input is cast in front of the forward pass, the output's gradient in front of the backward one.
+        Each serves all matmuls of its pass: one forward, two backward, of two operands each.
+        """
+        return self.cast_kernels + 2 * self.scale_kernels, self.cast_kernels + 4 * self.scale_kernels
+
     def on(self, silicon: Silicon) -> Precision:
         """
         The recipe on devices of a generation: 8-bit matmuls that read every layout need no transposed copy.

@@ -277,24 +277,21 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     )
 
 
-FUSED_RECIPE = "mxfp8"
-"""The recipe whose casts a fused grouped matmul makes."""
+FUSED_DTYPE = "mxfp8"
+"""Dtype for which a fused grouped matmul casts."""
 
 
 def _is_fused(shape: Shape) -> NDArray[np.bool_]:
     """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
-    if not shape.kernels.fuses_experts_in_graphs or shape.recipe != FUSED_RECIPE:
+    if not shape.kernels.fuses_experts_in_graphs or shape.compute_dtype != FUSED_DTYPE:
         return np.asarray(False)
     return np.asarray(np.asarray(shape.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
 
 
 def _group_by_group(operator: Operator, apart: Numbers) -> Operator:
     """A grouped matmul whose experts are cast one by one: 1; 0: one kernel casts for all of them."""
-    return replace(
-        operator,
-        group_kernels=apart * operator.group_kernels,
-        backward_group_kernels=apart * operator.backward_group_kernels,
-    )
+    forward, backward = operator.group_kernels
+    return replace(operator, group_kernels=(apart * forward, apart * backward))
 
 
 def _where_apart(operator: Operator, apart: Numbers) -> Operator:

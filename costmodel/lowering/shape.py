@@ -33,8 +33,8 @@ class Shape:
         Bytes per element of a linear's input as it is kept for the backward pass.
     cast_bytes
         Bytes read and written per element that a recipe of less than 16 bits casts.
-    cast_kernels, scale_kernels
-        Kernels of such a cast, as in :class:`costmodel.facts.workload.Precision`.
+    grouped_casts
+        Kernels of casts and scales of one group of a grouped matmul, forward and backward.
     gathered_input_bytes, gathered_gradient_bytes
         Bytes per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
@@ -43,8 +43,6 @@ class Shape:
         Whether sequence-parallel ranks cast their shards before they gather them.
     compute_dtype, wide_dtype
         Dtype of the recipe's matmuls, and of those that it leaves in 16 bits.
-    recipe
-        Name of the precision recipe.
     kernels, communication, memory, silicon
         What the framework launches, how it communicates, and what it keeps; what the device's generation can do.
     causal
@@ -65,15 +63,13 @@ class Shape:
     causal: bool
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
-    cast_kernels: int = 0
-    scale_kernels: int = 0
+    grouped_casts: tuple[int, int] = (0, 0)
     gathered_input_bytes: float = 2.0
     gathered_gradient_bytes: float = 2.0
     gradient_traffic_bytes: float = 2.0
     quantizes_before_gather: bool = False
     compute_dtype: Dtype = "bf16"
     wide_dtype: Dtype = "bf16"
-    recipe: str = "bf16"
     kernels: Kernels = field(default_factory=Kernels)
     communication: CommunicationStyle = field(default_factory=CommunicationStyle)
     memory: MemoryModel = field(default_factory=MemoryModel)
@@ -96,16 +92,6 @@ class Shape:
     def sequence_shards(self) -> Numbers:
         """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
         return 1 + self.sequence_parallel * (self.tp - 1)
-
-    @property
-    def grouped_casts(self) -> tuple[int, int]:
-        """
-        Kernels of casts and scales of one group of a grouped matmul, forward and backward.
-
-        Derivation: the input is cast in front of the forward pass, the output's gradient in front of the backward one,
-        each at once for all of its matmuls: one forward, two backward, of two operands each.
-        """
-        return self.cast_kernels + 2 * self.scale_kernels, self.cast_kernels + 4 * self.scale_kernels
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -169,8 +155,7 @@ def layer_shape(
         activation_bytes=precision.activation_bytes,
         linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
         cast_bytes=precision.cast_bytes,
-        cast_kernels=precision.cast_kernels,
-        scale_kernels=precision.scale_kernels,
+        grouped_casts=precision.grouped_casts,
         gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
@@ -178,7 +163,6 @@ def layer_shape(
         quantizes_before_gather=precision.quantizes_before_gather,
         compute_dtype=precision.compute,
         wide_dtype=device.wide_dtype(precision.compute),
-        recipe=precision.name,
         kernels=kernels,
         communication=device.behaviour.communication,
         memory=device.behaviour.memory,

@@ -100,7 +100,7 @@ class Roofline:
             operator, operator.flops, operator.bytes, operator.cast_bytes, written=operator.written_bytes
         )
         gaps = operator.kernels * self._gap_seconds(operator)
-        return busy + gaps + operator.group_kernels * self._small_kernel_seconds(operator)
+        return busy + gaps + operator.group_kernels[0] * self._small_kernel_seconds(operator)
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
@@ -112,7 +112,7 @@ class Roofline:
             written=operator.backward_written_bytes,
         )
         gaps = BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
-        return busy + gaps + operator.backward_group_kernels * self._small_kernel_seconds(operator)
+        return busy + gaps + operator.group_kernels[1] * self._small_kernel_seconds(operator)
 
     def _small_kernel_seconds(self, operator: Operator) -> Numbers:
         """Seconds of each kernel that casts the tensor of a group; none in a bound, which has no gaps either."""

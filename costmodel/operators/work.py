@@ -163,8 +163,9 @@ class Operator:
         Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
     written_bytes, backward_written_bytes
         Bytes that a matmul writes when its multiplications have ended: its results, and those that it adds them to.
-    group_kernels, backward_group_kernels
-        Kernels that only cast, or bring scales into order, of all groups: one after the other, with little to do.
+    group_kernels
+        Kernels that only cast, or bring scales into order, of all groups, in the forward and in the backward pass: one
+        after the other, with little to do.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
     more_launches
@@ -199,8 +200,7 @@ class Operator:
     backward_cast_bytes: Numbers = 0.0
     written_bytes: Numbers = 0.0
     backward_written_bytes: Numbers = 0.0
-    group_kernels: Numbers = 0
-    backward_group_kernels: Numbers = 0
+    group_kernels: tuple[Numbers, Numbers] = (0, 0)
     kernels: Numbers = 1
     more_launches: Numbers = 0
     is_routed: bool = False

@@ -293,6 +293,15 @@ def test_bytes_of_an_nvfp4_cast():
     assert (recipe.gathered_input_bytes, recipe.gathered_gradient_bytes) == (copy, 2 * copy)
 
 
+@pytest.mark.parametrize(
+    ("name", "casts"),
+    [("bf16", (0, 0)), ("fp8", (1, 1)), ("fp8_current", (2, 2)), ("mxfp8", (3, 5)), ("nvfp4", (4, 6))],
+)
+def test_kernels_that_cast_one_group(name, casts):
+    """A cast in front of each pass; scales of two operands forward, of four backward; magnitudes first where needed."""
+    assert catalog.precision(name).grouped_casts == casts
+
+
 @pytest.mark.parametrize("name", catalog.precisions())
 def test_every_recipe_has_a_source(name):
     """Bytes per parameter are facts of a framework."""

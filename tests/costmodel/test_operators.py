@@ -412,7 +412,7 @@ def test_hosts_launch_alike_whoever_times_the_kernels(times):
 def test_kernels_that_cast_groups_run_one_after_the_other():
     """Five of 2.9 us forward and seven backward, 0.9 us apart where the host launches them, 0.5 us in a graph."""
     plain = an_operator("grouped_matmul", graph_module="moe")
-    cast = replace(plain, group_kernels=5, backward_group_kernels=7)
+    cast = replace(plain, group_kernels=(5, 7))
     for graphs, seconds in (("none", 3.8e-6), ("moe", 3.4e-6)):
         source = a_source("modified_roofline", kernel_gap_seconds=2e-5, cuda_graphs=CudaGraphs.named(graphs))
         assert source.forward_seconds(cast) - source.forward_seconds(plain) == pytest.approx(5 * seconds)

@@ -97,6 +97,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
             number=1,
             slower_fraction=0.0,
             within_noise_of_best=True,
+            chance_fastest=1.0,
             difference_seconds=0.0,
             difference_by_part={part.name: 0.0 for part in self.breakdown},
         )

@@ -504,6 +504,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
             used.cluster,
             step_seconds=estimated.step_seconds,
             operators_deviation=operators_deviation(operators),
+            gaps=ground_of(used, strategy),
         ),
         operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
+from planner.uncertainty.ground import Gap
 from planner.uncertainty.kinds import CHANGED, architecture_of
 from planner.uncertainty.stored import stored
 
@@ -303,7 +304,21 @@ NORMAL_80 = 1.2816
 """Standard deviations of a normal distribution between which, on both sides, ``COVERAGE`` lies."""
 
 
-def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operators_deviation: float = 0.0) -> Interval:
+UNSEEN_BY_GAP = {
+    **dict.fromkeys(("software", "software on device", "device", "release"), Unseen.SOFTWARE),
+    **dict.fromkeys(("kind", "family"), Unseen.MODEL),
+}
+"""What rows were left out with whose errors stand for a gap, by its dimension."""
+
+
+def step_interval(
+    model: Model,
+    cluster: Cluster,
+    *,
+    step_seconds: float,
+    operators_deviation: float = 0.0,
+    gaps: Sequence[Gap] = (),
+) -> Interval:
     """
     The interval of one prediction: by the device's own errors where it was calibrated on enough runs.
 
@@ -316,13 +331,16 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operat
     operators_deviation
         Standard deviation of its logarithm that sampled operator times leave; errors of the composition and of the
         operators are independent, so that their squares add up.
+    gaps
+        What of it measured runs have shown little or nothing of.
     """
     kind, own = kind_of(model, cluster), cluster.device.left_out_errors
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread, basis = _of_others(model, cluster)
+        spread, basis = _of_others(model, cluster, gaps)
+    spread, basis = _widened_by_gaps(spread, basis, gaps)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -333,15 +351,31 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operat
     )
 
 
-def _of_others(model: Model, cluster: Cluster) -> tuple[Spread, str]:
-    """Errors of comparable runs and what they are of: of other models or software, the wider ends of both."""
+def _of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+    """Errors of comparable runs, and of other models or software where those were not measured: the widest ends."""
     known = intervals()
-    found = [
-        spread_of(known.steps, kind_of(model, cluster, unseen=unseen)) for unseen in unseen_of(model, cluster, known)
-    ]
+    by_gaps = (UNSEEN_BY_GAP[gap.dimension] for gap in gaps if not gap.runs and gap.dimension in UNSEEN_BY_GAP)
+    unseen = dict.fromkeys((Unseen.NOTHING, *unseen_of(model, cluster, known), *by_gaps))
+    found = [spread_of(known.steps, kind_of(model, cluster, unseen=one)) for one in unseen]
     widest = max(found, key=lambda spread: spread.upper - spread.lower)
     spread = replace(widest, lower=min(spread.lower for spread in found), upper=max(spread.upper for spread in found))
     return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
+
+
+def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+    r"""
+    The spread where n features, degrees or sizes were never measured: :math:`\sqrt{1 + n}` times as wide.
+
+    Assumption: each is one more error, independent of the others and as large as that of comparable runs. No run says
+    better; the seven runs of ``benchmarks/effects`` with what no fit has seen are off by as much or more.
+    """
+    others = [gap for gap in gaps if gap.dimension not in UNSEEN_BY_GAP and (not gap.runs or gap.beyond > 1)]
+    if not others:
+        return spread, basis
+    factor = math.sqrt(1 + len(others))
+    what = "one thing" if len(others) == 1 else f"{len(others)} things"
+    widened = replace(spread, lower=factor * spread.lower, upper=factor * spread.upper)
+    return widened, f"{basis} (times {factor:.2f} for {what} that no run shows)"
 
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:

@@ -186,6 +186,13 @@ def test_a_goal_is_met_from_its_side():
     """Errors from above, recalls from below."""
     assert Goal(name="error", figure=0.05, rows=1, limit=0.06).is_met
     assert not Goal(name="recall", figure=0.85, rows=1, limit=0.9, at_least=True).is_met
+    assert [
+        Goal(name="", figure=one, rows=1, limit=0.7, most=0.9, at_least=True).is_met for one in (0.6, 0.8, 1.0)
+    ] == [
+        False,
+        True,
+        False,
+    ]
 
 
 # --- intervals ---------------------------------------------------------------------------------------------
@@ -217,10 +224,11 @@ def test_models_count_once_however_many_rows_they_have(tmp_path):
     far = some_errors(one.case, MODEL, np.full(90, 2.0), Unseen.MODEL)
     far = [replace(each, error=replace(each.error, group="far")) for each in far]
 
-    (found,) = (each for each in coverages([*near, *far]) if each.name == "unseen models")
+    found, rows = (each for each in coverages([*near, *far]) if each.name == "unseen models")
 
-    assert (found.units, found.unit) == (41, "models")
+    assert (found.units, found.unit, rows.units, rows.unit) == (41, "models", 130, "rows")
     assert 0.7 < found.share < 0.9
+    assert rows.share < 0.4
 
 
 def test_the_band_is_that_of_the_binomial_distribution():

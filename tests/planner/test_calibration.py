@@ -30,6 +30,7 @@ from planner.calibration.constants import (
 from planner.calibration.fit import REACH, Priors, covariance, fit
 from planner.calibration.processes import over_processes
 from planner.runs.jobs import References
+from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,
@@ -437,3 +438,35 @@ def test_stored_intervals_are_of_many_runs():
     assert {Kind(unseen=unseen) for unseen in Unseen} <= {one.kind for one in intervals().steps}
     assert {Kind()} <= {one.kind for one in intervals().steps} & {one.kind for one in intervals().differences}
     assert 0 < COVERAGE < 1
+
+
+def a_gap(dimension: str, *, runs: int = 0, beyond: float = 1.0) -> Gap:
+    """Something that measured runs have shown as often."""
+    return Gap(dimension=dimension, value="a value", runs=runs, sentence="a sentence", beyond=beyond)
+
+
+def test_intervals_are_wider_where_nothing_was_measured():
+    """Three features that no run has: twice as wide; one run or a measured size changes nothing, 10 times it does."""
+    model, cluster = a_model(), a_cluster()
+
+    def ends(*gaps: Gap) -> np.ndarray:
+        found = step_interval(model, cluster, step_seconds=1.0, gaps=gaps)
+        return np.log([found.low_seconds, found.high_seconds])
+
+    three = [a_gap(name) for name in ("optimizer_offload", "cp", "schedule")]
+
+    np.testing.assert_allclose(ends(*three), 2 * ends(), rtol=1e-9)
+    np.testing.assert_allclose(ends(a_gap("cp", runs=1)), ends())
+    np.testing.assert_allclose(ends(a_gap("num_devices", runs=5, beyond=10.0)), np.sqrt(2) * ends(), rtol=1e-9)
+    assert "3 things that no run shows" in step_interval(model, cluster, step_seconds=1.0, gaps=three).basis
+
+
+def test_an_unseen_release_never_narrows_an_interval():
+    """Its errors stand beside those of comparable runs: the wider ends count."""
+    release = catalog.framework_of("megatron-bridge-26.04", "a test")
+    cluster = replace(a_cluster(architecture="hopper"), framework=release)
+    seen = step_interval(a_model(), cluster, step_seconds=1.0)
+    unseen = step_interval(a_model(), replace(cluster, unknown_release="megatron-bridge-27.01"), step_seconds=1.0)
+
+    assert unseen.low_seconds <= seen.low_seconds
+    assert unseen.high_seconds >= seen.high_seconds

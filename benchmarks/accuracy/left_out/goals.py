@@ -35,6 +35,8 @@ class Goal:
         What it may be.
     at_least
         Whether the limit is a lower one.
+    most
+        The upper limit beside a lower one; None: none.
     is_count
         Whether it is a number instead of a share.
     """
@@ -44,6 +46,7 @@ class Goal:
     rows: int
     limit: float
     at_least: bool = False
+    most: float | None = None
     is_count: bool = False
 
     @property
@@ -51,6 +54,8 @@ class Goal:
         """Whether the figure keeps the limit; None: nothing to judge."""
         if self.figure is None:
             return None
+        if self.most is not None and self.figure > self.most:
+            return False
         return self.figure >= self.limit if self.at_least else self.figure <= self.limit
 
     @property
@@ -58,6 +63,8 @@ class Goal:
         """Figure and limit as they are printed."""
         form = ".0f" if self.is_count else ".1%"
         figure = "-" if self.figure is None else format(self.figure, form)
+        if self.most is not None:
+            return figure, f"{self.limit:{form}} to {self.most:{form}}"
         return figure, f"{'>=' if self.at_least else '<='} {self.limit:{form}}"
 
 
@@ -153,8 +160,7 @@ def _interval_goals(figures: LeftOut) -> Iterator[Goal]:
     for one in figures.coverages:
         low, high = band(one.units, COVERAGE)
         name = f"{COVERAGE:.0%} intervals cover, {one.name} ({one.unit})"
-        yield Goal(name=name, figure=one.share, rows=one.units, limit=low, at_least=True)
-        yield Goal(name=name, figure=one.share, rows=one.units, limit=high)
+        yield Goal(name=name, figure=one.share, rows=one.units, limit=low, at_least=True, most=high)
 
 
 # --- for people --------------------------------------------------------------------------------------------
@@ -175,10 +181,10 @@ def left_out_lines(figures: LeftOut, found: Sequence[Goal]) -> Iterator[str]:
             yield f"  {name[:62]:<62} {one.rows:>5} {one.mean:>7.1%} {one.p90:>7.1%} {one.bias:>+7.1%}"
         means = ", ".join(f"{name} {mean:.1%}" for name, mean in figures.macro[kind].items())
         yield f"  mean over sources: {means}"
-    yield f"\n{'Goals':<64} {'rows':>5} {'today':>7} {'goal':>9}"
+    yield f"\n{'Goals':<64} {'rows':>5} {'today':>7} {'goal':>14}"
     for goal in found:
         figure, limit = goal.texts
-        yield f"  {goal.name:<62} {goal.rows:>5} {figure:>7} {limit:>9} {_MARKS[goal.is_met]}"
+        yield f"  {goal.name:<62} {goal.rows:>5} {figure:>7} {limit:>14} {_MARKS[goal.is_met]}"
 
 
 _MARKS = {True: "met", False: "", None: "no rows"}

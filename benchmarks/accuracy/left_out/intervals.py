@@ -169,7 +169,9 @@ def coverages(errors: Sequence[LeftOutError]) -> list[Coverage]:
     return [
         *_row_coverage({"all": by_group, **_families(by_group)}),
         *_unit_coverage("unseen models", by_model, "models"),
+        *_row_coverage({"unseen models": by_model}),
         *_unit_coverage("unseen sources", by_source, "sources"),
+        *_row_coverage({"unseen sources": by_source}),
         *_row_coverage({"newest software": newest}),
     ]
 

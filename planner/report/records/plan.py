@@ -56,7 +56,10 @@ class MemoryRecord(Record):
 
     peak_memory_bytes: Figure = entry("Peak of the fullest pipeline rank.", "device_bytes")
     allocated_bytes: Figure = entry("The same peak as PyTorch counts it in tensors.")
-    reserved_bytes: Figure = entry("The same peak as PyTorch counts it in all that its allocator holds.")
+    reserved_bytes: Figure = entry(
+        "What PyTorch's allocator holds at that peak where it has room; near the limit it gives back what it does not "
+        "use, so that the peak that must fit may be smaller."
+    )
     headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
     chance_to_fit: ChanceRecord = entry("How likely the fullest pipeline rank fits.")
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,7 +54,7 @@ def with_known_names(run: Run, cluster: Cluster) -> Run:
 
 def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
     """Put the nearest dispatcher that the framework has into a strategy, or none for its default; and the doubt."""
-    letters = re.sub(r"[^a-z0-9]", "", asked.lower())
+    letters = "".join(one for one in asked.lower() if one.isascii() and one.isalnum())
     nearest = nearest_dispatcher(letters)
     framework = cluster.framework
     if nearest is None or (framework is not None and lacks(framework, DISPATCHER, int(nearest))):

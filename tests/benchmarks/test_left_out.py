@@ -160,8 +160,8 @@ def test_the_headline_is_the_worst_of_the_outer_folds(tmp_path):
     figures = left_out(rows, {"a": HeldOut(id="a", seconds=seconds)})
 
     assert figures is not None
-    kind, error, rows = worst_outer(figures, "dense") or ("", 0.0, 0)
-    assert (kind, round(error, 9), rows) == (SOURCE, 0.2, 1)
+    kind, error, num_rows = worst_outer(figures, "dense") or ("", 0.0, 0)
+    assert (kind, round(error, 9), num_rows) == (SOURCE, 0.2, 1)
     assert worst_outer(figures, "MoE and hybrid") is None
     assert left_out(rows, {}) is None
 

@@ -75,6 +75,8 @@ class Plan:
         The same over the peak; the report's conventions say which.
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
+    gaps
+        What of it measured runs have shown little or nothing of.
     operators
         How sure the times of its operators are, where samples time them; else none.
     noise_fraction
@@ -95,6 +97,7 @@ class Plan:
     mfu: float
     hfu: float
     interval: Interval
+    gaps: tuple[Gap, ...]
     operators: tuple[TimedOperator, ...]
     noise_fraction: float
     facts: Facts
@@ -167,11 +170,6 @@ class Plan:
     def chance_to_fit(self) -> Chance:
         """How likely the fullest rank fits, by runs that did and runs that did not."""
         return chance_to_fit(self.cluster, device_bytes=self.estimate.device_bytes)
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """What of it measured runs have shown little or nothing of."""
-        return ground_of(self.facts, self.strategy)
 
     def rank_headroom_bytes(self, rank: RankEstimate) -> float:
         """What one rank leaves free."""
@@ -489,7 +487,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
-    operators = timed_operators(used, strategy, estimated.breakdown)
+    operators, gaps = timed_operators(used, strategy, estimated.breakdown), ground_of(used, strategy)
     return Plan(
         problem=problem,
         estimate=estimated,
@@ -504,8 +502,9 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
             used.cluster,
             step_seconds=estimated.step_seconds,
             operators_deviation=operators_deviation(operators),
-            gaps=ground_of(used, strategy),
+            gaps=gaps,
         ),
+        gaps=tuple(gaps),
         operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),
         facts=used,

@@ -11,21 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
+from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest, release_text
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel import catalog
 from planner.calibration.calibrate import base_name
 from planner.calibration.cases import Predictor, measured_logarithms, source_weights
 from planner.calibration.constants import Constant, around, prior_factors, with_values
-from planner.calibration.fit import Array, Fit, fit, priors_of
+from planner.calibration.fit import Array, Fit, priors_of
 from planner.jobs.cluster import Fitted
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
 
 FEWEST_ROWS = 12
 """Of a stack: 8 own runs and as many others as half of that."""
-
-NEWEST = ("megatron-bridge-26.06", "megatron-bridge-26.06.01")
-"""Releases of the newest software that has measured runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,11 +158,10 @@ def stacks(known: Measured) -> Iterator[Stack]:
     """Each source on each of its devices, left out with all of that source; the newest releases on each of theirs."""
     sources = np.array([one.run.source for one in known.rows])
     devices = np.array([base_name(one) for one in known.rows])
-    frameworks = [one.facts.cluster.framework for one in known.rows]
-    is_newest = np.array([one is not None and one.name in NEWEST for one in frameworks])
+    newest = np.array([is_newest(one) for one in known.rows])
     for name in sorted(set(sources.tolist())):
         yield from _of_devices(known, name, sources == name, devices)
-    yield from _of_devices(known, f"{NEWEST[0]} and later", is_newest, devices)
+    yield from _of_devices(known, f"{release_text(NEWEST)} and later", newest, devices)
 
 
 def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: NDArray[np.str_]) -> Iterator[Stack]:
@@ -197,16 +194,11 @@ def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: 
 def without(known: Measured, is_out: NDArray[np.bool_]) -> Array:
     """Logarithms of the constants of a fit to all other rows, linear around the catalog's."""
     priors = priors_of(chosen_constants(known.rows, frameworks=True))
-    is_weightless = is_out | ~known.is_fitted
-    left = [one for one, out in zip(known.rows, is_weightless, strict=True) if not out]
-    weights = np.zeros(len(known.rows))
-    weights[~is_weightless] = source_weights(left)
-    found = fit(
-        lambda logs: known.predicted + known.jacobian @ (logs - known.logs),
-        lambda *_: known.jacobian,
+    return fitted_without(
+        known.rows,
+        Fit(logs=known.logs, jacobian=known.jacobian, residuals=known.predicted - known.times),
         known.times,
-        weights=weights,
-        priors=priors,
-        start=Fit(logs=known.logs, jacobian=known.jacobian, residuals=known.predicted - known.times),
+        source_weights,
+        priors,
+        unseen=is_out | ~known.is_fitted,
     )
-    return found.logs

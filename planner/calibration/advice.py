@@ -92,7 +92,6 @@ def advice(
         The constants' logarithms and their covariance.
     noise
         Error of one more measurement.
-
     """
     candidates = list(_candidates(timed, known))
     if not candidates:

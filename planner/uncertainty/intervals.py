@@ -152,16 +152,17 @@ def size_of(model: Model) -> tuple[int, int]:
 
 
 def release_name(cluster: Cluster) -> str:
-    """The release of a job's software as it is called; empty: none."""
+    """The release of a job's software as it is called, known or not; empty: none."""
+    if cluster.unknown_release:
+        return cluster.unknown_release
     return cluster.framework.name.removesuffix(CHANGED) if cluster.framework else ""
 
 
 def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
     """What of a job no run was measured of: its release on such devices, models of its size there."""
     architecture = cluster.device.architecture or ANY
-    release = cluster.unknown_release or release_name(cluster)
     found = []
-    if release not in known.releases.get(architecture, ()):
+    if release_name(cluster) not in known.releases.get(architecture, ()):
         found.append(Unseen.SOFTWARE)
     if size_of(model) not in known.models.get(architecture, ()):
         found.append(Unseen.MODEL)

@@ -7,16 +7,18 @@ Choices are made on groups (the inner folds), what is reported are the three oth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.catalog import releases
 from planner.calibration.cases import Predictor, folds_of, measured_logarithms
 from planner.calibration.fit import Fit, Priors, fit
 from planner.calibration.left_out import Weights
 from planner.runs.predictions import Case
+from planner.uncertainty.intervals import release_name
 
 GROUP, MODEL, SOURCE, SOFTWARE = "group", "model", "source", "software"
 KINDS = (GROUP, MODEL, SOURCE, SOFTWARE)
@@ -47,9 +49,7 @@ def model_of(key: str) -> str:
 
 def release_of(case: Case) -> Release | None:
     """Place in the line of software and the version up to the month; None: software of no such line."""
-    framework = case.facts.cluster.framework
-    named = case.run.get("cluster.framework")
-    return release_named(str(named or (framework.name if framework else "")))
+    return release_named(release_name(case.facts.cluster))
 
 
 def release_named(name: str) -> Release | None:
@@ -59,8 +59,10 @@ def release_named(name: str) -> Release | None:
     >>> release_named("megatron-bridge-26.04.01"), release_named("nemo-25.02"), release_named("torchtitan-0.1")
     ((1, '26.04'), (0, '25.02'), None)
     """
-    found = re.fullmatch(rf"({'|'.join(LINES)})-(\d\d\.\d\d)(\.\d+)?", name)
-    return (LINES.index(found[1]), found[2]) if found else None
+    made = releases.release_of(name)
+    if made is None or made.stack not in LINES:
+        return None
+    return LINES.index(made.stack), ".".join(f"{part:02.0f}" for part in made.number[:2])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,15 +108,18 @@ def folds_by(kind: str, timed: Sequence[Case], *, num_groups: int = NUM_GROUP_FO
 
 def _by_release(timed: Sequence[Case]) -> Folds:
     """Each release but the oldest, predicted by a fit to the older ones and to all other software."""
-    releases = [release_of(case) for case in timed]
-    known = sorted({one for one in releases if one is not None})[1:]
+    of_rows = [release_of(case) for case in timed]
+    known = sorted({one for one in of_rows if one is not None})[1:]
     return Folds(
-        left_out={_text(one): np.array([other == one for other in releases]) for one in known},
-        unseen={_text(one): np.array([other is not None and other >= one for other in releases]) for one in known},
+        left_out={release_text(one): np.array([other == one for other in of_rows]) for one in known},
+        unseen={
+            release_text(one): np.array([other is not None and other >= one for other in of_rows]) for one in known
+        },
     )
 
 
-def _text(release: Release) -> str:
+def release_text(release: Release) -> str:
+    """Its name, up to the month."""
     line, version = release
     return f"{LINES[line]}-{version}"
 
@@ -126,7 +131,7 @@ def is_newest(case: Case) -> bool:
 
 
 def left_out_seconds(
-    predictor: Predictor, whole: Fit, weigh: Weights, priors: Priors, *, folds: Folds, without: Collection[int] = ()
+    predictor: Predictor, whole: Fit, weigh: Weights, priors: Priors, *, folds: Folds
 ) -> NDArray[np.float64]:
     """
     Seconds of every row, predicted by a fit that does not see it; NaN where no fold leaves it out.
@@ -146,15 +151,11 @@ def left_out_seconds(
         As in :func:`planner.calibration.fit.fit`.
     folds
         What each fit leaves out.
-    without
-        Rows that no fit sees.
     """
     measured = measured_logarithms(predictor.cases)
     seconds = np.full(len(measured), np.nan)
     for name, rows in folds.left_out.items():
-        unseen = folds.unseen[name].copy()
-        unseen[list(without)] = True
-        logs = fitted_without(predictor.cases, whole, measured, weigh, priors, unseen=unseen)
+        logs = fitted_without(predictor.cases, whole, measured, weigh, priors, unseen=folds.unseen[name])
         seconds[rows] = np.exp(predictor.estimated(logs, rows))
     return seconds
 
@@ -171,11 +172,8 @@ def fitted_without(
     """Logarithms of the constants fitted to the rows that are seen, with the derivatives of the whole fit."""
     weights = np.zeros(len(measured))
     weights[~unseen] = weigh([case for case, out in zip(cases, unseen, strict=True) if not out])
-    linear: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda logs: (  # noqa: E731
-        whole.residuals + measured + whole.jacobian @ (logs - whole.logs)
-    )
     found = fit(
-        linear,
+        lambda logs: whole.residuals + measured + whole.jacobian @ (logs - whole.logs),
         lambda logs, before: whole.jacobian,
         measured,
         weights=weights,

@@ -17,8 +17,8 @@ from costmodel.facts.workload import Precision
 from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 
-UNFUSED_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.logit_bytes
-"""Bytes per logit of PyTorch's cross-entropy, in its backward pass."""
+UNFUSED_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.eager_logit_bytes
+"""Bytes per logit of PyTorch's cross-entropy that nothing compiled, in its backward pass."""
 
 REASON = "the oracle needs torch: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)

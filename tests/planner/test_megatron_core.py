@@ -79,14 +79,14 @@ def options_dest(name):
 
 
 def test_megatron_core_takes_500_random_plans():
-    """Its own checks pass, and it puts as many layers on each stage as the plan does; core 0.14 lacks half of them."""
-    layouts, refused = 0, 0
+    """Its own checks pass, and it puts as many layers on each stage as the plan does; core 0.14 lacks what many need."""
+    layouts, refused = 0, []
 
     for plan in megatron_plans(500):
         try:
             config, arguments = config_of(plan)
-        except SpecError:
-            refused += 1
+        except SpecError as error:
+            refused.append(str(error))
             continue
         strategy, text = plan.strategy, arguments.get("--pipeline-model-parallel-layout")
         assert config.pipeline_model_parallel_size == strategy.pp
@@ -99,7 +99,8 @@ def test_megatron_core_takes_500_random_plans():
         assert held == ranks_slots(plan)
 
     assert layouts > (50 if RELEASE == "0.14" else 100)
-    assert refused < 300 if RELEASE == "0.14" else refused == 0
+    assert all("Megatron Core 0.14 has not what this plan needs" in reason for reason in refused)
+    assert len(refused) < 350 if RELEASE == "0.14" else not refused
 
 
 def test_megatron_core_takes_hybrids():

@@ -101,6 +101,11 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
     peak = f"peak {gib(memory.peak_memory_bytes)} GiB ({within})"
     yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}; {peak}."
+    reserved = " to ".join(map(gib, chance.reserved_interval_bytes))
+    yield (
+        f"PyTorch counts {gib(memory.allocated_bytes)} GiB of it as allocated; reserved where there is room: "
+        f"{gib(memory.reserved_bytes)} GiB ({reserved})."
+    )
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
     if any(rank.port_bytes for rank in memory.ranks):

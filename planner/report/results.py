@@ -97,6 +97,8 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     )
     if best.gaps:
         yield f"Extrapolated{of_best}: {gaps_text(best.gaps)}."
+    for gaps, numbers in _further_gaps(plans).items():
+        yield f"Extrapolated of {'strategies' if len(numbers) > 1 else 'strategy'} {', '.join(numbers)}, too: {gaps}."
     alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
     if alike:
         yield (
@@ -106,6 +108,16 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     if plans[1:]:
         others = ", ".join(f"{plan.number}: {plan.chance_fastest:.0%}" for plan in plans[1:])
         yield f"Chance to be the fastest of these when measured: strategy 1 {best.chance_fastest:.0%}; {others}."
+
+
+def _further_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
+    """What only other plans than the first one extrapolate, in words, and the numbers of the plans that do."""
+    known = {gap.sentence for gap in plans[0].gaps}
+    found: dict[str, list[str]] = {}
+    for plan in plans[1:]:
+        if gaps := [gap for gap in plan.gaps if gap.sentence not in known]:
+            found.setdefault(gaps_text(gaps), []).append(str(plan.number))
+    return found
 
 
 def gaps_text(gaps: Sequence[GapRecord]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
@@ -25,8 +26,10 @@ COLUMNS = (
     *OF_CLUSTER,
     "number",
     "slower_fraction",
+    "chance_fastest",
     "step_time_low_seconds",
     "step_time_high_seconds",
+    "gaps",
     *StrategyRecord.model_fields,
     "num_devices",
     "step_time_seconds",
@@ -38,6 +41,9 @@ COLUMNS = (
     "peak_memory_bytes",
     "peak_memory_low_bytes",
     "peak_memory_high_bytes",
+    "reserved_bytes",
+    "reserved_low_bytes",
+    "reserved_high_bytes",
     "headroom_bytes",
     "chance_to_fit",
     "host_memory_bytes",
@@ -72,7 +78,7 @@ def csv_text(report: PlanReport | EstimateReport) -> str:
 
 def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
     """The entries of a plan, its strategy and its search by name, and those that have a longer name in a table."""
-    low, high = plan.step_time_interval_seconds
+    step_seconds, fits = plan.step_time_interval_seconds, plan.chance_to_fit
     entries = {
         **(dict(whole.search) if isinstance(whole, PlanReportRecord) else {}),
         **dict(whole),
@@ -81,11 +87,11 @@ def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
         **plan.strategy.model_dump(),
         **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
         "job": whole.job.name,
-        "chance_to_fit": plan.chance_to_fit.share,
-        "step_time_low_seconds": low,
-        "step_time_high_seconds": high,
-        "peak_memory_low_bytes": plan.chance_to_fit.peak_memory_interval_bytes[0],
-        "peak_memory_high_bytes": plan.chance_to_fit.peak_memory_interval_bytes[1],
+        "chance_to_fit": fits.share,
+        "gaps": "; ".join(gap.sentence for gap in plan.gaps),
+        **_ends("step_time", "seconds", step_seconds),
+        **_ends("peak_memory", "bytes", fits.peak_memory_interval_bytes),
+        **_ends("reserved", "bytes", fits.reserved_interval_bytes),
         **{f"{part.name}_{kind}": getattr(part, kind) for part in plan.breakdown for kind in OF_PART},
         **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
         **{f"checkpoint_{name}": value for name, value in plan.checkpoint},
@@ -94,6 +100,11 @@ def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
         entries["broken_rules"] = " ".join(whole.broken_rules)
         entries["broken_preferences"] = " ".join(whole.broken_preferences)
     return {name: _cell(finite(entries[name])) for name in COLUMNS if name in entries}
+
+
+def _ends(name: str, unit: str, interval: Sequence[Any]) -> dict[str, Any]:
+    """The two ends of an interval by their columns."""
+    return dict(zip((f"{name}_low_{unit}", f"{name}_high_{unit}"), interval, strict=True))
 
 
 def _cell(value: object) -> object:

@@ -233,7 +233,17 @@ def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
         beside = ground.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""
         what = f"{called} with {_listed(stacks)}" if of else called
-        yield from _few(name, value, runs, none=f"no measured run{of} {does}{others}", what=what)
+        few = list(_few(name, value, runs, none=f"no measured run{of} {does}{others}", what=what))
+        yield from few or _feature_on(run, ground, name, value)
+
+
+def _feature_on(run: Traits, ground: Ground, name: str, value: str) -> Iterator[Gap]:
+    """A feature that few runs on its generation of devices have, where there are enough of these to tell."""
+    if run.is_own_device or ground.total(name, run.architecture) < FEWEST_RUNS:
+        return
+    does, called = (text.format(value=VALUES.get((name, value), value)) for text in FEATURES[name])
+    runs, on = ground.runs(name, value, run.architecture), f"on {run.architecture}"
+    yield from _few(name, f"{value} {on}", runs, none=f"no measured run {on} {does}", what=f"{called} {on}")
 
 
 def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:

@@ -85,7 +85,7 @@ class Traits:
     recompute: tuple[str, ...]
 
     def entries(self) -> tuple[Entry, ...]:
-        """Everything that the run is counted under but its features."""
+        """Everything that the run is counted under but the features of its stack."""
         return tuple(dict.fromkeys(self._entries()))  # a device without an architecture is among any twice
 
     def _entries(self) -> Iterator[Entry]:
@@ -107,9 +107,12 @@ class Traits:
         for part in self.recompute:
             yield "recompute", ANY, part
             yield "recompute", self.stack, part
+        if self.architecture != ANY:
+            for name, value in self.features.items():
+                yield name, self.architecture, value
 
     def feature_entries(self) -> Iterator[Entry]:
-        """The features that it is counted under."""
+        """The features of its stack that it is counted under."""
         for name, value in self.features.items():
             yield name, ANY, value
             yield name, self.stack, value
@@ -203,7 +206,7 @@ class GroundTable:
     source
         Which runs.
     tallies
-        By dimension; those of features are in the table of what stacks have shown.
+        By dimension; those of features by stack are in the table of what stacks have shown.
     """
 
     source: str

@@ -107,6 +107,19 @@ def test_what_few_runs_have_says_how_many():
     assert FEW_RUNS == 3
 
 
+def test_a_feature_that_its_stack_has_may_be_new_on_a_generation_of_devices():
+    """Sixty runs offload the optimizer, all on another generation: on this one none does."""
+    elsewhere, here = a_run("cluster.device=b200", optimizer_offload=True), a_run()
+
+    ground = Ground.of([elsewhere, here] * 60)
+    found = {gap.dimension: gap.sentence for gap in gaps(a_run(optimizer_offload=True), ground)}
+    few = {gap.dimension for gap in gaps(a_run(optimizer_offload=True), Ground.of([elsewhere] * 60 + [here] * 10))}
+
+    assert found["optimizer_offload"] == "no measured run on hopper offloads the optimizer"
+    assert "optimizer_offload" not in {gap.dimension for gap in gaps(elsewhere, ground)}
+    assert "optimizer_offload" not in few  # ten runs are too few to tell
+
+
 def test_between_two_measured_degrees_nothing_is_extrapolated():
     """Runs with more of it vouch for less; where they are few, that is what is said."""
     usual, more = a_run(), a_run(tp=8)

@@ -79,7 +79,7 @@ def options_dest(name):
 
 
 def test_megatron_core_takes_500_random_plans():
-    """Its own checks pass, and it puts as many layers on each stage as the plan does; core 0.14 lacks what many need."""
+    """Its own checks pass, and it puts as many layers on each stage as the plan does; core 0.14 lacks much."""
     layouts, refused = 0, []
 
     for plan in megatron_plans(500):

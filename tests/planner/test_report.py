@@ -307,6 +307,11 @@ def test_csv_holds_decisions_and_parts(report):
         assert [int(row[name]) for name in ("tp", "dp", "num_microbatches")] == [
             one["strategy"][name] for name in ("tp", "dp", "num_microbatches")
         ]
+        reserved = [float(row[f"reserved_{end}_bytes"]) for end in ("low", "high")]
+        assert reserved == pytest.approx(one["chance_to_fit"]["reserved_interval_bytes"])
+        assert float(row["reserved_bytes"]) == pytest.approx(one["reserved_bytes"])
+        assert float(row["chance_fastest"]) == pytest.approx(one["chance_fastest"])
+        assert row["gaps"] == "; ".join(gap["sentence"] for gap in one["gaps"])
         exposed = sum(float(row[f"{part}_exposed_seconds"]) for part in PARTS)
         assert exposed == pytest.approx(float(row["step_time_seconds"]))
 
@@ -377,7 +382,7 @@ def test_long_pipelines_show_a_few_ranks():
     text = console_text(report)
 
     assert "Shown of 32 ranks: the ends, the middle, the fullest, the slowest; the JSON has all." in text
-    assert len(text.splitlines()) < 85
+    assert len(text.splitlines()) < 90
     assert len(document(report)["ranks"]) == 32
 
 

@@ -187,6 +187,10 @@ class Constants:
         sends).
     overlap_slowdown_compute, overlap_slowdown_communication
         MoFa's k and c: factors by which computation and communication get slower when both run at once.
+    overlap_slowdown_launches
+        Factor by which launches take longer where passes of two micro-batches alternate (``ep_overlap``). The host then
+        enters autograd's engine, streams and events for each of the four or five parts of a layer and pass
+        (Megatron-LM, ``megatron/core/pipeline_parallel/utils.py``, ``ScheduleNode``).
     communication_sm_fraction
         Fraction of the device's processors (SMs) on which a collective runs, lost to computation while it runs.
     parameter_pass_bytes
@@ -218,6 +222,7 @@ class Constants:
     p2p_overhead_seconds: NotNegative = 0.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_slowdown_launches: Annotated[float, Field(ge=1, le=10)] = 1.0
     communication_sm_fraction: Fraction = 0.0
     parameter_pass_bytes: NotNegative = 0.0
     measured: Measured = field(default_factory=Measured)

@@ -143,7 +143,8 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
-    host = host_exposed(seconds, device_seconds=working, recompute=recompute)
+    alternating = np.where(with_layer_axis(decisions["ep_overlap"]), device.constants.overlap_slowdown_launches, 1.0)
+    host = host_exposed(seconds, device_seconds=working, recompute=recompute, slowdown=alternating)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + down
     forward = forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     return LayerParts(
@@ -312,7 +313,8 @@ def _least_layer(
             longest = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
         if most_recompute is not None:
             again = layer_parts(facts, {**every, "recompute": most_recompute})
-            host = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            launched = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
             longest = replace(longest, again=again.again, recompute=again.recompute + host, ep_edges=edges)
         loads, beside = layer_loads(facts, every), longest.beside
@@ -381,11 +383,13 @@ def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompu
     return np.where(recompute == int(Recompute.FULL), forward_seconds, modules_seconds)
 
 
-def host_exposed(seconds: LayerSeconds, *, device_seconds: Array, recompute: NDArray[Any]) -> Array:
+def host_exposed(
+    seconds: LayerSeconds, *, device_seconds: Array, recompute: NDArray[Any], slowdown: Numbers = 1.0
+) -> Array:
     r"""
     Seconds by which launching a layer's kernels takes longer than running them.
 
-    .. math:: T = \max(0, H_f + H_b - T_f - T_b)
+    .. math:: T = \max(0, s (H_f + H_b) - T_f - T_b)
 
     Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass is so in the
     next one, of this micro-batch or another. Its queue has room for 1,024 launches, those of some ten layers, and
@@ -399,10 +403,12 @@ def host_exposed(seconds: LayerSeconds, *, device_seconds: Array, recompute: NDA
         Seconds of both passes on the device, with recomputation and with what they wait for other than the host.
     recompute
         Decision; full recomputation launches the forward pass again, recomputed modules their own kernels.
+    slowdown
+        Factor by which launches take longer than one pass after another, s.
     """
     modules = over_modules(seconds.module_host, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
-    launching = seconds.host_forward + seconds.host_backward + again
+    launching = slowdown * (seconds.host_forward + seconds.host_backward + again)
     return np.asarray(np.maximum(launching - device_seconds, 0.0))
 
 

@@ -121,6 +121,8 @@ class Calibration:
         In which order to measure the runs that the file plans; None: it plans none.
     doubts
         Names in rows that others stand for, a sentence without a full stop for each row.
+    far
+        Rows that are ``FAR`` times as slow, or as fast, as the fit has them, and measured over predicted time of each.
     """
 
     device: Mapping[str, Any]
@@ -136,6 +138,7 @@ class Calibration:
     advice: Advice
     first: First | None
     doubts: tuple[str, ...] = ()
+    far: tuple[tuple[str, float], ...] = ()
 
     @property
     def is_better(self) -> bool:
@@ -200,7 +203,18 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
             timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
         ),
         first=first,
+        far=_far(timed, fitted.fit.residuals),
     )
+
+
+FAR = 2.0
+"""Factor from which on a row is named: the fit gives it little weight, and its reader may know what is wrong with it."""
+
+
+def _far(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
+    """Rows far from what the fit predicts; a residual is the logarithm of predicted over measured time."""
+    ratios = zip(timed, np.exp(-residuals), strict=True)
+    return tuple((case.run.id, float(ratio)) for case, ratio in ratios if not 1 / FAR < ratio < FAR)
 
 
 # --- whether the runs can be fitted -------------------------------------------------------------------------

@@ -24,6 +24,8 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
         yield f"  {count} skipped: {reason}"
     for doubt, count in Counter(found.doubts).items():
         yield f"  {count} doubtful: {doubt}"
+    for name, ratio in found.far:
+        yield f"  far off: {name}: measured {ratio:.2g} times what the fit predicts; hardly counted. Is the row right?"
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"

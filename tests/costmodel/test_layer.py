@@ -497,6 +497,20 @@ def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
         assert host_exposed(seconds, device_seconds=device, recompute=plain) == pytest.approx([late])
 
 
+def test_a_host_launches_alternating_passes_more_slowly():
+    """Twice the seconds of all launches where exchanges overlap; none in a graph of the whole iteration."""
+    given = on_the_networks(MOE, launch_overhead_seconds=1.0, overlap_slowdown_launches=2.0)
+    strategy = {"ep": 8, "dp": 8, "recompute": Recompute.FULL}
+
+    apart, alternating, graphed = (
+        parts_of(given, **strategy, **more)
+        for more in ({}, {"ep_overlap": True}, {"ep_overlap": True, "cuda_graphs": CudaGraphs.FULL_ITERATION})
+    )
+
+    assert alternating.total == pytest.approx(2 * apart.total)  # all that the device does hides behind the host
+    assert graphed.host == pytest.approx(np.zeros_like(graphed.host))
+
+
 def test_full_recomputation_launches_the_forward_pass_again():
     """Four passes' worth of launches instead of three."""
     given = on_the_networks(DENSE, launch_overhead_seconds=1.0)

@@ -228,6 +228,17 @@ def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
     assert "cluster.framework: 'megatron-cor-0.16' is not in the catalog. Did you mean 'megatron-core-0.16'" in out
 
 
+def test_a_row_far_from_all_others_is_named(tmp_path):
+    """Nine times too slow is possible, and hardly the step of that layout."""
+    runs = runs_of(tmp_path, 0.6, row(id="minutes", tp="2", pp="2", recompute="none", step_seconds="150"))
+
+    found = calibrate(runs, references(None), name="own")
+
+    assert [name for name, _ in found.far] == ["minutes"]
+    assert found.far[0][1] > 5
+    assert "far off: minutes: measured" in calibration_text(found, "own.yaml")
+
+
 def test_too_few_runs_are_not_fitted(tmp_path, capsys):
     """One good row among refused ones: exit code 4, no file."""
     runs = a_file(tmp_path, {"model": "llama3-8b"}, {"id": "bad", "step_seconds": "-1"})

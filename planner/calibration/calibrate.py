@@ -208,7 +208,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
 
 
 FAR = 2.0
-"""Factor from which on a row is named: the fit gives it little weight, and its reader may know what is wrong with it."""
+"""Factor from which on a row is named: the fit gives it little weight, and its reader may know what is wrong."""
 
 
 def _far(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import reduce
+from functools import cache, reduce
 from numbers import Integral
 from operator import or_
 from typing import Any, Self
@@ -73,11 +73,13 @@ class ModulesDecision(Decision):
         raise NotImplementedError
 
     @classmethod
+    @cache
     def first_bit(cls) -> int:
         """The bit of the first module, above those of the members."""
         return 1 << max(int(member) for member in cls).bit_length()
 
     @classmethod
+    @cache
     def of(cls, *modules: str) -> Self:
         """The decision for some modules."""
         return cls(sum(cls.first_bit() << cls.modules().index(module) for module in set(modules)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from costmodel.facts.model import Model
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.lowering.recompute import CONTENTS, recomputes
-from costmodel.models.parameters import whole_shape
+from costmodel.models.parameters import KEPT, whole_shape
 from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Operator
 from costmodel.strategy import Recompute
 
@@ -50,6 +51,7 @@ def forward_attention_flops(model: Model, *, sequence_length: int, attention: At
     return _forward_flops(model, shape, kinds=BETWEEN_TOKENS)
 
 
+@lru_cache(maxsize=KEPT)
 def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
     """
     FLOPs of forward and backward pass per token: three times the forward pass; recompute is not counted.
@@ -115,6 +117,7 @@ def _repeated_share(operator: Operator, recompute: Recompute) -> float:
     )
 
 
+@lru_cache(maxsize=KEPT)
 def head_layers(model: Model) -> float:
     r"""
     Matmul FLOPs of the head over those of the average layer, without scores.

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from costmodel.facts.model import Experts, Layer, Model
 from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.operators.work import Operator
 
+KEPT = 256
+"""Models whose sums are kept, since many jobs are of one model; a matter of speed and memory only."""
 
+
+@lru_cache(maxsize=KEPT)
 def parameters(model: Model) -> int:
     """Trainable parameters without multi-token prediction; a router's score bias is a buffer and not counted."""
     return embedding_parameters(model) + layers_parameters(model) + head_parameters(model)
@@ -23,6 +28,7 @@ def active_parameters(model: Model) -> int:
     return parameters(model) - sum(count * idle_parameters(model, layer) for layer, count in model.layer_counts.items())
 
 
+@lru_cache(maxsize=KEPT)
 def mtp_parameters(model: Model) -> int:
     """Parameters of the layers of multi-token prediction; embedding and head are shared with the model."""
     return _total(mtp_operators(model, whole_shape(model)))

@@ -58,13 +58,16 @@ def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -
     Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, and :func:`gap_seconds`, in which
     nothing is sent yet.
     """
+    called = is_called(communication, shape)
+    if not called.ndim and not called:
+        return 0.0
     group = call_group(communication.group, shape)
     dispatcher = shape.token_dispatcher
     seconds = communication_seconds(
         cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
     )
     gap = gap_seconds(communication, cluster.device, shape)
-    return np.asarray((seconds + gap) * is_called(communication, shape))
+    return np.asarray((seconds + gap) * called)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

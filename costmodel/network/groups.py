@@ -33,12 +33,8 @@ class Group:
 
 def layer_group(name: str, *, tp: Numbers, cp: Numbers, ep: Numbers, etp: Numbers) -> Group:
     """The group of a layer's collective: ``tp``, ``cp``, ``ep`` or ``etp``."""
-    return {
-        "tp": Group(ranks=tp, stride=1),
-        "cp": Group(ranks=cp, stride=tp),
-        "ep": Group(ranks=ep, stride=etp),
-        "etp": Group(ranks=etp, stride=1),
-    }[name]
+    ranks, stride = {"tp": (tp, 1), "cp": (cp, tp), "ep": (ep, etp), "etp": (etp, 1)}[name]
+    return Group(ranks=ranks, stride=stride)
 
 
 def dense_data_group(*, tp: Numbers, cp: Numbers, dp: Numbers) -> Group:

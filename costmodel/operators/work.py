@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -235,7 +236,18 @@ def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     >>> [bool(is_graphed(scores, CudaGraphs.named(graphs))) for graphs in ("none", "attn+mlp", "mlp", "full_iteration")]
     [False, True, False, True]
     """
-    graphs, module = np.asarray(cuda_graphs), operator.graph_module
+    if isinstance(cuda_graphs, int):
+        return _is_graphed_by_one(operator.graph_module, int(cuda_graphs))
+    return _is_graphed(operator.graph_module, np.asarray(cuda_graphs))
+
+
+@cache
+def _is_graphed_by_one(module: str, cuda_graphs: int) -> NDArray[np.bool_]:
+    """The same of a module in graphs of a single strategy, which every operator of a layer asks for."""
+    return _is_graphed(module, np.asarray(cuda_graphs))
+
+
+def _is_graphed(module: str, graphs: NDArray[np.int64]) -> NDArray[np.bool_]:
     captured = graphs == int(CudaGraphs.FULL_ITERATION)
     for name in (module, *INSIDE_GRAPHS.get(module, ())) if module else ():
         captured = captured | captures(name, cuda_graphs=graphs)

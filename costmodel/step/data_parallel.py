@@ -42,7 +42,7 @@ from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measur
 from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Facts, lookup, memoize_last, microbatches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,11 +116,21 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) ->
     ----------
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
-    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
+    m, parameters = microbatches(facts, decisions), rank_parameters(facts, decisions, stages)
+    names = ("tp", "cp", "dp", "ep", "etp", "vpp", "sharding")
+    given = (m, parameters, stages, *(decisions[name] for name in names))
+    return memoize_last(
+        facts, data_parallel_seconds, given, lambda: _data_parallel(facts, decisions, stages, parameters, m)
+    )
+
+
+def _data_parallel(
+    facts: Facts, decisions: Decisions, stages: Stages, parameters: RankParameters, num_microbatches: Numbers
+) -> DataParallel:
+    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(num_microbatches)
     cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
     gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
-    parameters = rank_parameters(facts, decisions, stages)
     pieces = _num_buckets(style, decisions, stages, parameters)
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)

@@ -30,7 +30,7 @@ from costmodel.step.links import (
 )
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, different_dispatchers
-from costmodel.tables import Facts, Record, lookup
+from costmodel.tables import Facts, Record, lookup, memoize_last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,8 +129,13 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
-    device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
     seconds = lookup(layer_seconds, facts, decisions)
+    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload")))
+    return memoize_last(facts, layer_parts, given, lambda: _layer_parts(facts, decisions, seconds))
+
+
+def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
+    device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
     exposed = exposed_seconds(facts, decisions, seconds)
     modules = over_modules(seconds.module_forward, recompute=recompute)
     inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}

@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main as accuracy
 from costmodel import catalog
+from planner.calibration import advice
 from planner.runs.predictions import Prediction
 from planner.runs.table import RejectedRow
 from tests.builders_runs import a_file, results_of
-from tests.planner.test_calibrate_command import LAYOUTS, command, runs_of
+from tests.planner.test_calibrate_command import FEW, command, runs_of
 
 MIXTRAL = {"model": "mixtral-8x7b", "strategy.ep": "8", "cluster.framework": "megatron-bridge-26.06"}
 GRAPHED = {"cluster.framework": "megatron-bridge-26.06", "strategy.cuda_graphs": "attn+moe_router"}
@@ -163,8 +164,9 @@ def calibrated(tmp_path_factory) -> tuple[int, str]:
     """Exit code and report of a calibration on good runs, one of an unknown release, and every bad row."""
     folder, odd = tmp_path_factory.mktemp("calibrated"), {"id": "odd", "cluster.framework": UNKNOWN}
     rows = ({**OF_THE_GOOD_ROW, **row} for row in bad_rows())
-    with (folder / "out.txt").open("w") as file, redirect_stdout(file):
-        code = command(runs_of(folder, 0.60, odd, *rows), folder / "mine.yaml")
+    with (folder / "out.txt").open("w") as file, redirect_stdout(file), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "MOST_CANDIDATES", 4)
+        code = command(runs_of(folder, 0.60, odd, *rows, layouts=FEW), folder / "mine.yaml")
     return code, (folder / "out.txt").read_text()
 
 
@@ -173,7 +175,7 @@ def test_nothing_is_fitted_to_bad_rows(calibrated):
     code, out = calibrated
 
     assert code == 1
-    assert f"{len(LAYOUTS) + 1} runs of h100-80gb-sxm fitted" in out
+    assert f"{len(FEW) + 1} runs of h100-80gb-sxm fitted" in out
     told = [line for line in out.splitlines() if line.startswith("  refused: ")]
     assert len(told) == len(BAD)
     for line, (name, (_, reason)) in zip(told, BAD.items(), strict=True):

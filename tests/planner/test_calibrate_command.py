@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 from costmodel import catalog
 from planner import estimate, load
+from planner.calibration import advice
 from planner.calibration.advice import _candidates
 from planner.calibration.calibrate import Calibration, _configuration, calibrate
 from planner.calibration.cases import seconds_of
@@ -57,9 +59,15 @@ LAYOUTS: tuple[dict[str, str], ...] = (
 """Runs on H100 of models in the catalog; their times are made by a test."""
 
 
-def runs_of(folder: Path, efficiency: float, *more: dict[str, str]) -> Path:
+FEW = LAYOUTS[::2]
+"""Enough to be fitted, for tests that are about files and rows: a fit of all of them takes three times as long."""
+
+
+def runs_of(
+    folder: Path, efficiency: float, *more: dict[str, str], layouts: Sequence[dict[str, str]] = LAYOUTS
+) -> Path:
     """The layouts as an H100 with another efficiency of matmuls would run them."""
-    plain = [{**layout, "peak_memory_gib": "", "memory_kind": "", "step_seconds": "10"} for layout in LAYOUTS]
+    plain = [{**layout, "peak_memory_gib": "", "memory_kind": "", "step_seconds": "10"} for layout in layouts]
     known = references(None)
     dtypes = catalog.calibration("hopper").constants.matmul_efficiency
     changed = {"hopper": {f"matmul_efficiency.{dtype}": efficiency for dtype in dtypes}}
@@ -75,18 +83,36 @@ def command(runs: Path, output: Path, *options: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Runs of an H100 with matmuls at 0.60 in ``runs.csv``, calibrated by the command to ``mine.yaml``."""
-    path = tmp_path_factory.mktemp("calibrated")
-    with (path / "out.txt").open("w") as file, redirect_stdout(file):
+def calibrated(tmp_path_factory) -> tuple[Path, Calibration]:
+    """Runs of an H100 with matmuls at 0.60, calibrated by the command; its folder, and what it found."""
+    path, found = tmp_path_factory.mktemp("calibrated"), []
+
+    def kept(*given: Any, **options: Any) -> Calibration:
+        found.append(calibrate(*given, **options))
+        return found[0]
+
+    with (path / "out.txt").open("w") as file, redirect_stdout(file), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.calibration.calibrate.calibrate", kept)
         assert command(runs_of(path, 0.60), path / "mine.yaml") == 0
-    return path
+    return path, found[0]
 
 
-@pytest.fixture(scope="module")
-def found(folder) -> Calibration:
+@pytest.fixture
+def folder(calibrated) -> Path:
+    """Where ``runs.csv`` is, and ``mine.yaml``, which the command wrote."""
+    return calibrated[0]
+
+
+@pytest.fixture
+def found(calibrated) -> Calibration:
     """The same in Python."""
-    return calibrate(folder / "runs.csv", references(None), name="mine")
+    return calibrated[1]
+
+
+@pytest.fixture(autouse=True)
+def _little_advice(monkeypatch):
+    """Few other layouts are looked at, but where the fit is that of all tests: advice costs more than a fit."""
+    monkeypatch.setattr(advice, "MOST_CANDIDATES", 4)
 
 
 def test_the_constants_that_made_the_runs_are_found_again(found):
@@ -163,7 +189,7 @@ def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
 
 def test_a_device_in_nodes_of_the_runs(tmp_path):
     """Rows of nodes of four: a job on the file has them too, without saying so."""
-    runs = runs_of(tmp_path, 0.60)
+    runs = runs_of(tmp_path, 0.60, layouts=FEW)
     text = runs.read_text().splitlines()
     columns = text[0].split(",")
     cells = [line.split(",") for line in text[1:]]
@@ -199,9 +225,9 @@ def test_an_existing_file_is_kept_without_force(tmp_path, capsys):
     output = tmp_path / "mine.yaml"
     output.write_text("precious")
 
-    refused = command(runs_of(tmp_path, 0.60), output)
+    refused = command(runs_of(tmp_path, 0.60, layouts=FEW), output)
     kept = output.read_text()
-    forced = command(runs_of(tmp_path, 0.60), output, "--force")
+    forced = command(runs_of(tmp_path, 0.60, layouts=FEW), output, "--force")
 
     assert (refused, kept, forced) == (2, "precious", 0)
     assert "--force" in capsys.readouterr().err
@@ -209,7 +235,7 @@ def test_an_existing_file_is_kept_without_force(tmp_path, capsys):
 
 
 def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
-    """Milliseconds, an unknown device, a layout that does not divide or that cannot have fitted: eight runs fitted."""
+    """Milliseconds, an unknown device, a layout that does not divide or that cannot have fitted: four runs fitted."""
     bad = (
         row(id="memory", mbs="16", gbs="128", recompute=""),
         {"id": "ms", "step_seconds": "2100000"},
@@ -219,12 +245,12 @@ def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
         {"id": "framework", "cluster.framework": "megatron-cor-0.16"},
     )
 
-    code = command(runs_of(tmp_path, 0.60, *bad), tmp_path / "mine.yaml")
+    code = command(runs_of(tmp_path, 0.60, *bad, layouts=FEW), tmp_path / "mine.yaml")
 
     out = capsys.readouterr().out
     assert code == 1
     assert all(f"refused: {one['id']}: " in out for one in bad)
-    assert "8 runs of h100-80gb-sxm fitted" in out
+    assert "4 runs of h100-80gb-sxm fitted" in out
     assert "cluster.framework: 'megatron-cor-0.16' is not in the catalog. Did you mean 'megatron-core-0.16'" in out
 
 
@@ -279,7 +305,7 @@ def test_planned_runs_beside_measured_ones_are_said_too(found, tmp_path):
 
 def test_contradictory_runs_are_not_fitted(tmp_path, capsys):
     """The same configuration in 1 and in 3 times the time."""
-    runs = runs_of(tmp_path, 0.60)
+    runs = runs_of(tmp_path, 0.60, layouts=FEW)
     rows = runs.read_text().splitlines()
     cells = rows[1].split(",")
     column = rows[0].split(",").index("step_seconds")
@@ -334,11 +360,11 @@ def test_few_runs_are_not_called_enough(found):
 
 
 def test_runs_of_another_device_are_called_so(tmp_path, capsys):
-    """Eight runs on H100, none on the device that was chosen."""
-    code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml", "--device", "a100-80gb-sxm")
+    """Four runs on H100, none on the device that was chosen."""
+    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml", "--device", "a100-80gb-sxm")
 
     assert code == 4
-    assert "Runs not of the chosen device, but of h100-80gb-sxm: 8." in capsys.readouterr().err
+    assert "Runs not of the chosen device, but of h100-80gb-sxm: 4." in capsys.readouterr().err
 
 
 def test_suggestions_that_differ_in_precision_say_so(tmp_path):
@@ -353,7 +379,7 @@ def test_suggestions_that_differ_in_precision_say_so(tmp_path):
 
 def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     """All of them ten times slower than the model could be with any calibration: something else ran."""
-    runs = runs_of(tmp_path, 0.045)
+    runs = runs_of(tmp_path, 0.045, layouts=FEW)
 
     code = command(runs, tmp_path / "mine.yaml")
 
@@ -363,7 +389,7 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
 
 def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):
     """``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device."""
-    runs = runs_of(tmp_path, 0.60)
+    runs = runs_of(tmp_path, 0.60, layouts=FEW)
     runs.write_text(runs.read_text().replace("h100-80gb-sxm", "our-hopper"))
 
     unknown = command(runs, tmp_path / "mine.yaml")
@@ -377,7 +403,7 @@ def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):
 
 def test_a_device_to_start_from_that_is_unknown_is_refused(tmp_path, capsys):
     """With what may have been meant."""
-    code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml", "--device", "h100-80gb-sxn")
+    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml", "--device", "h100-80gb-sxn")
 
     assert code in (2, 4)
     assert "h100-80gb-sxm" in capsys.readouterr().err
@@ -410,7 +436,7 @@ def test_systems_are_an_option_no_longer(tmp_path, capsys):
 def test_rows_may_name_a_device_file(tmp_path):
     """A device that starts from one of the catalog: fitted around that one's calibration."""
     (tmp_path / "ours.yaml").write_text("{base: h100-80gb-sxm, name: ours, memory_bytes: 9.0e+10}\n")
-    runs = runs_of(tmp_path, 0.60)
+    runs = runs_of(tmp_path, 0.60, layouts=FEW)
     runs.write_text(runs.read_text().replace("h100-80gb-sxm", "./ours.yaml"))
 
     assert command(runs, tmp_path / "mine.yaml") == 0
@@ -419,11 +445,11 @@ def test_rows_may_name_a_device_file(tmp_path):
 
 def test_models_may_be_given_by_key(tmp_path):
     """``--models``: architectures by the names in the runs' column ``model``."""
-    runs = runs_of(tmp_path, 0.60)
+    runs = runs_of(tmp_path, 0.60, layouts=FEW)
     runs.write_text(runs.read_text().replace("llama3-8b", "ours"))
     (tmp_path / "models.yaml").write_text("ours: llama3-8b\n")
 
-    assert command(runs, tmp_path / "mine.yaml") == 1  # Three rows of it are refused.
+    assert command(runs, tmp_path / "mine.yaml") == 1  # Both rows of it are refused.
     assert command(runs, tmp_path / "mine.yaml", "--force", "--models", str(tmp_path / "models.yaml")) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ MANY = "many"
 """Entry for degrees: the framework supports every degree above 1."""
 
 
+@cache
 def feature_of(name: str, value: int) -> str:
     """
     A value of a decision as entries of frameworks spell it.
@@ -52,6 +54,8 @@ def has_values(framework: Framework | None, name: str, values: Any) -> NDArray[n
     """Whether a framework has each value of an array of a decision's values."""
     if framework is None or not lists(framework, name):
         return np.ones(np.shape(values), dtype=bool)
+    if not np.ndim(values):
+        return np.asarray(not lacks(framework, name, int(values)))
     unique, where = np.unique(np.asarray(values), return_inverse=True)
     known = np.array([not lacks(framework, name, int(value)) for value in unique], dtype=bool)
     return known[where].reshape(np.shape(values))

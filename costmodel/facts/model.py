@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
@@ -228,7 +229,7 @@ def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(known.setdefault(layer, layer) for layer in layers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Model:
     """
     A decoder-only language model: a list of layers between an embedding and a head.
@@ -282,7 +283,7 @@ class Model:
         """Whether some layer is a single block (Nemotron-H), which is Megatron-LM's hybrid model and not its GPT."""
         return any(len(kind.blocks) == 1 for kind in self.kinds)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Layer, ...]:
         """The different layers, in order of first appearance; MTP blocks included."""
         objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}

@@ -56,15 +56,17 @@ RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in
 
 def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) -> Iterator[Plan]:
     """So many plans that no rule but those of memory forbids; each strategy in its plainest spelling."""
+    yield from (evaluate(*one) for one in islice(possible(seed, models), count))
+
+
+def possible(seed: int, models: Sequence[str]) -> Iterator[tuple[Problem, Strategy]]:
+    """Jobs and strategies of such plans, without end."""
     chooser = random.Random(seed)
-    found = 0
-    while found < count:
+    while True:
         model, precision = chooser.choice(models), chooser.choice(PRECISIONS)
         problem, strategy = drawn(chooser, model, precision)
-        if strategy is None or not is_allowed(problem, strategy):
-            continue
-        found += 1
-        yield evaluate(problem, strategy)
+        if strategy is not None and is_allowed(problem, strategy):
+            yield problem, strategy
 
 
 def is_allowed(problem: Problem, strategy: Strategy) -> bool:
@@ -75,9 +77,13 @@ def is_allowed(problem: Problem, strategy: Strategy) -> bool:
 
 def hybrid_plans(count: int, seed: int = 0, models: Sequence[str] = HYBRIDS) -> Iterator[Plan]:
     """The same of hybrid models, with what Megatron-LM has for them: a chunk per rank, no multi-token prediction."""
-    plans = megatron_plans(20 * count, seed, models)
-    possible = (plan for plan in plans if plan.strategy.vpp == 1 and not plan.facts.model.mtp_layers)
-    yield from islice((plan for plan in possible if 0 not in stage_layers(plan.strategy, plan.facts.model)), count)
+
+    def has_it(problem: Problem, strategy: Strategy) -> bool:
+        model = problem.facts.model
+        return strategy.vpp == 1 and not model.mtp_layers and 0 not in stage_layers(strategy, model)
+
+    found = (one for one in possible(seed, models) if has_it(*one))
+    yield from (evaluate(*one) for one in islice(found, count))
 
 
 @cache

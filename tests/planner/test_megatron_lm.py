@@ -68,7 +68,7 @@ def assert_same(back, plan):
 # --- round trip --------------------------------------------------------------------------------------------
 
 
-def test_500_random_plans_come_back():
+def test_200_random_plans_come_back():
     """
     Every option and value of an export is in the table of Megatron-LM's own parser, and means the same plan.
 
@@ -77,14 +77,14 @@ def test_500_random_plans_come_back():
     """
     seen = []
 
-    for plan in megatron_plans(500):
+    for plan in megatron_plans(200):
         assert_same(imported(plan), plan)
         seen.append(plan)
 
     strategies = [plan.strategy for plan in seen]
     assert all({getattr(one, name) for one in strategies} == {False, True} for name in FLAGS)
     assert {one.sharding for one in strategies} == {*Sharding}
-    assert sum(one.layout is not None for one in strategies) > 100
+    assert sum(one.layout is not None for one in strategies) > 40
     assert {plan.facts.workload.precision.name for plan in seen} == {*PRECISIONS}
     settings = [effective_settings(plan) for plan in seen]
     assert {name for name in EVERY_SETTING if len({getattr(one, name) for one in settings}) > 1} == (

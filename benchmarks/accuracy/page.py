@@ -199,7 +199,7 @@ def draw(left_out: Sequence[Prediction], folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write page and plots; with ``--check`` 1 if the page is not what would be written."""
     options = _parser().parse_args(arguments)
-    text, left_out = generated()
+    text, left_out = generated(list(predictions(*read_table())))
     if options.check:
         is_same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
         print(f"{PAGE.name} is {'in step' if is_same else 'not what the figures are: write it anew'}.")
@@ -210,10 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def generated() -> tuple[str, list[Prediction]]:
-    """The page of the project's own rows, and the rows behind its plots."""
+def generated(results: Sequence[Prediction | RejectedRow]) -> tuple[str, list[Prediction]]:
+    """The page of the project's own rows, predicted or refused, and the rows behind its plots."""
     known: dict[str, HeldOut] = read_held_out(HELD_OUT)
-    results: list[Prediction | RejectedRow] = list(predictions(*read_table()))
     left_out = as_held_out(results, known, GROUP)
     return page(report(results, known), left_out), left_out
 

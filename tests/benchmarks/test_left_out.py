@@ -38,7 +38,7 @@ from planner.calibration.cases import Predictor, measured_logarithms
 from planner.calibration.constants import constants
 from planner.calibration.fit import fit, priors_of
 from planner.uncertainty.intervals import Error, Kind, Unseen
-from tests.builders_runs import known, predicted
+from tests.builders_runs import known, predicted, project_results
 
 BRIDGE = "megatron-bridge"
 
@@ -257,7 +257,7 @@ def test_errors_of_differences_cancel_what_both_share(tmp_path):
 
 def test_the_page_is_in_step_with_the_figures():
     """``python -m benchmarks.accuracy.page`` writes it anew; each of its plots is there."""
-    text, rows = generated()
+    text, rows = generated(project_results())
 
     assert PAGE.read_text(encoding="utf-8") == text
     assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.device for one in rows}

@@ -73,13 +73,11 @@ class ModulesDecision(Decision):
         raise NotImplementedError
 
     @classmethod
-    @cache
     def first_bit(cls) -> int:
         """The bit of the first module, above those of the members."""
         return 1 << max(int(member) for member in cls).bit_length()
 
     @classmethod
-    @cache
     def of(cls, *modules: str) -> Self:
         """The decision for some modules."""
         return cls(sum(cls.first_bit() << cls.modules().index(module) for module in set(modules)))
@@ -201,6 +199,12 @@ class CudaGraphs(ModulesDecision):
         return GRAPH_MODULES
 
 
+@cache
+def _graph_bit(module: str) -> int:
+    """The decision for a module alone, as a number: every operator of a layer asks for it."""
+    return int(CudaGraphs.of(module))
+
+
 def captures(module: str, *, cuda_graphs: Any) -> NDArray[np.bool_]:
     """
     Whether a decision names a module; of graphs of a whole iteration, which have no modules, no.
@@ -208,7 +212,7 @@ def captures(module: str, *, cuda_graphs: Any) -> NDArray[np.bool_]:
     >>> bool(captures("attn", cuda_graphs=CudaGraphs.of("attn", "mlp"))), bool(captures("attn", cuda_graphs=1))
     (True, False)
     """
-    return np.asarray(np.asarray(cuda_graphs, dtype=np.int64) & int(CudaGraphs.of(module)) != 0)
+    return np.asarray(np.asarray(cuda_graphs, dtype=np.int64) & _graph_bit(module) != 0)
 
 
 MODULES_OF: dict[str, tuple[str, ...]] = {"recompute": MODULES, "cuda_graphs": GRAPH_MODULES}

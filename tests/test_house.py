@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "costmodel.step.compute.layer_seconds": "parameters",
     "costmodel.step.embedding_head.embedding_head_seconds": "parameters",
     "costmodel.step.layer._least_layer.quantity": "parameters",
+    "costmodel.facts.calibration.Constants": "fields",
     "costmodel.models.description.Description": "fields",
     "costmodel.models.huggingface.Family": "fields",
     "planner.report.records.plan.NumberedPlanRecord": "fields",

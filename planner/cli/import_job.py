@@ -12,25 +12,32 @@ from planner.cli.output import check_output, progress, require_new, write
 def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "Reads arguments of Megatron-LM's pretrain_gpt.py, one line or a shell script without variables, "
-        "and writes the job with its strategy, which 'estimate' and 'compare' take. What no argument says comes as "
-        "key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64."
+        "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), overrides of "
+        "a Megatron-Bridge recipe, a configuration of torchtitan (TOML), DeepSpeed (JSON) or Accelerate (YAML) - and "
+        "writes the job with its strategy, which 'estimate' and 'compare' take. Nothing of it is executed. What the "
+        "file does not say comes as key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64."
     )
     describe(parser, description)
-    parser.add_argument("arguments", metavar="ARGS.txt", type=Path, help="file with the arguments")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the script, the arguments or the configuration")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help="an entry of the job")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
+    )
     add_force(parser)
     add_output_file(parser)
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    """Read the arguments and write the job."""
-    check_output(arguments.output, (arguments.arguments,))
+    """Read the file and write the job."""
+    check_output(arguments.output, (arguments.file,))
     require_new(arguments.output, force=arguments.force)
-    with progress(f"importing {arguments.arguments}"):
-        from planner.frameworks.megatron.read import from_megatron_lm
-        from planner.jobs.document import read_text
+    with progress(f"importing {arguments.file}"):
+        from planner.frameworks.imports.job import import_job, read_variables
 
-        imported = from_megatron_lm(read_text(arguments.arguments), arguments.assignments)
+        imported = import_job(arguments.file, arguments.assignments, read_variables(arguments.set))
     write(imported.text, arguments.output)
     return 0

@@ -77,9 +77,9 @@ def read_mapping(path: Path, needs: str = OF_A_JOB) -> dict[str, Plain]:
     return value
 
 
-def parse(text: str, source: str) -> Plain:
+def parse(text: str, source: str, *, last_counts: bool = False) -> Plain:
     """
-    The plain value that a YAML text stands for.
+    The plain value that a YAML text stands for; of an entry that is there twice the last one, or none is taken.
 
     >>> parse("[8, 15e12, on, 010, 2026-01-01, none]", "example")
     [8, 15000000000000.0, True, 10, '2026-01-01', 'none']
@@ -89,7 +89,7 @@ def parse(text: str, source: str) -> Plain:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            return None if node is None else _from_node(loader, node, source, "")
+            return None if node is None else _from_node(loader, node, source, "", last_counts)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -151,18 +151,19 @@ def _refuse_bombs(text: str, source: str) -> None:
             raise SpecError(where, TOO_DEEP)
 
 
-def _from_node(loader: Any, node: yaml.Node, source: str, where: str) -> Plain:
+def _from_node(loader: Any, node: yaml.Node, source: str, where: str, last_counts: bool) -> Plain:
     if isinstance(node, yaml.SequenceNode):
-        return [_from_node(loader, item, source, _join(where, index)) for index, item in enumerate(node.value)]
+        items = enumerate(node.value)
+        return [_from_node(loader, item, source, _join(where, index), last_counts) for index, item in items]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
     for key_node, value_node in node.value:
         key = _key(loader, key_node, source)
-        if key in mapping:
+        if key in mapping and not last_counts:
             line = key_node.start_mark.line + 1
             raise SpecError(_join(where, key), f"is written twice, again in {source}, line {line}.")
-        mapping[key] = _from_node(loader, value_node, source, _join(where, key))
+        mapping[key] = _from_node(loader, value_node, source, _join(where, key), last_counts)
     return mapping
 
 

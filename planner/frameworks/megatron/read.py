@@ -80,7 +80,9 @@ class Imported:
         return "".join(f"# {note}\n" for note in self.notes) + body
 
 
-def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = ()) -> Imported:
+def from_megatron_lm(
+    arguments: str | Sequence[str], overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Imported:
     """
     Read arguments of ``pretrain_gpt.py``.
 
@@ -90,13 +92,16 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
         Text of a command line or shell script, or its words.
     overrides
         Entries of the job as ``key=value``; ``cluster.device`` and ``cluster.num_devices`` are required.
+    environment
+        Variables beside the arguments, where these are words.
 
     Raises
     ------
     SpecError
         If an option is unknown, missing, or contradicts another one or the model, or if an entry of the job is wrong.
     """
-    words, variables = split_words(arguments) if isinstance(arguments, str) else (list(arguments), {})
+    is_text = isinstance(arguments, str)
+    words, variables = split_words(arguments) if is_text else (list(arguments), dict(environment or {}))
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
     found = in_older_words(read_arguments(words))

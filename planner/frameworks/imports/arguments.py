@@ -1,0 +1,345 @@
+"""Words of Megatron-LM's command line as people write them: what is not needed may be unknown, defaults count."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.vocabulary import vocabulary_of
+from planner.frameworks.megatron.options import WHERE, Option, options
+from planner.frameworks.megatron.read import Imported, from_megatron_lm
+from planner.frameworks.shell.text import known_part, unknown_names, written
+
+OTHERS = Path(__file__).parent / "others.csv"
+"""
+Options beside those that an import reads: without meaning for planning, with the reason (``ignored``); other words for
+what it reads (``means``); of models or releases that it does not take (``refused``). Those of other releases are
+those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a line to one value.
+"""
+
+DECISIVE = (
+    "parallel",
+    "recompute",
+    "checkpoint-activations",
+    "batch",
+    "fp8",
+    "fp4",
+    "fp16",
+    "bf16",
+    "num-layers",
+    "num-experts",
+    "hidden-size",
+    "seq-length",
+    "shard",
+    "offload",
+)
+"""Parts of the names of options that are not to be passed over: what they say may be a degree, a batch or a size."""
+
+SIMILAR = 0.9
+"""How like an option that is read a name must be to be taken for a mistake in it (difflib's ratio)."""
+
+ASSUMED_STEPS = 1000
+"""Steps where nothing says how long the training is, which changes no figure of a step."""
+
+BESIDE = {
+    "model.vocab_size": "--vocab-size",
+    "strategy.mbs": "--micro-batch-size",
+    "training.global_batch_size": "--global-batch-size",
+    "training.sequence_length": "--seq-length",
+}
+"""Entries of the job that say what an option would."""
+
+HALF = ("bf16", "fp16")
+"""Precisions that a switch of the same name says."""
+
+Values: TypeAlias = dict[str, list[str]]
+
+
+@dataclass(slots=True)
+class Understood:
+    """
+    Options that are read further.
+
+    Parameters
+    ----------
+    values
+        Words behind each of them; the last one where it was given several times, as for Megatron-LM's own parser.
+    said
+        The same of every option, as the script writes it.
+    notes
+        What was passed over, a sentence each.
+    missing
+        Variables without value by the option that needs them.
+    """
+
+    values: Values = field(default_factory=dict)
+    said: Values = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+
+    def words(self) -> list[str]:
+        """As a command line."""
+        return [word for name, values in self.values.items() for word in (name, *values)]
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number, or what counts without the option."""
+        text = (self.values.get(name) or [""])[0]
+        return int(text) if text.isdecimal() else default
+
+
+def megatron_job(
+    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], *, uses: Mapping[str, list[int]]
+) -> Imported:
+    """
+    Words of a command line as a job.
+
+    Parameters
+    ----------
+    words
+        Options with their values; what is not known stands in them by name.
+    overrides
+        Entries of the job as ``key=value``.
+    environment
+        Variables that are known.
+    uses
+        Lines on which the script uses what is not known.
+
+    Raises
+    ------
+    SpecError
+        If what planning needs is not known, if an option may be a misspelled one, or as ``from_megatron_lm``.
+    """
+    found = understand(words)
+    _refuse_missing(found, uses)
+    entries = dict(entry.partition("=")[::2] for entry in overrides)
+    _refuse_word_pieces(found)
+    if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
+        found.values[f"--{entries['training.precision']}"] = []
+    for entry, option in BESIDE.items():
+        if entry in entries:
+            found.values[option] = [entries[entry]]
+    entries.pop("model.vocab_size", None)
+    _add_batch(found, entries.get("cluster.num_devices", ""))
+    if "training.tokens" not in entries:
+        _add_length(found)
+    imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+    return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+
+
+def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
+    """A model of the catalog has its own; of another one the tokenizer may say it."""
+    try:
+        return from_megatron_lm(found.words(), overrides, environment)
+    except SpecError as error:
+        if error.where != f"{WHERE}.--vocab-size":
+            raise
+        known = vocabulary_of({**_tokenizer(environment), **found.said})
+        if known is None:
+            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
+    found.values["--vocab-size"] = [str(known.entries)]
+    found.notes.append(
+        f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
+        "model.vocab_size=N says another number."
+    )
+    return from_megatron_lm(found.words(), overrides, environment)
+
+
+def _tokenizer(environment: Mapping[str, str]) -> Values:
+    """Files of options alone often have the tokenizer in a variable beside them."""
+    name = environment.get("TOKENIZER_MODEL")
+    return {"--tokenizer-model": [name]} if name else {}
+
+
+def _refuse_word_pieces(found: Understood) -> None:
+    """Without merges a vocabulary is one of word pieces: the program, which a list of arguments does not name."""
+    named = {"--merge-file", "--tokenizer-type", "--tokenizer-model"} & {*found.said}
+    if "--vocab-file" in found.said and not named:
+        problem = "is given without --merge-file: BERT's and T5's word pieces, of models that are no decoders alone."
+        raise SpecError(f"{WHERE}.--vocab-file", problem)
+
+
+def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
+    if not found.missing:
+        return
+    names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
+    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
+    settable = [name for name in names if name.isalnum() or name.isidentifier()]
+    hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
+    others = "" if len(settable) == len(names) else " What commands print is not known: give the variable that takes it."
+    raise SpecError(
+        WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others
+    )
+
+
+def options_needing(found: Understood, name: str) -> str:
+    """The options that use a variable."""
+    return ", ".join(option for option, needed in found.missing.items() if name in needed)
+
+
+def _label(name: str) -> str:
+    return f"${name}" if name.replace("_", "").isalnum() else name
+
+
+def _lines(lines: Iterable[int]) -> str:
+    numbers = list(lines)
+    return f" (line {', '.join(map(str, numbers))})" if numbers else ""
+
+
+# --- defaults ----------------------------------------------------------------------------------------------
+
+
+def _add_batch(found: Understood, devices: str) -> None:
+    """
+    Without a global batch every replica has one micro-batch.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    if "--global-batch-size" in found.values or "--micro-batch-size" not in found.values or not devices.isdecimal():
+        return
+    ranks = 1
+    for name in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"):
+        ranks *= found.number(name, 1)
+    batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // max(ranks, 1))
+    found.values["--global-batch-size"] = [str(batch)]
+    found.notes.append(
+        f"No argument says the global batch: one micro-batch for each replica, {batch}, as Megatron-LM has it."
+    )
+
+
+def _add_length(found: Understood) -> None:
+    if not {"--train-iters", "--train-samples"} & {*found.values}:
+        found.values["--train-iters"] = [str(ASSUMED_STEPS)]
+        found.notes.append(
+            f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
+        )
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+
+def understand(words: Iterable[str]) -> Understood:
+    """
+    Options of Megatron-LM among words, each once.
+
+    Raises
+    ------
+    SpecError
+        If an option is one of a model that is not taken, or may be a misspelled one.
+    """
+    found, ignored, strangers = Understood(), dict[str, list[str]](), list[str]()
+    for name, values in by_option(words):
+        other = _other(name, values)
+        if other is not None and other["meaning"] == "means":
+            for replacement, more in by_option(other["why"].split()):
+                _merge(found, replacement, more)
+        elif other is not None:
+            ignored.setdefault(other["why"], []).append(name)
+        elif name in options():
+            _take(found, options()[name], values)
+        else:
+            _refuse_decisive(name)
+            strangers.append(written(name))
+    for reason, names in ignored.items():
+        found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
+    if strangers:
+        found.notes.append(f"Not understood, no options that are known here: {', '.join(dict.fromkeys(strangers))}.")
+    return found
+
+
+def by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each option with the words behind it; words before the first one are passed over."""
+    name, values = "", list[str]()
+    for word in words:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if name:
+            yield name, values
+        name, equals, value = word.partition("=")
+        values = [value] if equals else []
+    if name:
+        yield name, values
+
+
+def _merge(found: Understood, name: str, values: list[str]) -> None:
+    """Modules are added, and what is said already is left."""
+    old = found.values.get(name, [])
+    several = options()[name].nargs in ("+", "*")
+    found.values[name] = [*old, *(value for value in values if value not in old)] if several else old or values
+
+
+def _take(found: Understood, option: Option, values: list[str]) -> None:
+    values = _trimmed(option, values)
+    found.said[option.name] = [written(value) for value in values]
+    is_read = option.in_import == "read"
+    names = [name for value in values for name in unknown_names(value)]
+    if names and is_read:
+        found.missing[option.name] = list(dict.fromkeys(names))
+        return
+    if not is_read and (names or not _is_valid(option, values)):
+        return
+    old = found.values.get(option.name)
+    if old is not None and old != values:
+        found.notes.append(f"{option.name} is given several times: {shown(' '.join(values))}, the last one, counts.")
+    found.missing.pop(option.name, None)
+    found.values[option.name] = values
+
+
+def _trimmed(option: Option, values: list[str]) -> list[str]:
+    """Without blanks, and without what is not known where the option has all that it takes."""
+    words = [value for value in values if value.strip()]
+    most = {"0": 0, "": 1}.get(option.nargs)
+    least = 1 if option.nargs in ("", "+") else int(option.nargs) if option.nargs.isdecimal() else 0
+    while len(words) > least and not known_part(words[-1]) and (most is None or len(words) > most):
+        words.pop()
+    return words
+
+
+def _is_valid(option: Option, values: Sequence[str]) -> bool:
+    try:
+        option.value(values)
+    except SpecError:
+        return False
+    return True
+
+
+def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
+    for row in _others().get(name, ()):
+        if row["value"] and row["value"] != " ".join(values):
+            continue
+        if row["meaning"] == "refused":
+            raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
+        return row
+    return None
+
+
+def _refuse_decisive(name: str) -> None:
+    read = [one for one, option in options().items() if option.in_import == "read"]
+    near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
+    if near:
+        raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
+    part = next((part for part in DECISIVE if part in name), None)
+    if part:
+        raise SpecError(
+            f"{WHERE}.{written(name)[:80]}",
+            f"is no option that is known here, and may say what matters ('{part}').",
+            "Take it out, or write it in words of Megatron-LM.",
+        )
+
+
+@cache
+def _others() -> Mapping[str, list[dict[str, str]]]:
+    rows: dict[str, list[dict[str, str]]] = {}
+    with OTHERS.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            rows.setdefault(row["option"], []).append(row)
+    return rows

@@ -1,0 +1,1 @@
+"""Shell scripts read, never run: what their commands would be."""

@@ -1,0 +1,139 @@
+"""Conditions of a script: ``[ ... ]``, ``[[ ... ]]``, ``((...))``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+from planner.frameworks.shell.arithmetic import value_of
+from planner.frameworks.shell.text import known_part, unknown_names
+from planner.frameworks.shell.words import Words, line_of, source_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+SKIPPED = ("[", "[[", "]", "]]", "((", "))", "(", ")", "comment")
+
+
+class Verdict(NamedTuple):
+    """
+    What a condition or command comes to.
+
+    Parameters
+    ----------
+    holds
+        Whether it is true, or a command succeeds.
+    is_certain
+        Whether that follows from the script and what is given: no file, no program, no unset variable was asked.
+    """
+
+    holds: bool
+    is_certain: bool
+
+    def negated(self) -> Verdict:
+        """The contrary."""
+        return Verdict(not self.holds, self.is_certain)
+
+    def and_also(self, other: Verdict) -> Verdict:
+        """Both; what is certainly false stays false whatever the other one is."""
+        for one in (self, other):
+            if one.is_certain and not one.holds:
+                return one
+        return Verdict(self.holds and other.holds, self.is_certain and other.is_certain)
+
+    def or_else(self, other: Verdict) -> Verdict:
+        """Either."""
+        return self.negated().and_also(other.negated()).negated()
+
+
+def decide(node: Node, words: Words) -> Verdict:
+    """What a condition is, with unset variables empty, as a shell has them, and with files that exist."""
+    inner = [child for child in node.children if child.type not in SKIPPED]
+    if node.type in ("arithmetic_expansion",) or source_of(node).startswith("(("):
+        return _arithmetic(node, words)
+    if node.type in ("test_command", "parenthesized_expression"):
+        return decide(inner[0], words) if len(inner) == 1 else Verdict(bool(inner), False)
+    if node.type == "unary_expression" and len(inner) == 2:
+        return _unary(source_of(inner[0]), inner[1], words)
+    if node.type == "negation_expression" and len(inner) == 2:
+        return decide(inner[1], words).negated()
+    if node.type == "binary_expression" and len(inner) == 3:
+        return _binary(inner[0], source_of(inner[1]), inner[2], words)
+    text, is_known = _text(node, words)
+    return Verdict(bool(text), is_known)
+
+
+def _text(node: Node, words: Words) -> tuple[str, bool]:
+    """A text with what is not known left out, and whether nothing was."""
+    text = words.value(node)
+    names = unknown_names(text)
+    if names:
+        words.variables.ask(names, line_of(node))
+    return known_part(text), not names
+
+
+def _arithmetic(node: Node, words: Words) -> Verdict:
+    text = words.arithmetic(node)
+    names = unknown_names(text)
+    if names:
+        words.variables.ask(names, line_of(node))
+        return Verdict(False, False)
+    return Verdict(text != "0", True)
+
+
+def _unary(sign: str, operand: Node, words: Words) -> Verdict:
+    if sign == "!":
+        return decide(operand, words).negated()
+    if sign in ("-z", "-n"):
+        text, is_known = _text(operand, words)
+        return Verdict(bool(text) == (sign == "-n"), is_known)
+    if sign == "-v":
+        return Verdict(words.variables.get(source_of(operand)) is not None, True)
+    return Verdict(sign in ("-e", "-f", "-d", "-r", "-x", "-s", "-w"), False)
+
+
+def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
+    if sign in ("&&", "-a"):
+        first = decide(left, words)
+        return first if first == Verdict(False, True) else first.and_also(decide(right, words))
+    if sign in ("||", "-o"):
+        first = decide(left, words)
+        return first if first == Verdict(True, True) else first.or_else(decide(right, words))
+    (one, one_known), (other, other_known) = _text(left, words), _text(right, words)
+    is_known = one_known and other_known
+    if sign in NUMBERS:
+        numbers = value_of(one), value_of(other)
+        if numbers[0] is None or numbers[1] is None:
+            return Verdict(False, False)
+        return Verdict(NUMBERS[sign](numbers[0], numbers[1]), is_known)
+    if sign == "=~":
+        return _matches(one, other, is_known)
+    if sign in ("<", ">"):
+        return Verdict(one < other if sign == "<" else one > other, is_known)
+    same = one == other if "string" in right.type else fnmatchcase(one, other)
+    return Verdict(same == (sign != "!="), is_known)
+
+
+MOST_LETTERS = 200
+
+
+def _matches(text: str, expression: str, is_known: bool) -> Verdict:
+    """Of expressions only short ones without nested repetitions, which cannot take forever."""
+    if len(text) + len(expression) > MOST_LETTERS or re.search(r"[+*}]\s*\)\s*[+*{]", expression):
+        return Verdict(False, False)
+    try:
+        return Verdict(re.search(expression, text) is not None, is_known)
+    except re.error:
+        return Verdict(False, False)

@@ -1,0 +1,503 @@
+"""
+A shell script followed from its first line to its last: which commands it would run, with the words they would get.
+
+Nothing is executed: commands are noted, what they would print or return is not known. The parser is tree-sitter's, with
+its grammar of Bash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, NoReturn
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.shell.arithmetic import value_of
+from planner.frameworks.shell.conditions import Verdict, decide
+from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.variables import Value, Variables
+from planner.frameworks.shell.words import Words, line_of, source_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+WHERE = "script"
+
+MOST_STATEMENTS = 20_000
+MOST_DEPTH = 20
+MOST_LETTERS = 1_000_000
+
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+
+PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/]|$)")
+"""``<path to data>``, which people leave in examples and no shell can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """
+    A command that the script would run.
+
+    Parameters
+    ----------
+    words
+        Its name and arguments; what is not known stands in them by name.
+    line
+        Where it is.
+    environment
+        Variables at that moment whose values are known.
+    """
+
+    words: tuple[str, ...]
+    line: int
+    environment: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Script:
+    """
+    What a script would do.
+
+    Parameters
+    ----------
+    variables
+        As they are at its end.
+    commands
+        In their order.
+    notes
+        What was not followed, a sentence each.
+    """
+
+    variables: Variables
+    commands: list[Command] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Stop(Exception):
+    """The end of the script, of a function or of a loop."""
+
+    def __init__(self, what: str, line: int, *, failed: bool = False) -> None:
+        self.what, self.line, self.failed = what, line, failed
+
+
+def follow(text: str, given: Mapping[str, str] | None = None) -> Script:
+    r"""
+    Follow a script.
+
+    Parameters
+    ----------
+    text
+        The script.
+    given
+        Variables that are set beside it; its arguments by their number.
+
+    Raises
+    ------
+    SpecError
+        If it ends with an error before its end, or never.
+
+    >>> [command.words for command in follow("A=(--x ${Y:-1})\npython train.py ${A[@]} --z $Z", {"Z": "2"}).commands]
+    [('python', 'train.py', '--x', '1', '--z', '2')]
+    """
+    if len(text) > MOST_LETTERS:
+        raise SpecError(WHERE, f"has {len(text):,} letters, expected {MOST_LETTERS:,} at most.")
+    script = Script(Variables(given or {}))
+    _Follower(script).run(text)
+    return script
+
+
+@cache
+def _parser() -> Parser:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+class _Follower:
+    """Statements one by one; ``depth`` counts scripts inside scripts, functions inside functions."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.words = Words(script.variables)
+        self.functions: dict[str, Node] = {}
+        self.statements = 0
+        self.depth = 0
+        self.first_line = 0
+        self.said = ""
+        self.by_type: dict[str, Callable[[Node], Verdict]] = {
+            "variable_assignment": self._assignment,
+            "variable_assignments": self._each,
+            "declaration_command": self._declaration,
+            "unset_command": self._unset,
+            "command": self._command,
+            "redirected_statement": self._redirected,
+            "pipeline": self._each,
+            "list": self._list,
+            "negated_command": lambda node: self._each(node).negated(),
+            "test_command": lambda node: decide(node, self.words),
+            "if_statement": self._if,
+            "case_statement": self._case,
+            "for_statement": self._for,
+            "c_style_for_statement": self._once,
+            "while_statement": self._while,
+            "function_definition": self._define,
+            "subshell": self._subshell,
+            "compound_statement": self._each,
+            "do_group": self._each,
+        }
+
+    def run(self, text: str) -> None:
+        """A whole script."""
+        try:
+            self._text(text, first_line=0)
+        except _Stop as stop:
+            if stop.failed:
+                self._refuse(stop)
+
+    def _refuse(self, stop: _Stop) -> NoReturn:
+        said = f" after it says {shown(self.said)}" if self.said else ""
+        raise SpecError(f"{WHERE}, line {stop.line}", f"ends with an error{said}.")
+
+    def _text(self, text: str, *, first_line: int) -> None:
+        """A script, or one inside it: what ``bash -c`` or a here-document has."""
+        if self.depth >= MOST_DEPTH:
+            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
+        tree = _parser().parse(PLACEHOLDER.sub(r"'<\1>'", text).encode())
+        before, self.first_line = self.first_line, first_line
+        self.depth += 1
+        try:
+            self._each(tree.root_node)
+        finally:
+            self.depth -= 1
+            self.first_line = before
+
+    def _line(self, node: Node) -> int:
+        return self.first_line or line_of(node)
+
+    def _do(self, node: Node) -> Verdict:
+        self.statements += 1
+        if self.statements > MOST_STATEMENTS:
+            raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
+        if node.type == "ERROR":
+            self._note(f"Line {self._line(node)} is no Bash that is read here: {shown(source_of(node)[:80])}.")
+            return Verdict(True, True)
+        action = self.by_type.get(node.type)
+        if action is None:
+            return Verdict(True, True)
+        return action(node)
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.script.notes:
+            self.script.notes.append(sentence)
+
+    def _each(self, node: Node) -> Verdict:
+        return self._all(node.named_children)
+
+    def _all(self, nodes: Sequence[Node]) -> Verdict:
+        last = Verdict(True, True)
+        for node in nodes:
+            if node.type != "comment":
+                last = self._do(node)
+        return last
+
+    # --- variables -----------------------------------------------------------------------------------------
+
+    def _assignment(self, node: Node) -> Verdict:
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name is None:
+            return Verdict(True, True)
+        found: Value = ""
+        if value is not None:
+            found = self.words.array(value) if value.type == "array" else self.words.value(value)
+        appends = any(child.type == "+=" for child in node.children)
+        variables = self.script.variables
+        if name.type == "subscript":
+            self._element(name, found)
+        elif appends:
+            variables.append(source_of(name), found)
+        else:
+            variables.assign(source_of(name), found, source=source_of(value) if value is not None else "")
+        return Verdict(True, True)
+
+    def _element(self, node: Node, value: Value) -> None:
+        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
+        number = value_of(self.words.value(index)) if index is not None else None
+        old = self.script.variables.get(source_of(name)) if name is not None else None
+        elements = list(old) if isinstance(old, list) else []
+        if name is None or number is None or not 0 <= number <= len(elements):
+            self._note(f"Line {self._line(node)}: {source_of(node)} is not followed.")
+            return
+        elements[number : number + 1] = [value if isinstance(value, str) else " ".join(value)]
+        self.script.variables.values[source_of(name)] = elements
+
+    def _declaration(self, node: Node) -> Verdict:
+        return self._all([child for child in node.named_children if child.type == "variable_assignment"])
+
+    def _unset(self, node: Node) -> Verdict:
+        for child in node.named_children:
+            self.script.variables.values.pop(source_of(child), None)
+        return Verdict(True, True)
+
+    # --- branches and loops --------------------------------------------------------------------------------
+
+    def _if(self, node: Node) -> Verdict:
+        """The branches in turn; of a branch that ends the script and need not be taken, the others."""
+        for position, (condition, body) in enumerate(branches := list(_branches(node))):
+            verdict = self._all(condition) if condition else Verdict(True, True)
+            if not verdict.holds and (verdict.is_certain or position < len(branches) - 1):
+                continue
+            if not verdict.holds:
+                return verdict
+            if verdict.is_certain:
+                return self._all(body)
+            if self._survives(body):
+                return Verdict(True, False)
+        return Verdict(True, True)
+
+    def _survives(self, body: Sequence[Node]) -> bool:
+        """Whether statements let the script go on; if they end it, nothing of them stays."""
+        variables, commands = deepcopy(self.script.variables.values), len(self.script.commands)
+        try:
+            self._all(body)
+        except _Stop as stop:
+            if stop.what != "exit" or len(self.script.commands) > commands:
+                raise
+            self.script.variables.values = variables
+            return False
+        return True
+
+    def _list(self, node: Node) -> Verdict:
+        left, sign, right = node.children[0], source_of(node.children[1]), node.children[-1]
+        first = self._do(left)
+        if first.holds != (sign == "&&"):
+            return first
+        if first.is_certain:
+            return self._do(right)
+        before = self.statements
+        survived = self._survives([right])
+        if not survived or self.statements == before:
+            return Verdict(sign == "||", False)
+        return Verdict(True, False) if right.type != "test_command" else self._joined(first, right, sign)
+
+    def _joined(self, first: Verdict, right: Node, sign: str) -> Verdict:
+        second = self._do(right)
+        return first.and_also(second) if sign == "&&" else first.or_else(second)
+
+    def _case(self, node: Node) -> Verdict:
+        value = node.child_by_field_name("value")
+        text = self.words.value(value) if value is not None else ""
+        names = unknown_names(text)
+        self.script.variables.ask(names, self._line(node))
+        for item in node.named_children:
+            if item.type != "case_item":
+                continue
+            patterns = item.children_by_field_name("value")
+            if any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns):
+                body = [child for child in item.named_children if child not in patterns]
+                if names and not self._survives(body):
+                    return Verdict(True, False)
+                return Verdict(True, False) if names else self._all(body)
+        return Verdict(True, True)
+
+    def _for(self, node: Node) -> Verdict:
+        name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
+        for value in values:
+            if name is not None and body is not None:
+                self.script.variables.values[source_of(name)] = value
+                if not self._loops(body):
+                    break
+        return Verdict(True, True)
+
+    def _while(self, node: Node) -> Verdict:
+        """As long as the condition certainly holds; where that is not known, once."""
+        body = node.child_by_field_name("body")
+        conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
+        until = bool(node.children) and node.children[0].type == "until"
+        while body is not None:
+            verdict = self._all(conditions)
+            holds = verdict.holds != until
+            if not holds or not self._loops(body) or not verdict.is_certain:
+                break
+        return Verdict(True, True)
+
+    def _once(self, node: Node) -> Verdict:
+        body = node.child_by_field_name("body")
+        self._note(f"Line {self._line(node)}: a loop that counts is followed once.")
+        if body is not None:
+            self._loops(body)
+        return Verdict(True, False)
+
+    def _loops(self, body: Node) -> bool:
+        try:
+            self._do(body)
+        except _Stop as stop:
+            if stop.what not in ("break", "continue"):
+                raise
+            return stop.what == "continue"
+        return True
+
+    def _subshell(self, node: Node) -> Verdict:
+        before = deepcopy(self.script.variables.values)
+        try:
+            return self._each(node)
+        except _Stop as stop:
+            if stop.what != "exit":
+                raise
+            return Verdict(not stop.failed, False)
+        finally:
+            self.script.variables.values = before
+
+    # --- commands ------------------------------------------------------------------------------------------
+
+    def _define(self, node: Node) -> Verdict:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.functions[source_of(name)] = body
+        return Verdict(True, True)
+
+    def _command(self, node: Node) -> Verdict:
+        own = [child for child in node.named_children if child.type == "variable_assignment"]
+        parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
+        if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
+            return self._arithmetic(parts[0])
+        before = {source_of(name): None for one in own if (name := one.child_by_field_name("name")) is not None}
+        saved = {name: self.script.variables.values.get(name) for name in before}
+        self._all(own)
+        words = tuple(field for part in parts for field in self.words.fields(part))
+        try:
+            verdict = self._words(words, self._line(node))
+            for child in node.named_children:
+                if child.type == "herestring_redirect":
+                    self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
+            return verdict
+        finally:
+            for name, value in saved.items():
+                if value is None:
+                    self.script.variables.values.pop(name, None)
+                else:
+                    self.script.variables.values[name] = value
+
+    def _words(self, words: Sequence[str], line: int) -> Verdict:
+        if not words:
+            return Verdict(True, True)
+        name, *arguments = words
+        if name in ("exit", "return", "break", "continue"):
+            failed = bool(arguments) and arguments[0] != "0"
+            raise _Stop(name, line, failed=failed)
+        if name in self.functions:
+            return self._call(name, arguments)
+        if name in ("true", ":", "false"):
+            return Verdict(name != "false", True)
+        if name == "shift":
+            count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+            del self.script.variables.arguments[:count]
+            return Verdict(True, True)
+        if name == "set" and arguments[:1] == ["--"]:
+            self.script.variables.arguments = list(arguments[1:])
+        if name in ("source", "."):
+            self._note(f"Line {line}: {written(' '.join(words))[:200]} is not read; what it sets is not known.")
+        if name in ("echo", "printf"):
+            self.said = written(" ".join(arguments))[:200]
+            return Verdict(True, True)
+        self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
+        inner = "\n".join(arguments) if name == "eval" else _inner_script(words)
+        if inner is not None:
+            self._inner(" ".join(arguments) if name == "eval" else inner, line)
+        return Verdict(True, False)
+
+    def _arithmetic(self, node: Node) -> Verdict:
+        """``((i += 2))`` sets a variable, ``((n > 1))`` asks."""
+        found = re.fullmatch(r"\(\(\s*(\w+)\s*(\+\+|--|[-+*/]?=(?!=)(.*))\s*\)\)", source_of(node), re.DOTALL)
+        if found is None:
+            return decide(node, self.words)
+        name, sign = found[1], found[2]
+        old = self.script.variables.get(name)
+        change = "1" if sign in ("++", "--") else self.words._plain(found[3])
+        value = value_of(change if sign[0] == "=" else f"({old}) {sign[0]} ({change})")
+        text = self.script.variables.missing(name, self._line(node)) if value is None else str(value)
+        self.script.variables.assign(name, text, source=f"${name}")
+        return Verdict(True, True)
+
+    def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
+        """A function; its arguments stand for those of the script meanwhile."""
+        if self.depth >= MOST_DEPTH:
+            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
+        before, self.script.variables.arguments = self.script.variables.arguments, list(arguments)
+        self.depth += 1
+        try:
+            return self._do(self.functions[name])
+        except _Stop as stop:
+            if stop.what != "return":
+                raise
+            return Verdict(not stop.failed, True)
+        finally:
+            self.depth -= 1
+            self.script.variables.arguments = before
+
+    def _inner(self, text: str, line: int) -> None:
+        """A script in a word; it ends without ending this one."""
+        try:
+            self._text(text, first_line=line)
+        except _Stop as stop:
+            if stop.what != "exit":
+                raise
+
+    def _redirected(self, node: Node) -> Verdict:
+        body = node.child_by_field_name("body")
+        verdict = self._do(body) if body is not None else Verdict(True, True)
+        name = body.child_by_field_name("name") if body is not None else None
+        words = [source_of(name)] if name is not None else []
+        for redirect in node.children_by_field_name("redirect"):
+            if redirect.type == "heredoc_redirect":
+                self._feed(words, self._document(redirect), redirect)
+                self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
+        return verdict
+
+    def _document(self, node: Node) -> str:
+        """A here-document; nothing of it is expanded where its end is in quotation marks."""
+        parts = {child.type: child for child in node.named_children}
+        body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
+        if body is None:
+            return ""
+        is_quoted = start is not None and source_of(start)[:1] in "'\"\\"
+        return source_of(body) if is_quoted else self.words.value(body)
+
+    def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
+        """What a shell, a queue or a file of commands is given; of other programs it is data."""
+        if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
+            self._inner(text, self._line(node))
+
+
+REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")
+
+
+def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Conditions and bodies; none of ``else``."""
+    clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
+    for part in (node, *clauses):
+        named = [child for child in part.named_children if child not in clauses]
+        if part.type == "else_clause":
+            yield [], named
+            continue
+        then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
+        yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
+
+
+def _inner_script(words: Sequence[str]) -> str | None:
+    """What ``bash -c`` is given, wherever it stands in a command."""
+    for position, word in enumerate(words):
+        if word.rsplit("/", 1)[-1] in SHELLS:
+            for place in range(position + 1, len(words) - 1):
+                if re.fullmatch(r"-[a-z]*c", words[place]):
+                    return words[place + 1]
+                if not words[place].startswith("-"):
+                    break
+    return None
+

@@ -1,0 +1,110 @@
+"""Variables of a script as it goes along: what it sets, what is given, and what is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from planner.frameworks.shell.text import cleaned, known_part, unknown
+
+Value: TypeAlias = str | list[str]
+
+SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "linux-gnu", "IFS": " "}
+"""Parameters that every shell sets itself; the number of arguments is counted."""
+
+
+@dataclass(slots=True)
+class Variables:
+    """
+    Variables by name.
+
+    Parameters
+    ----------
+    given
+        What somebody said beside the script; arguments of the script by their number.
+    values
+        What the script sets.
+    arguments
+        Those of the script, or of the function that runs.
+    uses
+        Lines where a name is used that has no value.
+    asked
+        Lines where a condition asks for such a name, which a shell takes as empty there.
+    required
+        Names that the script itself says it cannot do without (``${NAME:?}``).
+    """
+
+    given: Mapping[str, str]
+    values: dict[str, Value] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    uses: dict[str, list[int]] = field(default_factory=dict)
+    asked: dict[str, list[int]] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
+        self.arguments = [
+            cleaned(self.given[str(number)]) if str(number) in self.given else unknown(str(number))
+            for number in range(1, max(numbers, default=0) + 1)
+        ]
+
+    def get(self, name: str) -> Value | None:
+        """A value, or None where there is none."""
+        if name.isdecimal() and name != "0":
+            index = int(name) - 1
+            return self.arguments[index] if index < len(self.arguments) else None
+        if name == "#":
+            return str(len(self.arguments))
+        if name in "@*":
+            return list(self.arguments)
+        if name in self.values:
+            return self.values[name]
+        return cleaned(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
+
+    def missing(self, name: str, line: int) -> str:
+        """What stands for a name without value, whose use is remembered."""
+        lines = self.uses.setdefault(name, [])
+        if line not in lines:
+            lines.append(line)
+        return unknown(name)
+
+    def ask(self, names: list[str], line: int) -> None:
+        """Remember that a condition wants to know."""
+        for name in names:
+            lines = self.asked.setdefault(name, [])
+            if line not in lines:
+                lines.append(line)
+
+    def assign(self, name: str, value: Value, *, source: str) -> None:
+        """
+        Set a variable: what is given stays, but where the script changes the variable itself.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        value
+            What the script says.
+        source
+            How the script says it.
+        """
+        refers = re.search(rf"\$\{{?[!#]?{re.escape(name)}\b", source)
+        given = self.given.get(name)
+        self.values[name] = value if refers or given is None else cleaned(given)
+
+    def append(self, name: str, value: Value) -> None:
+        """What ``+=`` does."""
+        old = self.get(name)
+        if isinstance(value, list):
+            self.values[name] = [*(old if isinstance(old, list) else [old] if old else []), *value]
+        elif isinstance(old, list):
+            self.values[name] = [f"{old[0] if old else ''}{value}", *old[1:]]
+        else:
+            self.values[name] = f"{old or ''}{value}"
+
+    def texts(self) -> dict[str, str]:
+        """Every variable that is one text and known, as a process would find it."""
+        known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
+        return {name: text for name, text in known.items() if known_part(text) == text}

@@ -1,0 +1,317 @@
+"""Words of a script with the values of their variables, as a shell expands them; commands in them are never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase, translate
+from typing import TYPE_CHECKING
+
+from planner.frameworks.shell.arithmetic import value_of
+from planner.frameworks.shell.text import Piece, joined, known_part, split, unknown, unknown_names
+from planner.frameworks.shell.variables import Value, Variables
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?")
+"""What a ``${...}`` is about: a sign in front, a name, an index."""
+
+OPERATOR = re.compile(r":?[-=?+]|\^\^?|,,?|##?|%%?|//?|:")
+
+EXPANSIONS = ("simple_expansion", "expansion", "arithmetic_expansion", "command_substitution")
+
+ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+SHOWN_LETTERS = 60
+
+
+def line_of(node: Node) -> int:
+    """The line of a node, from one."""
+    return node.start_point[0] + 1
+
+
+def source_of(node: Node) -> str:
+    """The text of a node."""
+    return (node.text or b"").decode()
+
+
+class Words:
+    """
+    What words mean with the variables as they are.
+
+    Parameters
+    ----------
+    variables
+        Read and, by ``${NAME:=value}``, set.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+
+    def fields(self, node: Node) -> list[str]:
+        """The words that one word of a script becomes: none, one or several."""
+        return list(split(self.pieces(node)))
+
+    def value(self, node: Node) -> str:
+        """One text, as an assignment or a condition has it."""
+        return joined(self.pieces(node))
+
+    def array(self, node: Node) -> list[str]:
+        """The elements of ``(...)``."""
+        return [field for child in node.named_children if child.type != "comment" for field in self.fields(child)]
+
+    def pieces(self, node: Node, *, is_quoted: bool = False) -> Iterator[Piece]:
+        """The parts of a word."""
+        if node.type in EXPANSIONS and (blanks := source_of(node).partition("$")[0]) and not blanks.startswith("`"):
+            yield Piece(blanks.replace("\\\n", ""))  # inside quotation marks they belong to the parser's node
+        match node.type:
+            case "string":
+                yield Piece("", is_quoted=True)
+                yield from self._parts(node, is_quoted=True)
+            case "raw_string":
+                yield Piece(source_of(node)[1:-1], is_quoted=True)
+            case "ansi_c_string":
+                text = re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[0]), source_of(node)[2:-1])
+                yield Piece(text, is_quoted=True)
+            case "concatenation" | "command_name" | "heredoc_body":
+                yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
+            case "simple_expansion":
+                yield from self._of(self._named(source_of(node).partition("$")[2], node), "@", is_quoted=is_quoted)
+            case "expansion":
+                yield from self._expansion(node, is_quoted=is_quoted)
+            case "arithmetic_expansion":
+                yield Piece(self.arithmetic(node))
+            case "command_substitution" | "process_substitution":
+                yield Piece(self._command(node), splits=not is_quoted)
+            case _ if is_quoted:
+                yield Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), source_of(node)))
+            case _:
+                yield Piece(re.sub(r"\\(\n?)(.?)", lambda found: found[2], source_of(node), flags=re.DOTALL))
+
+    def _parts(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
+        """Children, and what the parser leaves out between them."""
+        text = node.text or b""
+        start, end = node.start_byte, node.end_byte
+        if node.type == "string":
+            start, end = start + 1, end - 1
+        place = start
+        for child in node.children:
+            if child.type == '"':
+                continue
+            if child.start_byte > place:
+                yield Piece(text[place - node.start_byte : child.start_byte - node.start_byte].decode())
+            yield from self.pieces(child, is_quoted=is_quoted)
+            place = child.end_byte
+        if place < end:
+            yield Piece(text[place - node.start_byte : end - node.start_byte].decode())
+
+    # --- parameters ----------------------------------------------------------------------------------------
+
+    def _named(self, name: str, node: Node) -> Value:
+        value = self.variables.get(name)
+        return self.variables.missing(name, line_of(node)) if value is None else value
+
+    def _of(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
+        """A value in a word; all elements of an array are words of their own, unless they are joined by ``*``."""
+        if isinstance(value, str):
+            yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
+            return
+        if index == "*" and is_quoted:
+            yield Piece(" ".join(value), is_quoted=True)
+            return
+        for number, element in enumerate(value):
+            yield Piece(element, splits=not is_quoted, ends=number < len(value) - 1, is_quoted=is_quoted)
+
+    def _expansion(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
+        blanks, _, braced = source_of(node).partition("$")
+        inner = braced[1:-1]
+        found = PARAMETER.match(inner)
+        if found is None:
+            yield Piece(self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)))
+            return
+        sign, name, index = found[1], found[2], (found[3] or "")[1:-1]
+        rest = inner[found.end() :]
+        if sign == "#" or (sign == "!" and not index):
+            yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
+            return
+        value = self._indexed(name, index)
+        sought = OPERATOR.match(rest)
+        if not sought:
+            yield from self._of(self._or_missing(value, name, node), index, is_quoted=is_quoted)
+            return
+        place = node.start_byte + len((blanks + "${" + inner[: found.end() + sought.end()]).encode())
+        yield from self._operated(node, (name, index, sought[0], place), value, is_quoted=is_quoted)
+
+    def _operated(
+        self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
+    ) -> Iterator[Piece]:
+        name, index, operator, place = what
+        if operator.lstrip(":") and operator.lstrip(":") in "-=?+":
+            yield from self._default(node, what, value, is_quoted=is_quoted)
+            return
+        pattern = joined(self._rest(node, place, is_quoted=False))
+        known = self._or_missing(value, name, node)
+        changed = (
+            [_changed(one, operator, pattern) for one in known]
+            if isinstance(known, list) and operator != ":"
+            else _sliced(known, pattern)
+            if isinstance(known, list)
+            else _changed(known, operator, pattern)
+        )
+        yield from self._of(changed, index, is_quoted=is_quoted)
+
+    def _default(
+        self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
+    ) -> Iterator[Piece]:
+        """``-`` and its kin; without a colon what is empty counts as set."""
+        name, index, operator, place = what
+        is_set = value is not None and (":" not in operator or bool(known_part("".join(value)) or _names(value)))
+        if is_set and value is not None:
+            instead = operator.endswith("+")
+            yield from self._rest(node, place, is_quoted=is_quoted) if instead else self._of(
+                value, index, is_quoted=is_quoted
+            )
+        elif operator.endswith("?"):
+            self.variables.required.add(name)
+            yield Piece(self.variables.missing(name, line_of(node)))
+        elif not operator.endswith("+"):
+            pieces = list(self._rest(node, place, is_quoted=is_quoted))
+            if operator.endswith("="):
+                self.variables.assign(name, joined(pieces), source="")
+            yield from pieces or [Piece("", is_quoted=is_quoted)]
+
+    def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
+        """What stands behind an operator, up to the bracket."""
+        text, start = node.text or b"", node.start_byte
+        for child in node.children:
+            if child.start_byte < place or child.type == "}":
+                continue
+            if child.start_byte > place:
+                yield Piece(text[place - start : child.start_byte - start].decode(), splits=not is_quoted)
+            for piece in self.pieces(child, is_quoted=is_quoted):
+                plain = child.type in ("word", "number")
+                yield Piece(piece.text, piece.splits or (plain and not is_quoted), piece.ends, piece.is_quoted)
+            place = child.end_byte
+        if place < node.end_byte - 1:
+            yield Piece(text[place - start : -1].decode(), splits=not is_quoted)
+
+    def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
+        return self.variables.missing(name, line_of(node)) if value is None else value
+
+    def _indexed(self, name: str, index: str) -> Value | None:
+        value = self.variables.get(name)
+        if index in ("@", "*"):
+            return [value] if isinstance(value, str) else value
+        if index:
+            number = value_of(self._plain(index))
+            elements = [value] if isinstance(value, str) else value
+            if elements is None or number is None:
+                return None
+            return elements[number] if -len(elements) <= number < len(elements) else None
+        return value if isinstance(value, str) or name in ("@", "*") or value is None else (value or [""])[0]
+
+    def _length(self, name: str, index: str) -> str:
+        value = self._indexed(name, index)
+        if value is not None and _names(value):
+            return unknown(f"${{#{name}}}")
+        return str(len(value)) if value is not None else "0"
+
+    def _indirect(self, name: str, node: Node) -> str:
+        target = self.variables.get(name)
+        if not isinstance(target, str) or _names(target):
+            return self.variables.missing(name, line_of(node))
+        value = self._named(target, node)
+        return value if isinstance(value, str) else " ".join(value)
+
+    # --- numbers and commands ------------------------------------------------------------------------------
+
+    def arithmetic(self, node: Node) -> str:
+        """The value of ``$((...))``; not known where a variable of it is not, or where it is not read here."""
+        text = "".join(self._terms(node))
+        names = unknown_names(text)
+        if names:
+            return unknown(names[0])
+        value = value_of(text)
+        return self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)) if value is None else str(value)
+
+    def _terms(self, node: Node) -> Iterator[str]:
+        """An expression with its variables as numbers."""
+        if node.type in ("simple_expansion", "expansion", "command_substitution"):
+            yield self.value(node) or "0"
+        elif node.type == "variable_name" or (node.type == "word" and source_of(node).isidentifier()):
+            yield self._number(source_of(node), node)
+        elif not node.children:
+            brackets = ("$((", "((", "))")
+            yield " " if node.type in brackets else f" {source_of(node)} "
+        else:
+            for child in node.children:
+                yield from self._terms(child)
+
+    def _number(self, name: str, node: Node) -> str:
+        value = self._named(name, node)
+        text = value if isinstance(value, str) else (value or [""])[0]
+        return f" ({text}) " if text else " 0 "
+
+    def _plain(self, text: str) -> str:
+        """An index with its variables as numbers."""
+        return re.sub(r"\$?([A-Za-z_]\w*)", lambda found: str(self.variables.get(found[1]) or 0), text)
+
+    def _command(self, node: Node) -> str:
+        """What a command would print is not known, but of ``echo`` and ``expr``, which print what they are given."""
+        commands = [child for child in node.named_children if child.type != "comment"]
+        if node.type == "command_substitution" and len(commands) == 1 and commands[0].type == "command":
+            words = [field for child in commands[0].children for field in self.fields(child)]
+            if words and words[0] == "echo" and not words[-1].startswith("-"):
+                return " ".join(word for word in words[1:] if word != "-n")
+            number = value_of(" ".join(words[1:])) if words and words[0] == "expr" else None
+            if number is not None:
+                return str(number)
+        return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
+
+
+def _names(value: Value) -> list[str]:
+    return unknown_names("".join(value))
+
+
+def _sliced(elements: list[str], bounds: str) -> list[str]:
+    first, _, number = bounds.partition(":")
+    start, count = value_of(first) or 0, value_of(number) if number else None
+    return elements[start:] if count is None else elements[start : start + count]
+
+
+def _changed(text: str, operator: str, pattern: str) -> str:
+    """A text as ``${NAME,,}``, ``${NAME%pattern}`` and their kin change it; what is not known stays so."""
+    if unknown_names(text):
+        return text
+    match operator:
+        case ",,":
+            return text.lower()
+        case "^^":
+            return text.upper()
+        case ",":
+            return text[:1].lower() + text[1:]
+        case "^":
+            return text[:1].upper() + text[1:]
+        case ":":
+            return "".join(_sliced(list(text), pattern))
+        case "/" | "//":
+            old, _, new = pattern.partition("/")
+            return re.sub(_expression(old), lambda _: new, text, count=0 if operator == "//" else 1) if old else text
+    return _shortened(text, operator, pattern)
+
+
+def _expression(pattern: str) -> str:
+    """A shell's pattern as a regular expression that may stand anywhere."""
+    return translate(pattern).removesuffix(r"\z").removesuffix(r"\Z")
+
+
+def _shortened(text: str, operator: str, pattern: str) -> str:
+    """Without the shortest (one sign) or longest (two) beginning or end that is like a pattern."""
+    ends = range(len(text) + 1)
+    is_longest, is_front = len(operator) == 2, operator[0] == "#"
+    for size in reversed(ends) if is_longest else ends:
+        part = text[:size] if is_front else text[len(text) - size :]
+        if fnmatchcase(part, pattern):
+            return text[size:] if is_front else text[: len(text) - size]
+    return text

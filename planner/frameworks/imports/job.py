@@ -9,8 +9,12 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.accelerate import accelerate_job, devices_of
 from planner.frameworks.imports.arguments import by_option, megatron_job
+from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.launch import Devices, Launch, find_launch
+from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
+from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
@@ -38,9 +42,14 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
     """
     place, variables = Path(path), dict(given or {})
     text = read_text(place)
-    if place.suffix.lower() in (".yaml", ".yml"):
-        return _from_yaml(parse(text, str(place), last_counts=True), place, overrides, variables)
-    return _from_script(text, overrides, variables)
+    match place.suffix.lower():
+        case ".toml":
+            return _from_toml(text, str(place), overrides)
+        case ".json":
+            return deepspeed_job(read_deepspeed(text, str(place)), Trainer(), overrides)
+        case ".yaml" | ".yml":
+            return _from_yaml(parse(text, str(place), last_counts=True), place, overrides, variables)
+    return _from_script(text, place.parent, overrides, variables)
 
 
 def read_variables(assignments: Sequence[str]) -> dict[str, str]:
@@ -70,10 +79,20 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         return _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
+    if "distributed_type" in content:
+        return accelerate_job(content, Trainer(), _with_devices(_configured(content), overrides)[0])
     if "model" in content and "cluster" in content:
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
-    raise SpecError(str(path), f"has the entries {names}; expected MODEL_ARGS of Megatron-LM.")
+    raise SpecError(str(path), f"has the entries {names}; expected MODEL_ARGS of Megatron-LM or keys of Accelerate.")
+
+
+def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
+    """torchtitan's; the cluster is what a comment says where the command does not."""
+    presets = _presets(text, overrides)
+    more = len(presets) > len(overrides)
+    note = f"A comment says for how many devices it is: {presets[0]}." if more else ""
+    return torchtitan_job(read_torchtitan(text, source), presets, [note] if note else [])
 
 
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
@@ -110,13 +129,72 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
 # --- scripts -----------------------------------------------------------------------------------------------
 
 
-def _from_script(text: str, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     script = follow(text, given)
     launch = find_launch(script, text) or _loose(script)
-    overrides, notes = _with_devices(launch, overrides)
-    imported = megatron_job(launch.words, overrides, launch.environment, uses=script.variables.uses)
-    remarks = (*launch.notes, *notes, *_asked(script), *script.notes)
-    return Imported(document=imported.document, notes=(*remarks, *imported.notes))
+    notes = [*launch.notes, *_asked(script), *script.notes]
+    if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
+        return _from_configuration(launch, folder, overrides, notes)
+    with_devices, more = _with_devices(launch.devices, overrides)
+    try:
+        imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
+    except SpecError as error:
+        if error.where != "cluster.num_devices" or not more or error.hint:
+            raise
+        raise SpecError(error.where, error.problem, f"{more[0]}") from None
+    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+    """A launch that names the file with its configuration, which is looked for beside the script."""
+    if launch.kind == "torchtitan":
+        name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
+        text = _beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
+        config = with_options(read_torchtitan(text, name), launch.words)
+        with_devices, more = _with_devices(launch.devices, _presets(text, overrides))
+        return torchtitan_job(config, with_devices, [*notes, *more])
+    trainer = trainer_of(launch.words)
+    if launch.kind == "deepspeed":
+        name = option_value(launch.words, ("--deepspeed_config", "--deepspeed"))
+        with_devices, more = _with_devices(launch.devices, overrides)
+        return deepspeed_job(read_deepspeed(_beside(name, folder), name), trainer, with_devices, [*notes, *more])
+    name = option_value(launch.before, ("--config_file", "--config-file"))
+    config = parse(_beside(name, folder), name)
+    if not isinstance(config, dict):
+        raise SpecError(name, f"expected a mapping, got {shown(config)}.")
+    devices = launch.devices if launch.devices.number is not None else _configured(config)
+    with_devices, more = _with_devices(devices, overrides)
+    return accelerate_job(config, trainer, with_devices, [*notes, *more])
+
+
+def option_value(words: Sequence[str], names: Sequence[str]) -> str:
+    """
+    The value of the first of some options that has one.
+
+    Raises
+    ------
+    SpecError
+        If none has.
+    """
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if name in names and (equals or (following and not following.startswith("-"))):
+            return value if equals else following
+    raise SpecError(WHERE, f"has no {' or '.join(names)} that names a configuration.")
+
+
+def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
+    """A file that a script names; beside it where the path is another machine's. One that may lack is empty then."""
+    hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
+    for path in (folder / written(name), folder / Path(written(name)).name):
+        if path.is_file():
+            return read_text(path)
+    if may_lack:
+        return ""
+    raise SpecError(
+        WHERE, f"names the configuration {shown(Path(written(name)).name)}, which is not beside it.", "Put it there" + hint
+    )
 
 
 def _loose(script: Script) -> Launch:
@@ -145,12 +223,24 @@ def _variables_with_options(script: Script) -> list[str]:
     return [word for words in kept for word in words]
 
 
-def _with_devices(launch: Launch, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+def _configured(config: Mapping[str, Any]) -> Devices:
+    number = devices_of(config)
+    return Devices(number, "num_processes") if number else Devices()
+
+
+def _presets(text: str, overrides: Sequence[str]) -> list[str]:
+    """The cluster that a comment of torchtitan says, where the command does not."""
+    devices, name = preset_devices(text), "cluster.num_devices"
+    said = any(entry.partition("=")[0] == name for entry in overrides)
+    return list(overrides) if devices is None or said else [f"{name}={devices}", *overrides]
+
+
+def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """The number of devices that the launcher is told, unless the command says another one."""
     name = "cluster.num_devices"
     if any(entry.partition("=")[0] in (name, "cluster") for entry in overrides):
         return list(overrides), []
-    number, source = launch.devices
+    number, source = devices
     if number is None:
         what = f"depends on {source}" if source else "is not said"
         hint = f"Add {name}=64" + (f", or --set {source.strip('$')}=VALUE." if source.startswith("$") else ".")

@@ -119,7 +119,7 @@ def from_megatron_lm(
     facts = load(document).facts
     strategy, notes = _strategy(found, facts)
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
-    document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
+    document["strategy"] = {**plain_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
     remarks = (*_assumed(framework), *assumed, *more, *notes)
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
@@ -335,7 +335,7 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
     }
 
 
-def _decisions(strategy: Strategy) -> dict[str, Any]:
+def plain_decisions(strategy: Strategy) -> dict[str, Any]:
     """A strategy as a job file writes it."""
     texts = {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}
     layout = strategy.layout

@@ -30,15 +30,20 @@ REFUSED = {
 
 BY_HAND = "Write the job file by hand."
 
+PREDICTIONS = "--mtp-num-layers"
+"""Layers of multi-token prediction; in the pattern of a hybrid each is a part of its own, behind a slash."""
+
 
 def in_older_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with what the pattern of a hybrid says beside its layers: their number, and their stages."""
     if STAGED_PATTERN not in arguments and PATTERN not in arguments:
         return dict(arguments)
     given = {name: value for name, value in arguments.items() if name != STAGED_PATTERN}
-    stages = str(arguments.get(STAGED_PATTERN, arguments.get(PATTERN))).split("|")
+    main, *predictions = str(arguments.get(STAGED_PATTERN, arguments.get(PATTERN))).split("/")
+    stages = main.split("|")
     layers = [len(stage) for stage in stages]
-    return {"--num-layers": sum(layers), **_stages(layers), **given, PATTERN: "".join(stages)}
+    depth = {PREDICTIONS: len(predictions)} if predictions else {}
+    return {"--num-layers": sum(layers), **_stages(layers), **depth, **given, PATTERN: "".join(stages)}
 
 
 def _stages(layers: Sequence[int]) -> dict[str, Any]:
@@ -67,14 +72,16 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
     entry = {**_sizes(arguments), **_attention(arguments), **_experts(arguments), **_hybrid(arguments)}
     vocabulary = arguments.get("--padded-vocab-size", arguments.get("--vocab-size"))
     model = _with_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
-    known = [catalog.model(name) for name in catalog.models()]
-    twins = [one for one in known if _core(one, vocabulary) == _core(model, vocabulary)]
+    twins = _twins(model, vocabulary)
     if twins:
         sizes = {twin.vocab_size for twin in twins}
         if vocabulary is None and len(sizes) > 1:
             raise SpecError(f"{WHERE}.--vocab-size", f"is required: {_names(twins)} differ in nothing else.")
         note = () if vocabulary else (f"The vocabulary is that of {twins[0].name}, {twins[0].vocab_size:,} entries.",)
         return twins[0].name, note
+    if PATTERN in arguments and arguments.get(PREDICTIONS):
+        problem = "of a hybrid is known of models of the catalog only, which this one is not."
+        raise SpecError(f"{WHERE}.{PREDICTIONS}", problem, BY_HAND)
     if vocabulary is None:
         raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
     described = {**entry, "vocab_size": vocabulary}
@@ -85,6 +92,29 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
             "Name its config.json in the job file.",
         )
     return described, ()
+
+
+def _twins(model: Model, vocabulary: int | None) -> list[Model]:
+    """Models of the catalog like it; a window may be said with the token itself or without."""
+    known = [catalog.model(name) for name in catalog.models()]
+    for one in (model, _with_own_token(model)):
+        core = _core(one, vocabulary)
+        twins = [other for other in known if _core(other, vocabulary) == core]
+        if twins:
+            return twins
+    return []
+
+
+def _with_own_token(model: Model) -> Model:
+    """A model whose windows were said as what stands before a token (``127,0`` of gpt-oss, whose windows are 128)."""
+    return replace(model, layers=tuple(map(_wider, model.layers)))
+
+
+def _wider(layer: Layer) -> Layer:
+    attention = layer.attention
+    if not isinstance(attention, Attention) or attention.window is None:
+        return layer
+    return replace(layer, attention=replace(attention, window=attention.window + 1))
 
 
 def _names(models: list[Model]) -> str:
@@ -118,7 +148,7 @@ def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "learned_positions": learned if _positions(arguments) == "learned_absolute" else 0,
         "tied_embeddings": "--untie-embeddings-and-output-weights" not in arguments,
         "norm": "rms" if arguments.get("--normalization") == "RMSNorm" else "layer",
-        "mtp_layers": arguments.get("--mtp-num-layers", 0),
+        "mtp_layers": 0 if PATTERN in arguments else arguments.get(PREDICTIONS, 0),
     }
 
 
@@ -212,7 +242,7 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
     pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()
     if not pattern or not set(pattern) <= set(letters):
         problem = (
-            f"expected letters of {' '.join(letters)} (/ begins multi-token prediction, which is not imported), got"
+            f"expected letters of {' '.join(letters)}, got"
         )
         raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"{problem} {shown(pattern)}.", BY_HAND)
     if len(pattern) != arguments["--num-layers"]:

@@ -1,0 +1,209 @@
+"""
+Hugging Face Accelerate: the YAML of ``accelerate launch --config_file``, with what the launch line says besides.
+
+Keys and defaults are those of Accelerate 1.15.0 (accelerate/commands/launch.py, accelerate/utils/dataclasses.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.deepspeed import deepspeed_job
+from planner.frameworks.imports.finish import degree, finished, newest, prepared
+from planner.frameworks.imports.trainer import Trainer
+from planner.frameworks.megatron.read import Imported
+
+STRATEGIES = {
+    "FULL_SHARD": "weights",
+    "SHARD_GRAD_OP": "gradients",
+    "NO_SHARD": "none",
+    "HYBRID_SHARD": "weights",
+    "HYBRID_SHARD_ZERO2": "gradients",
+}
+"""What each strategy of FSDP keeps a shard of; their numbers are 1 to 5 in this order."""
+
+ZERO = {
+    "zero_stage": "stage",
+    "overlap_comm": "overlap_comm",
+}
+
+KNOWN = (
+    "distributed_type",
+    "fsdp_config",
+    "deepspeed_config",
+    "parallelism_config",
+    "mixed_precision",
+    "num_processes",
+    "num_machines",
+    "gradient_accumulation_steps",
+)
+
+IGNORED = (
+    "compute_environment",
+    "debug",
+    "downcast_bf16",
+    "dynamo_config",
+    "enable_cpu_affinity",
+    "gpu_ids",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "main_training_function",
+    "rdzv_backend",
+    "same_network",
+    "tpu_env",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "use_cpu",
+    "deepspeed_hostfile",
+    "deepspeed_multinode_launcher",
+)
+"""How processes find each other: nothing of it changes what a step costs."""
+
+
+def devices_of(config: Mapping[str, Any]) -> int | None:
+    """Processes of all machines, where the configuration has them."""
+    number = config.get("num_processes")
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+
+
+def accelerate_job(
+    config: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str], notes: Sequence[str] = ()
+) -> Imported:
+    """
+    A configuration and the arguments beside it as a job.
+
+    Raises
+    ------
+    SpecError
+        If something has no costs here, the degrees do not fit the devices, or what is needed is not said.
+    """
+    kind = str(config.get("distributed_type", "NO"))
+    if kind == "DEEPSPEED":
+        return deepspeed_job(_as_deepspeed(config), trainer, overrides, notes)
+    if kind not in ("FSDP", "MULTI_GPU"):
+        problem = f"expected FSDP, DEEPSPEED or MULTI_GPU, got {shown(kind)}."
+        raise SpecError("distributed_type", problem)
+    document = prepared({**trainer.document(), "cluster": {"framework": newest("accelerate-")}}, overrides)
+    fsdp = _section(config, "fsdp_config") if kind == "FSDP" else {}
+    if _is_true(fsdp.get("fsdp_offload_params", False)):
+        raise SpecError("fsdp_config.fsdp_offload_params", "keeps weights in host memory, which has no costs here.")
+    sizes = _sizes(config, int(document["cluster"]["num_devices"]))
+    sharding, is_hybrid = _sharding(fsdp, kind)
+    strategy: dict[str, Any] = {
+        "tp": sizes["tp"],
+        "cp": sizes["cp"],
+        "pp": 1,
+        "dp": sizes["dp"],
+        "ep": 1,
+        "etp": sizes["tp"],
+        "sequence_parallel": False,
+        "sharding": sharding if sizes["dp"] * sizes["cp"] > 1 else "none",
+        "recompute": "full" if _recomputes(fsdp, trainer) else "none",
+    }
+    mbs = document["strategy"].get("mbs", trainer.micro_batch)
+    if mbs is not None:
+        steps = trainer.accumulation or config.get("gradient_accumulation_steps", 1)
+        strategy["mbs"] = mbs
+        batch = mbs * degree(steps, "gradient_accumulation_steps") * sizes["dp"]
+        document["training"].setdefault("global_batch_size", batch)
+    document["strategy"] = {**strategy, **document["strategy"]}
+    document["training"].setdefault("precision", _precision(config, trainer))
+    settings, group = document["settings"], _group(document, sizes, is_hybrid)
+    if group == 1:
+        document["strategy"]["sharding"] = "none"
+    elif group is not None:
+        settings.setdefault("optimizer_group", group)
+    return finished(document, [*notes, *_passed_over(config)])
+
+
+def _group(document: Mapping[str, Any], sizes: Mapping[str, int], is_hybrid: bool) -> int | None:
+    """Ranks that share states; None: all replicas, 1: nobody shares."""
+    ranks = sizes["dp"] * sizes["cp"]
+    if is_hybrid:
+        device = document["cluster"]["device"]
+        per_node = catalog.device(device).devices_per_node if device in catalog.devices() else ranks
+        return per_node if ranks > per_node and ranks % per_node == 0 else None
+    return ranks // sizes["copies"] if sizes["copies"] > 1 else None
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise SpecError(name, f"expected a mapping, got {shown(section)}.")
+    return section
+
+
+def _is_true(value: object) -> bool:
+    return value is True or str(value).lower() == "true"
+
+
+def _sizes(config: Mapping[str, Any], devices: int) -> dict[str, int]:
+    """Degrees; replicas are the devices that the others leave."""
+    given = _section(config, "parallelism_config")
+
+    def size(name: str) -> int:
+        return degree(given.get(f"parallelism_config_{name}_size", 1), f"parallelism_config_{name}_size")
+
+    if size("sp") > 1:
+        raise SpecError("parallelism_config_sp_size", "splits heads by an all-to-all (Ulysses), which is not read.")
+    tp, cp, copies = size("tp"), size("cp"), size("dp_replicate")
+    if devices % (tp * cp):
+        raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp = {tp * cp}.")
+    shards = given.get("parallelism_config_dp_shard_size", 1)
+    dp = copies * degree(shards, "parallelism_config_dp_shard_size") if given else devices // (tp * cp)
+    return {"tp": tp, "cp": cp, "dp": dp, "copies": copies}
+
+
+def _sharding(fsdp: Mapping[str, Any], kind: str) -> tuple[str, bool]:
+    """What is sharded, and whether over groups of a node."""
+    if kind != "FSDP":
+        return "none", False
+    if str(fsdp.get("fsdp_version", 1)) == "2" and "fsdp_sharding_strategy" not in fsdp:
+        return ("weights" if _is_true(fsdp.get("fsdp_reshard_after_forward", True)) else "gradients"), False
+    given = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD")))
+    numbered = {str(number): name for number, name in enumerate(STRATEGIES, start=1)}
+    name = numbered.get(given, given)
+    if name not in STRATEGIES:
+        raise SpecError("fsdp_config.fsdp_sharding_strategy", f"expected one of {', '.join(STRATEGIES)}, got {given}.")
+    return STRATEGIES[name], name.startswith("HYBRID")
+
+
+def _recomputes(fsdp: Mapping[str, Any], trainer: Trainer) -> bool:
+    own = _is_true(fsdp.get("fsdp_activation_checkpointing", False))
+    return own or bool(trainer.recomputes)
+
+
+def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:
+    given = config.get("mixed_precision")
+    half = trainer.half if given in (None, "no", False) else str(given)
+    if half not in ("bf16", "fp16"):
+        problem = f"is {shown(given)}; bf16 and fp16 are read, training in FP32 is not costed."
+        raise SpecError("mixed_precision", problem, "Or add training.precision=NAME.")
+    return half
+
+
+def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's own keys for those of ``deepspeed_config``."""
+    given = _section(config, "deepspeed_config")
+    if "deepspeed_config_file" in given:
+        raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")
+    zero: dict[str, Any] = {new: given[old] for old, new in ZERO.items() if old in given}
+    for what in ("optimizer", "param"):
+        device = given.get(f"offload_{what}_device", "none")
+        if device != "none":
+            zero[f"offload_{what}"] = {"device": device}
+    half = config.get("mixed_precision")
+    accumulation = {name: given[name] for name in ("gradient_accumulation_steps",) if name in given}
+    return {"zero_optimization": zero, **({str(half): {"enabled": True}} if half in ("bf16", "fp16") else {}), **accumulation}
+
+
+def _passed_over(config: Mapping[str, Any]) -> list[str]:
+    present = sorted(name for name in config if name in IGNORED)
+    strange = [str(name) for name in config if name not in IGNORED and name not in KNOWN]
+    notes = [f"Ignored (how processes find each other): {', '.join(present)}."] if present else []
+    return [*notes, *([f"Not understood, no keys that are known here: {', '.join(strange)}."] if strange else [])]

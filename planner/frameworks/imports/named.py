@@ -1,0 +1,48 @@
+"""Models by the names that other libraries have for them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from costmodel import catalog
+
+MODELS = Path(__file__).parent / "models.csv"
+"""
+Names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``; models of the catalog, or
+descriptions for a job file (sizes of the models' own ``config.json``).
+"""
+
+ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
+"""What names of the hub have behind the size; the architecture is the same."""
+
+
+def model_named(name: str) -> str | dict[str, Any] | None:
+    """
+    The entry ``model`` of a job for a name; None: none is known.
+
+    >>> model_named("meta-llama/Llama-3.1-8B-Instruct"), model_named("llama3/70B"), model_named("my/model")
+    ('llama3-8b', 'llama3-70b', None)
+    """
+    whole = name.strip().lower()
+    plain = whole.rsplit("/", 1)[-1]
+    for ending in (*ENDINGS, *ENDINGS):
+        plain = plain.removesuffix(ending)
+    for spelling in (whole, plain):
+        if spelling in catalog.models():
+            return spelling
+        if spelling in _models():
+            text = _models()[spelling]
+            return dict(yaml.safe_load(text)) if text.startswith("{") else text
+    return None
+
+
+@cache
+def _models() -> Mapping[str, str]:
+    with MODELS.open(encoding="utf-8", newline="") as lines:
+        return {row["name"]: row["model"] for row in csv.DictReader(lines)}

@@ -1,0 +1,391 @@
+"""
+torchtitan: its configuration as TOML, and options of its command line that change it.
+
+Keys and defaults are those of torchtitan 0.1.0 to 0.2.2 (torchtitan/config_manager.py, torchtitan/config/job_config.py);
+spellings of 2024 are read as well. From 0.3.0 on a configuration is a Python function, which is not run.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.arguments import by_option
+from planner.frameworks.imports.finish import degree, finished, prepared
+from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.read import Imported
+from planner.frameworks.shell.text import known_part, unknown_names
+
+FRAMEWORK = "torchtitan-0.1"
+"""torchtitan of 2025, whose configurations are TOML."""
+
+READ = {
+    "model": ("name", "flavor", "converters", "tokenizer_path", "hf_assets_path", "print_after_conversion", "norm_type"),
+    "training": (
+        "batch_size",
+        "local_batch_size",
+        "global_batch_size",
+        "seq_len",
+        "steps",
+        "compile",
+        "mixed_precision_param",
+        "mixed_precision_reduce",
+        "dtype",
+        "dataset",
+        "dataset_path",
+        "max_norm",
+        "warmup_steps",
+        "seed",
+        "deterministic",
+        "gc_freq",
+        "gc_debug",
+        "enable_cpu_offload",
+        "data_parallel_degree",
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+        "enable_loss_parallel",
+        "enable_fp8_linear",
+        "fp8_linear",
+    ),
+    "parallelism": (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "pipeline_parallel_schedule",
+        "pipeline_parallel_layers_per_stage",
+        "pipeline_parallel_microbatch_size",
+        "pipeline_parallel_split_points",
+        "pipeline_parallel_first_stage_less_layers",
+        "pipeline_parallel_last_stage_less_layers",
+        "pipeline_parallel_schedule_csv",
+        "context_parallel_degree",
+        "context_parallel_rotate_method",
+        "expert_parallel_degree",
+        "expert_tensor_parallel_degree",
+        "expert_parallel_comm_backend",
+        "enable_async_tensor_parallel",
+        "fsdp_reshard_after_forward",
+        "disable_loss_parallel",
+        "enable_compiled_autograd",
+    ),
+    "activation_checkpoint": ("mode", "selective_ac_option", "early_stop"),
+    "compile": ("enable", "components", "backend"),
+}
+"""Keys by section that are read, or say nothing that is costed."""
+
+IGNORED = {
+    "job": "paths",
+    "profiling": "logging",
+    "metrics": "logging",
+    "optimizer": "the optimizer's numbers",
+    "lr_scheduler": "the optimizer's numbers",
+    "checkpoint": "checkpoints",
+    "comm": "timeouts",
+    "debug": "data and tokens",
+    "memory_estimation": "logging",
+    "fault_tolerance": "faults and reruns",
+    "validation": "evaluation",
+    "experimental": "extensions",
+    "float8": "details of the precision",
+    "mx": "details of the precision",
+    "quantize": "details of the precision",
+}
+"""Sections that are passed over, with the reason; of those of the precision the recipe is read."""
+
+PER_STAGE_RANK = 2
+"""Chunks of a pipeline rank in schedules with several, where no number of layers per stage is given."""
+
+SINGLE = ("1F1B", "GPipe")
+SCHEDULES = {
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "ZBVZeroBubble": "zb_v",
+    "DualPipeV": "dualpipev",
+}
+"""Names of PyTorch's schedules, torch/distributed/pipelining/schedules.py, that have costs."""
+
+
+def read_torchtitan(text: str, source: str) -> dict[str, Any]:
+    """
+    A configuration as plain data.
+
+    Raises
+    ------
+    SpecError
+        If it is no TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(source, f"is not TOML: {error}.") from None
+
+
+def preset_devices(text: str) -> int | None:
+    """The devices that a comment of torchtitan's own configurations is for."""
+    found = re.search(r"^#.*preset for (\d{1,6}) \w+ GPUs", text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """
+    A configuration changed by options such as ``--training.steps=10``; a switch has no value.
+
+    >>> with_options({"training": {"steps": 1}}, ["--training.steps", "5", "--compile.enable"])
+    {'training': {'steps': 5}, 'compile': {'enable': True}}
+
+    Raises
+    ------
+    SpecError
+        If an option of a section that is read leaves open what it sets.
+    """
+    changed = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
+    for name, values in by_option(words):
+        section, dot, key = name.removeprefix("--").replace("-", "_").partition(".")
+        if not dot:
+            continue
+        text = values[0] if values else "true"
+        names = unknown_names(text)
+        if names and key in READ.get(section, ()):
+            raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
+        place = changed.setdefault(section, {})
+        if isinstance(place, dict) and not names:
+            place[key] = yaml.safe_load(known_part(text)) if re.fullmatch(r"[\w.+-]*", text) else text
+    return changed
+
+
+def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str] = ()) -> Imported:
+    """
+    A configuration as a job.
+
+    Parameters
+    ----------
+    config
+        Values by section and key.
+    overrides
+        Entries of the job as ``key=value``.
+    notes
+        What is to be said besides.
+
+    Raises
+    ------
+    SpecError
+        If it is of a model that is not known, of degrees that do not fit the devices, or leaves out what is needed.
+    """
+    reading = _Reading(config, list(notes))
+    reading.refuse_unreadable()
+    document: dict[str, Any] = {"cluster": {"framework": FRAMEWORK}}
+    model = reading.model()
+    if model is not None:
+        document["model"] = model
+    document = prepared(document, overrides)
+    if "model" not in document:
+        raise SpecError("model", f"{reading.said_model()} is no model that is known here.", "Add model=NAME.")
+    strategy = {**reading.strategy(document["cluster"]["num_devices"]), **document["strategy"]}
+    document["settings"] = {**reading.settings(strategy), **document["settings"]}
+    document["training"] = {**reading.training(strategy), **document["training"]}
+    document["strategy"] = strategy
+    remarks = [*reading.notes, *reading.passed_over()]
+    return finished(document, remarks, full_every=reading.recomputed_every())
+
+
+class _Reading:
+    """One configuration, its values by ``section.key``."""
+
+    def __init__(self, config: Mapping[str, Any], notes: list[str]) -> None:
+        self.config, self.notes = config, notes
+
+    def get(self, path: str, default: Any, *others: str) -> Any:
+        """A value, in any of its spellings."""
+        for one in (path, *others):
+            section, _, key = one.rpartition(".")
+            place: Any = self.config
+            for name in section.split("."):
+                place = place.get(name, {}) if isinstance(place, Mapping) else {}
+            if isinstance(place, Mapping) and key in place:
+                return place[key]
+        return default
+
+    def degree(self, name: str) -> int:
+        """A degree of parallelism; 1 where it is not given."""
+        others = (f"training.{name}", f"experimental.{name}")
+        return degree(self.get(f"parallelism.{name}", 1, *others), f"parallelism.{name}")
+
+    def refuse_unreadable(self) -> None:
+        """What has no costs here."""
+        if self.get("training.enable_cpu_offload", False):
+            raise SpecError("training.enable_cpu_offload", "keeps weights in host memory, which has no costs here.")
+        schedule = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
+        if self.degree("pipeline_parallel_degree") > 1 and schedule not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise SpecError(
+                "parallelism.pipeline_parallel_schedule", f"expected one of {known}, got {shown(schedule)}."
+            )
+
+    def said_model(self) -> str:
+        return shown(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
+
+    def model(self) -> str | dict[str, Any] | None:
+        return model_named(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
+
+    # --- the strategy --------------------------------------------------------------------------------------
+
+    def strategy(self, devices: int) -> dict[str, Any]:
+        tp, cp, pp = (self.degree(f"{name}_parallel_degree") for name in ("tensor", "context", "pipeline"))
+        copies, shards = self._replicas(devices, tp * cp * pp)
+        ep = self.degree("expert_parallel_degree")
+        etp = degree(self.get("parallelism.expert_tensor_parallel_degree", 1), "expert_tensor_parallel_degree")
+        overlapped = self.get("parallelism.enable_async_tensor_parallel", False, "experimental.enable_async_tensor_parallel")
+        return {
+            "tp": tp,
+            "cp": cp,
+            "pp": pp,
+            "dp": copies * shards,
+            "ep": ep,
+            "etp": etp if ep > 1 else tp,
+            **self._pipeline(pp),
+            "sequence_parallel": tp > 1,
+            "sharding": self._sharding(shards * cp, pp),
+            "recompute": self._recompute(),
+            "tp_overlap": bool(overlapped) and tp > 1,
+            "dp_overlap": shards * cp * copies > 1 and pp == 1,
+        }
+
+    def _replicas(self, devices: int, ranks: int) -> tuple[int, int]:
+        """Groups that hold all states each, and ranks of one of them; -1 is what is left."""
+        copies = self.degree("data_parallel_replicate_degree")
+        shards = self.get(
+            "parallelism.data_parallel_shard_degree",
+            -1,
+            "training.data_parallel_shard_degree",
+            "training.data_parallel_degree",
+        )
+        if shards == -1:
+            if devices % (ranks * copies):
+                problem = f"is {devices}, no multiple of tp * cp * pp * replicas = {ranks * copies}."
+                raise SpecError("cluster.num_devices", problem)
+            return copies, devices // (ranks * copies)
+        return copies, degree(shards, "parallelism.data_parallel_shard_degree")
+
+    def _pipeline(self, pp: int) -> dict[str, Any]:
+        local = self._local_batch()
+        if pp == 1:
+            return {"vpp": 1, "mbs": local}
+        name = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
+        mbs = self.get("parallelism.pipeline_parallel_microbatch_size", 1)
+        vpp = 1 if name in SINGLE else PER_STAGE_RANK
+        if self.get("parallelism.pipeline_parallel_layers_per_stage", None) and name not in SINGLE:
+            self.notes.append("pipeline_parallel_layers_per_stage is not read: two chunks for each rank are assumed.")
+        return {"vpp": vpp, "mbs": degree(mbs, "pipeline_parallel_microbatch_size"), "schedule": SCHEDULES[name]}
+
+    def _local_batch(self) -> int:
+        return degree(self.get("training.local_batch_size", 8, "training.batch_size"), "training.local_batch_size")
+
+    def _sharding(self, ranks: int, pp: int) -> str:
+        """
+        What FSDP2 keeps a shard of; in a pipeline weights stay gathered and gradients whole.
+
+        References
+        ----------
+        torchtitan 0.2.2, torchtitan/distributed/fsdp.py, get_fsdp_reshard_after_forward_policy.
+        """
+        policy = self.get("parallelism.fsdp_reshard_after_forward", "default")
+        if ranks == 1:
+            return "none"
+        if pp > 1:
+            if policy == "always":
+                self.notes.append("fsdp_reshard_after_forward always in a pipeline: costed as never.")
+            return "optimizer"
+        return "gradients" if policy == "never" else "weights"
+
+    def _recompute(self) -> str:
+        mode = self.get("activation_checkpoint.mode", "selective")
+        option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
+        if mode not in ("none", "selective", "full", "memory_budget"):
+            raise SpecError("activation_checkpoint.mode", f"expected none, selective or full, got {shown(mode)}.")
+        if mode == "memory_budget":
+            raise SpecError("activation_checkpoint.mode", "is memory_budget, which leaves the choice to the compiler.")
+        if mode == "selective" and option == "op":
+            return "every_other_matmul"
+        return "full" if mode == "full" or (mode == "selective" and option == "1") else "none"
+
+    def recomputed_every(self) -> int | None:
+        """Every how many layers one is recomputed in full; None: all are alike."""
+        option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
+        selective = self.get("activation_checkpoint.mode", "selective") == "selective"
+        return int(option) if selective and option.isdecimal() and int(option) > 1 else None
+
+    # --- training and settings -----------------------------------------------------------------------------
+
+    def training(self, strategy: Mapping[str, Any]) -> dict[str, Any]:
+        batch = self.get("training.global_batch_size", -1)
+        if batch == -1:
+            batch = self._local_batch() * int(strategy["dp"])
+        length = degree(self.get("training.seq_len", 2048), "training.seq_len")
+        steps = degree(self.get("training.steps", 10000), "training.steps")
+        batch = degree(batch, "training.global_batch_size")
+        return {
+            "global_batch_size": batch,
+            "sequence_length": length,
+            "tokens": steps * batch * length,
+            "precision": self._precision(),
+        }
+
+    def _converters(self) -> list[str]:
+        given = self.get("model.converters", [])
+        texts = given.split(",") if isinstance(given, str) else [str(one) for one in given or []]
+        old = self.get("float8.enable_float8_linear", False, "training.enable_fp8_linear")
+        return [*texts, *(["float8"] if old else [])]
+
+    def _precision(self) -> str:
+        names = self._converters()
+        if any("float8" in name for name in names):
+            recipe = self.get("quantize.linear.float8.recipe_name", None, "float8.recipe_name") or "tensorwise"
+            return "fp8_rowwise" if str(recipe).startswith("rowwise") else "fp8_tensorwise"
+        if any(name.split(".")[-1] == "mx" for name in names):
+            return "mxfp8"
+        half = self.get("training.mixed_precision_param", "bfloat16")
+        if half not in ("bfloat16", "float16"):
+            raise SpecError("training.mixed_precision_param", f"is {shown(half)}; training in FP32 is not costed.")
+        return "bf16" if half == "bfloat16" else "fp16"
+
+    def settings(self, strategy: Mapping[str, Any]) -> dict[str, Any]:
+        gathered = self.get(
+            "quantize.linear.float8.enable_fsdp_float8_all_gather", False, "float8.enable_fsdp_float8_all_gather"
+        )
+        is_float8 = any("float8" in name for name in self._converters())
+        compiled = self.get("compile.enable", False, "training.compile")
+        if not compiled:
+            self.notes.append("Layers are not compiled: costed as eager kernels.")
+        if self.get("training.dtype", "float32") != "float32":
+            self.notes.append("training.dtype is not float32: weights are costed in FP32.")
+        copies = self.degree("data_parallel_replicate_degree")
+        group = int(strategy["dp"]) * int(strategy["cp"]) // copies
+        return {
+            "fp8_param_gather": bool(gathered) and is_float8,
+            "kernels": "fused" if compiled else "eager",
+            **({"optimizer_group": group} if copies > 1 and group > 1 else {}),
+        }
+
+    def passed_over(self) -> Iterator[str]:
+        """Sections without meaning for planning, and keys that are not known."""
+        present = [name for name in self.config if name in IGNORED]
+        if present:
+            yield "Ignored: " + ", ".join(f"{name} ({IGNORED[name]})" for name in sorted(present)) + "."
+        strange = [
+            f"{name}.{key}"
+            for name, section in self.config.items()
+            if name not in IGNORED and isinstance(section, Mapping)
+            for key in section
+            if key not in READ.get(name, ())
+        ]
+        if strange:
+            yield f"Not understood, no keys that are known here: {', '.join(strange)}."

@@ -424,7 +424,7 @@ def test_what_an_import_looks_at_counts_as_read(module):
         ("--tensor-model-parallel-size $TP", "hold the shell variable '$TP'"),
         ("--data-path 'a", "cannot be split into words"),
         ("--is-hybrid-model", "--is-hybrid-model: is given without --hybrid-layer-pattern"),
-        ("--hybrid-layer-pattern M*-/*E", "--hybrid-layer-pattern: expected letters of M * - E"),
+        ("--hybrid-layer-pattern M*-X", "--hybrid-layer-pattern: expected letters of M * - E"),
         ("--hybrid-layer-pattern M*-", "--hybrid-layer-pattern: is of 3 layers, --num-layers says 32"),
         ("--moe-layer-freq '[1' --num-experts 8", "--moe-layer-freq: expected a number or a list"),
         ("--tensor-model-parallel-size 0", "strategy.tp: is 0, must be at least 1."),

@@ -199,7 +199,11 @@ def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
             zero[f"offload_{what}"] = {"device": device}
     half = config.get("mixed_precision")
     accumulation = {name: given[name] for name in ("gradient_accumulation_steps",) if name in given}
-    return {"zero_optimization": zero, **({str(half): {"enabled": True}} if half in ("bf16", "fp16") else {}), **accumulation}
+    return {
+        "zero_optimization": zero,
+        **({str(half): {"enabled": True}} if half in ("bf16", "fp16") else {}),
+        **accumulation,
+    }
 
 
 def _passed_over(config: Mapping[str, Any]) -> list[str]:

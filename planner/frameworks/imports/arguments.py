@@ -172,10 +172,10 @@ def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
     parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
     settable = [name for name in names if name.isalnum() or name.isidentifier()]
     hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = "" if len(settable) == len(names) else " What commands print is not known: give the variable that takes it."
-    raise SpecError(
-        WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others
+    others = (
+        "" if len(settable) == len(names) else " What commands print is not known: give the variable that takes it."
     )
+    raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 
 def options_needing(found: Understood, name: str) -> str:

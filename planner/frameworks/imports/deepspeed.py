@@ -84,7 +84,9 @@ def read_deepspeed(text: str, source: str) -> dict[str, Any]:
     if "architectures" in config or "model_type" in config:
         raise SpecError(source, "describes a model: name it in a job file (model: PATH).")
     if not set(READ) & set(config):
-        raise SpecError(source, f"has no key of DeepSpeed such as zero_optimization; it has {shown(sorted(config)[:5])}.")
+        raise SpecError(
+            source, f"has no key of DeepSpeed such as zero_optimization; it has {shown(sorted(config)[:5])}."
+        )
     return config
 
 

@@ -11,8 +11,10 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import accelerate_job, devices_of
 from planner.frameworks.imports.arguments import by_option, megatron_job
+from planner.frameworks.imports.bridge import bridge_job, fields_of, is_override
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.launch import Devices, Launch, find_launch
+from planner.frameworks.imports.recipes import recipe_job
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import options
@@ -102,6 +104,9 @@ def _from_model_arguments(
     arguments: Mapping[str, Any], environment: object, overrides: Sequence[str], given: Mapping[str, str]
 ) -> Imported:
     """``MODEL_ARGS`` of Megatron-LM's functional tests; variables in them are those of a shell."""
+    if not any(str(name).startswith("--") for name in arguments):
+        fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
+        return bridge_job(fields, "", overrides, dict(given))
     words: list[str] = []
     for name, value in arguments.items():
         if value is not False and value is not None:
@@ -135,6 +140,8 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     notes = [*launch.notes, *_asked(script), *script.notes]
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
+    if launch.kind == "bridge":
+        return _from_bridge(launch, overrides, notes)
     with_devices, more = _with_devices(launch.devices, overrides)
     try:
         imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
@@ -142,6 +149,20 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         if error.where != "cluster.num_devices" or not more or error.hint:
             raise
         raise SpecError(error.where, error.problem, f"{more[0]}") from None
+    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+def _from_bridge(launch: Launch, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+    """A recipe of Megatron-Bridge: one of its performance scripts, or another one with overrides."""
+    fields = fields_of(launch.words)
+    if not fields:
+        return recipe_job(launch.words, overrides, launch.environment, notes)
+    names = {name: values for name, values in by_option(launch.words) if values}
+    recipe = next(
+        (names[name][0] for name in ("--recipe", "--recipe_name") if name in names), Path(launch.program).stem
+    )
+    devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
+    imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 
@@ -159,12 +180,12 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
         with_devices, more = _with_devices(launch.devices, overrides)
         return deepspeed_job(read_deepspeed(_beside(name, folder), name), trainer, with_devices, [*notes, *more])
     name = option_value(launch.before, ("--config_file", "--config-file"))
-    config = parse(_beside(name, folder), name)
-    if not isinstance(config, dict):
-        raise SpecError(name, f"expected a mapping, got {shown(config)}.")
-    devices = launch.devices if launch.devices.number is not None else _configured(config)
+    settings = parse(_beside(name, folder), name)
+    if not isinstance(settings, dict):
+        raise SpecError(name, f"expected a mapping, got {shown(settings)}.")
+    devices = launch.devices if launch.devices.number is not None else _configured(settings)
     with_devices, more = _with_devices(devices, overrides)
-    return accelerate_job(config, trainer, with_devices, [*notes, *more])
+    return accelerate_job(settings, trainer, with_devices, [*notes, *more])
 
 
 def option_value(words: Sequence[str], names: Sequence[str]) -> str:
@@ -193,13 +214,17 @@ def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
     if may_lack:
         return ""
     raise SpecError(
-        WHERE, f"names the configuration {shown(Path(written(name)).name)}, which is not beside it.", "Put it there" + hint
+        WHERE,
+        f"names the configuration {shown(Path(written(name)).name)}, which is not beside it.",
+        "Put it there" + hint,
     )
 
 
 def _loose(script: Script) -> Launch:
     """Options that no command takes: a list of arguments, or what another script is to read."""
-    bare = [word for command in script.commands if command.words[0].startswith("--") for word in command.words]
+    bare = [word for command in script.commands if _is_loose(command.words[0]) for word in command.words]
+    if any(map(is_override, bare)):
+        return Launch("bridge", "", tuple(bare), (), Devices(), script.variables.texts())
     words = bare or _variables_with_options(script)
     names = {name for name, _ in by_option(words)}
     if not names & {"--num-layers", "--hybrid-layer-pattern", "--hybrid-override-pattern", "--hidden-size"}:
@@ -207,10 +232,15 @@ def _loose(script: Script) -> Launch:
     return Launch("megatron", "", tuple(words), (), Devices(), script.variables.texts())
 
 
+def _is_loose(word: str) -> bool:
+    return word.startswith("--") or is_override(word) or word.startswith("++")
+
+
 def _variables_with_options(script: Script) -> list[str]:
     """Of variables that hold options, those that no other one repeats."""
     texts = {
-        name: value.split() if isinstance(value, str) else list(value) for name, value in script.variables.values.items()
+        name: value.split() if isinstance(value, str) else list(value)
+        for name, value in script.variables.values.items()
     }
     known = options()
     holding = [words for words in texts.values() if any(word.split("=", 1)[0] in known for word in words)]
@@ -218,7 +248,9 @@ def _variables_with_options(script: Script) -> list[str]:
     kept = [
         words
         for place, words in enumerate(holding)
-        if not any(joined[place] in other for index, other in enumerate(joined) if (other, index) > (joined[place], place))
+        if not any(
+            joined[place] in other for index, other in enumerate(joined) if (other, index) > (joined[place], place)
+        )
     ]
     return [word for words in kept for word in words]
 
@@ -245,7 +277,9 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
         what = f"depends on {source}" if source else "is not said"
         hint = f"Add {name}=64" + (f", or --set {source.strip('$')}=VALUE." if source.startswith("$") else ".")
         raise SpecError(name, f"{what}.", hint)
-    return [f"{name}={number}", *overrides], [f"The script starts {number} processes ({source}); {name}=N says otherwise."]
+    return [f"{name}={number}", *overrides], [
+        f"The script starts {number} processes ({source}); {name}=N says otherwise."
+    ]
 
 
 def _asked(script: Script) -> Iterable[str]:
@@ -257,5 +291,7 @@ def _asked(script: Script) -> Iterable[str]:
         hint = " ".join(f"--set {name}=VALUE" for name in required)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if asked:
-        names = ", ".join(f"{written(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items())
+        names = ", ".join(
+            f"{written(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items()
+        )
         yield f"Taken as empty, as conditions of the script ask for them: {names}."

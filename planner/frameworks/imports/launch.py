@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.bridge import is_override
 from planner.frameworks.shell.script import WHERE, Command, Script
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
@@ -137,6 +138,8 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
             return row["kind"], (row["why"],) if row["why"] else ()
+    if any(map(is_override, words)):
+        return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}
     for option, kind in KINDS_BY_OPTION:
         if option in names:
@@ -155,7 +158,9 @@ def _devices(before: Sequence[str], text: str) -> Devices:
     nodes = next((given[name] for name in NODES if name in given), None)
     if per_node is None and "--standalone" not in before:
         return _number(total, "") if total else Devices()
-    launcher = any(Path(word).name in ("torchrun", "deepspeed") or word.startswith("torch.distributed") for word in before)
+    launcher = any(
+        Path(word).name in ("torchrun", "deepspeed") or word.startswith("torch.distributed") for word in before
+    )
     one, many = _number(per_node, "a node"), _number(nodes or ("1" if launcher else None), "nodes")
     if one.number is None or many.number is None:
         return Devices(None, " and ".join(part.source for part in (one, many) if part.number is None and part.source))

@@ -22,6 +22,10 @@ ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", 
 """What names of the hub have behind the size; the architecture is the same."""
 
 
+RECIPES = ("_config", "_pretrain")
+"""What names of recipes of Megatron-Bridge have behind the model."""
+
+
 def model_named(name: str) -> str | dict[str, Any] | None:
     """
     The entry ``model`` of a job for a name; None: none is known.
@@ -31,9 +35,9 @@ def model_named(name: str) -> str | dict[str, Any] | None:
     """
     whole = name.strip().lower()
     plain = whole.rsplit("/", 1)[-1]
-    for ending in (*ENDINGS, *ENDINGS):
+    for ending in (*RECIPES, *ENDINGS, *ENDINGS):
         plain = plain.removesuffix(ending)
-    for spelling in (whole, plain):
+    for spelling in (whole, plain, plain.replace("_", "-")):
         if spelling in catalog.models():
             return spelling
         if spelling in _models():

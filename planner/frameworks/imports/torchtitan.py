@@ -1,8 +1,8 @@
 """
 torchtitan: its configuration as TOML, and options of its command line that change it.
 
-Keys and defaults are those of torchtitan 0.1.0 to 0.2.2 (torchtitan/config_manager.py, torchtitan/config/job_config.py);
-spellings of 2024 are read as well. From 0.3.0 on a configuration is a Python function, which is not run.
+Keys and defaults are those of torchtitan 0.1.0 to 0.2.2 (torchtitan/config_manager.py, config/job_config.py); spellings
+of 2024 are read as well. From 0.3.0 on a configuration is a Python function, which is not run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ FRAMEWORK = "torchtitan-0.1"
 """torchtitan of 2025, whose configurations are TOML."""
 
 READ = {
-    "model": ("name", "flavor", "converters", "tokenizer_path", "hf_assets_path", "print_after_conversion", "norm_type"),
+    "model": (
+        "name",
+        "flavor",
+        "converters",
+        "tokenizer_path",
+        "hf_assets_path",
+        "print_after_conversion",
+        "norm_type",
+    ),
     "training": (
         "batch_size",
         "local_batch_size",
@@ -243,7 +251,9 @@ class _Reading:
         copies, shards = self._replicas(devices, tp * cp * pp)
         ep = self.degree("expert_parallel_degree")
         etp = degree(self.get("parallelism.expert_tensor_parallel_degree", 1), "expert_tensor_parallel_degree")
-        overlapped = self.get("parallelism.enable_async_tensor_parallel", False, "experimental.enable_async_tensor_parallel")
+        overlapped = self.get(
+            "parallelism.enable_async_tensor_parallel", False, "experimental.enable_async_tensor_parallel"
+        )
         return {
             "tp": tp,
             "cp": cp,

@@ -81,11 +81,11 @@ recomputes=None)
             name, equals, value = word.partition("=")
             following = words[place + 1] if place + 1 < len(words) else ""
             given[name] = value if equals else "" if following.startswith("--") else following
-    name = next((given[option] for option in MODEL if option in given), None)
+    model = next((given[option] for option in MODEL if option in given), None)
     halves = [half for half in ("bf16", "fp16") if _is_true(given, (f"--{half}",))]
     mixed = given.get("--mixed_precision")
     return Trainer(
-        model=None if name is None else model_named(name),
+        model=None if model is None else model_named(model),
         sequence_length=_number(given, LENGTH),
         micro_batch=_number(given, MICRO_BATCH),
         accumulation=_number(given, ACCUMULATION),

@@ -30,6 +30,8 @@ from planner.jobs.values import plain_value
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
 
+HALF = "Or say training.precision=bf16, where another script adds it."
+
 WITHOUT_COST = (
     "autoresume",
     "biencoder",
@@ -100,8 +102,10 @@ def from_megatron_lm(
     SpecError
         If an option is unknown, missing, or contradicts another one or the model, or if an entry of the job is wrong.
     """
-    is_text = isinstance(arguments, str)
-    words, variables = split_words(arguments) if is_text else (list(arguments), dict(environment or {}))
+    if isinstance(arguments, str):
+        words, variables = split_words(arguments)
+    else:
+        words, variables = list(arguments), dict(environment or {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
     found = in_older_words(read_arguments(words))
@@ -180,7 +184,7 @@ def _precision(arguments: Arguments) -> str:
     formats = [name for name, value in narrow.items() if value]
     half = "--fp16" if "--fp16" in arguments else "--bf16"
     if half not in arguments:
-        raise SpecError(f"{WHERE}.--bf16", "is required, or --fp16: training in FP32 is not costed.")
+        raise SpecError(f"{WHERE}.--bf16", "is required, or --fp16: training in FP32 is not costed.", HALF)
     if not formats:
         return half.removeprefix("--")
     recipe = formats[0].replace("format", "recipe")

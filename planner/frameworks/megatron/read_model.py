@@ -241,9 +241,7 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()
     if not pattern or not set(pattern) <= set(letters):
-        problem = (
-            f"expected letters of {' '.join(letters)}, got"
-        )
+        problem = f"expected letters of {' '.join(letters)}, got"
         raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"{problem} {shown(pattern)}.", BY_HAND)
     if len(pattern) != arguments["--num-layers"]:
         problem = f"is of {len(pattern)} layers, --num-layers says {arguments['--num-layers']}."

@@ -97,6 +97,8 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
     if sign == "!":
         return decide(operand, words).negated()
     if sign in ("-z", "-n"):
+        if known_part(words.value(operand)):
+            return Verdict(sign == "-n", True)
         text, is_known = _text(operand, words)
         return Verdict(bool(text) == (sign == "-n"), is_known)
     if sign == "-v":

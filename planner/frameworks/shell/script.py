@@ -367,8 +367,9 @@ class _Follower:
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
         if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
             return self._arithmetic(parts[0])
-        before = {source_of(name): None for one in own if (name := one.child_by_field_name("name")) is not None}
-        saved = {name: self.script.variables.values.get(name) for name in before}
+        names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
+        values = self.script.variables.values
+        saved = {name: values[name] for name in names if name in values}
         self._all(own)
         words = tuple(field for part in parts for field in self.words.fields(part))
         try:
@@ -378,11 +379,10 @@ class _Follower:
                     self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
             return verdict
         finally:
-            for name, value in saved.items():
-                if value is None:
-                    self.script.variables.values.pop(name, None)
-                else:
-                    self.script.variables.values[name] = value
+            if words:
+                for name in names:
+                    values.pop(name, None)
+                values.update(saved)
 
     def _words(self, words: Sequence[str], line: int) -> Verdict:
         if not words:
@@ -500,4 +500,3 @@ def _inner_script(words: Sequence[str]) -> str | None:
                 if not words[place].startswith("-"):
                     break
     return None
-

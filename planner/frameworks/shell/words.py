@@ -169,8 +169,8 @@ class Words:
         is_set = value is not None and (":" not in operator or bool(known_part("".join(value)) or _names(value)))
         if is_set and value is not None:
             instead = operator.endswith("+")
-            yield from self._rest(node, place, is_quoted=is_quoted) if instead else self._of(
-                value, index, is_quoted=is_quoted
+            yield from (
+                self._rest(node, place, is_quoted=is_quoted) if instead else self._of(value, index, is_quoted=is_quoted)
             )
         elif operator.endswith("?"):
             self.variables.required.add(name)

@@ -1,0 +1,263 @@
+"""
+Megatron-Bridge and NeMo: values of a recipe's configuration by dotted names, read as options of Megatron-LM.
+
+Fields are those of ``planner/frameworks/megatron/meanings.csv``; NeMo 2 has the same under other sections.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.arguments import megatron_job
+from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.model import model_entries
+from planner.frameworks.megatron.options import argument_lines, options
+from planner.frameworks.megatron.read import Imported
+from planner.frameworks.shell.text import unknown_names, written
+
+FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
+"""An override in Hydra's grammar: a dotted name and a value, perhaps with a sign that adds it."""
+
+SECTIONS = (
+    ("trainer.strategy.ddp.", "ddp."),
+    ("trainer.strategy.", "model."),
+    ("trainer.max_steps", "train.train_iters"),
+    ("model.config.", "model."),
+    ("data.seq_length", "model.seq_length"),
+    ("data.micro_batch_size", "train.micro_batch_size"),
+    ("data.global_batch_size", "train.global_batch_size"),
+    ("dataset.sequence_length", "model.seq_length"),
+    ("dataset.seq_length", "model.seq_length"),
+)
+"""Other names that NeMo 2 and recipes have for fields."""
+
+PRECISIONS = (
+    ("nvfp4", "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"),
+    ("mxfp8", "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8"),
+    ("fp8_current", "--bf16 --fp8-format hybrid --fp8-recipe tensorwise"),
+    ("fp8_subchannel", "--bf16 --fp8-format hybrid --fp8-recipe blockwise"),
+    ("fp8_delayed", "--bf16 --fp8-format hybrid --fp8-recipe delayed"),
+    ("fp16", "--fp16"),
+    ("bf16", "--bf16"),
+)
+"""What parts of a precision's name mean, the first that fits (megatron/bridge/training/mixed_precision.py)."""
+
+NEEDED = {
+    "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
+    "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
+    "--micro-batch-size": "train.micro_batch_size",
+    "--global-batch-size": "train.global_batch_size",
+    "--seq-length": "model.seq_length",
+}
+"""What must be said where a recipe's own values are not known."""
+
+WITHOUT = ("none", "null", "false", "")
+SIZES = ("trainer.num_nodes", "trainer.devices")
+
+
+def fields_of(words: Sequence[str]) -> dict[str, str]:
+    """
+    Overrides among words, by name; objects such as ``++comm_overlap={...}`` with their entries.
+
+    >>> fields_of(["model.context_parallel_size=2", "++comm_overlap={tp_comm_overlap:true}", "--x"])
+    {'model.context_parallel_size': '2', 'comm_overlap.tp_comm_overlap': 'true'}
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        match = FIELD.fullmatch(word)
+        if match is None:
+            continue
+        name, value = match[1], match[2].strip("'\"")
+        if value.startswith("{"):
+            found |= {f"{name}.{key}": one for key, one in re.findall(r"(\w+):(\[[^\]]*\]|[^,{}]+)", value)}
+        else:
+            found[name] = value
+    return found
+
+
+def is_override(word: str) -> bool:
+    """Whether a word sets a field that is known here."""
+    match = FIELD.fullmatch(word)
+    return match is not None and (_plain(match[1]) in _by_field() or match[1] in (*SIZES, "mixed_precision"))
+
+
+def bridge_job(
+    fields: Mapping[str, str], recipe: str, overrides: Sequence[str], environment: Mapping[str, str]
+) -> Imported:
+    """
+    Overrides of a recipe as a job.
+
+    Parameters
+    ----------
+    fields
+        Values by dotted name.
+    recipe
+        Name of the recipe, which says the model; empty: the command says it.
+    overrides
+        Entries of the job as ``key=value``.
+    environment
+        Variables that are known.
+
+    Raises
+    ------
+    SpecError
+        If the model is not known, a value is left open, or the recipe would have to say what is needed.
+    """
+    entries = dict(entry.partition("=")[::2] for entry in overrides)
+    model = _model(entries.pop("model", ""), recipe)
+    is_nemo = any(name.startswith("trainer.") for name in fields)
+    plain = {_plain(name): value for name, value in fields.items()}
+    words, strange = _words(plain)
+    given = {word.partition("=")[0] for word in words}
+    missing = [field for option, field in NEEDED.items() if option not in given]
+    missing = [field for field in missing if SAID.get(field, "") not in entries]
+    if missing:
+        problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
+        raise SpecError("overrides", problem, f"Add {missing[0]}=N.")
+    devices = _devices(fields)
+    if devices is not None:
+        entries.setdefault("cluster.num_devices", str(devices))
+    entries.setdefault("cluster.framework", newest("nemo-" if is_nemo else "megatron-bridge-"))
+    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
+    architecture = [
+        word for line in argument_lines(model_entries(catalog.model(model), length)) for word in shlex.split(line)
+    ]
+    rest = [f"{key}={value}" for key, value in entries.items()]
+    imported = megatron_job([*architecture, *words], rest, environment, uses={})
+    notes = [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
+    return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
+
+
+SAID = {
+    "train.micro_batch_size": "strategy.mbs",
+    "train.global_batch_size": "training.global_batch_size",
+    "model.seq_length": "training.sequence_length",
+}
+"""Entries of a job that say what a field does."""
+
+
+def _model(given: str, recipe: str) -> str:
+    name = model_named(given or recipe)
+    if not isinstance(name, str):
+        problem = f"{shown(given or recipe)} is no model that is known here." if given or recipe else "is not said."
+        raise SpecError("model", problem, "Add model=NAME, one of planner catalog models.")
+    return name
+
+
+def _devices(fields: Mapping[str, str]) -> int | None:
+    sizes = [fields.get(name, "") for name in SIZES]
+    return int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
+
+
+def _plain(name: str) -> str:
+    for other, own in SECTIONS:
+        if name.startswith(other):
+            return own + name.removeprefix(other)
+    return name
+
+
+def _by_field() -> dict[str, str]:
+    return {field: option.name for option in options().values() for field in option.bridge or ()}
+
+
+def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Options of Megatron-LM, and fields that say nothing to it; the architecture is the model's."""
+    known, strange = _by_field(), list[str]()
+    words = [
+        word for name, value in fields.items() if name.startswith("mixed_precision") for word in _mixed(name, value)
+    ]
+    for name, value in fields.items():
+        option = known.get(name)
+        if name.startswith("mixed_precision") or name in SIZES or value.lower() in WITHOUT:
+            continue
+        if option is None:
+            _refuse_decisive(name)
+            strange.append(name)
+        elif option not in ARCHITECTURE and not (options()[option].nargs == "0" and value.lower() != "true"):
+            names = unknown_names(value)
+            if names:
+                raise SpecError(name, f"is {written(value)}, which is left open.", f"Add --set {names[0]}=VALUE.")
+            words += [option, *_values(value)]
+    return words, strange
+
+
+def _values(value: str) -> list[str]:
+    """A switch has none, a list one word for each entry."""
+    if value.lower() == "true":
+        return []
+    return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
+
+
+def _mixed(name: str, value: str) -> Iterator[str]:
+    """The precision, by its name or the entries of its object."""
+    if name == "mixed_precision":
+        for part, words in PRECISIONS:
+            if part in value:
+                yield from words.split()
+                return
+        raise SpecError(name, f"is {shown(value)}, which is no precision that is known here.")
+    option = {
+        "bf16": "--bf16",
+        "fp16": "--fp16",
+        "fp8": "--fp8-format",
+        "fp4": "--fp4-format",
+        "fp8_param_gather": "--fp8-param-gather",
+    }.get(name.removeprefix("mixed_precision."))
+    if option and value.lower() not in WITHOUT:
+        yield from (option, *_values(value))
+
+
+ARCHITECTURE = (
+    "--activation-func-clamp-value",
+    "--add-qkv-bias",
+    "--attention-output-gate",
+    "--disable-bias-linear",
+    "--ffn-hidden-size",
+    "--glu-linear-offset",
+    "--hidden-size",
+    "--hybrid-override-pattern",
+    "--is-hybrid-model",
+    "--kv-channels",
+    "--kv-lora-rank",
+    "--mamba-head-dim",
+    "--mamba-num-groups",
+    "--mamba-num-heads",
+    "--mamba-state-dim",
+    "--moe-ffn-hidden-size",
+    "--moe-latent-size",
+    "--moe-layer-freq",
+    "--moe-router-topk",
+    "--moe-shared-expert-gate",
+    "--moe-shared-expert-intermediate-size",
+    "--multi-latent-attention",
+    "--normalization",
+    "--num-attention-heads",
+    "--num-experts",
+    "--num-layers",
+    "--num-query-groups",
+    "--position-embedding-type",
+    "--q-lora-rank",
+    "--qk-head-dim",
+    "--qk-layernorm",
+    "--qk-pos-emb-head-dim",
+    "--quick-geglu",
+    "--softmax-type",
+    "--swiglu",
+    "--untie-embeddings-and-output-weights",
+    "--v-head-dim",
+    "--vocab-size",
+    "--window-attn-skip-freq",
+    "--window-size",
+)
+"""What the recipe's model says; overrides repeat it."""
+
+
+def _refuse_decisive(name: str) -> None:
+    if name.startswith("model.") and ("parallel" in name or "recompute" in name):
+        raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")

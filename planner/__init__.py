@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.frameworks import export as export
     from planner.frameworks.accelerate import to_accelerate as to_accelerate
     from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
+    from planner.frameworks.imports.job import import_job as import_job
     from planner.frameworks.launch import launched as launched
     from planner.frameworks.megatron.bridge import to_megatron_bridge as to_megatron_bridge
     from planner.frameworks.megatron.lm import to_megatron_lm as to_megatron_lm
@@ -54,6 +55,7 @@ _NAMES = {
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",
     "planner.frameworks.deepspeed": "to_deepspeed",
+    "planner.frameworks.imports.job": "import_job",
     "planner.frameworks.launch": "launched",
     "planner.frameworks.megatron.bridge": "to_megatron_bridge",
     "planner.frameworks.megatron.lm": "to_megatron_lm",

@@ -112,7 +112,8 @@ def accelerate_job(
         batch = mbs * degree(steps, "gradient_accumulation_steps") * sizes["dp"]
         document["training"].setdefault("global_batch_size", batch)
     document["strategy"] = {**strategy, **document["strategy"]}
-    document["training"].setdefault("precision", _precision(config, trainer))
+    if "precision" not in document["training"]:
+        document["training"]["precision"] = _precision(config, trainer)
     settings, group = document["settings"], _group(document, sizes, is_hybrid)
     if group == 1:
         document["strategy"]["sharding"] = "none"

@@ -116,8 +116,7 @@ def megatron_job(
     SpecError
         If what planning needs is not known, if an option may be a misspelled one, or as ``from_megatron_lm``.
     """
-    found = understand(words)
-    _refuse_missing(found, uses)
+    found = require_known(words, uses)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     _refuse_word_pieces(found)
     if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
@@ -131,6 +130,20 @@ def megatron_job(
         _add_length(found)
     imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
     return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+
+
+def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Understood:
+    """
+    Options among words, none of which planning needs left open.
+
+    Raises
+    ------
+    SpecError
+        If one is, with the variables and the lines that use them.
+    """
+    found = understand(words)
+    _refuse_missing(found, uses)
+    return found
 
 
 def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:

@@ -87,6 +87,15 @@ def is_override(word: str) -> bool:
     return match is not None and (_plain(match[1]) in _by_field() or match[1] in (*SIZES, "mixed_precision"))
 
 
+def override_list(text: str) -> list[str]:
+    """The words of a file that holds overrides alone, as exports write them; none of another file."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return []
+    return words if any(map(is_override, words)) and all(FIELD.fullmatch(word) for word in words) else []
+
+
 def bridge_job(
     fields: Mapping[str, str], recipe: str, overrides: Sequence[str], environment: Mapping[str, str]
 ) -> Imported:
@@ -114,6 +123,10 @@ def bridge_job(
     is_nemo = any(name.startswith("trainer.") for name in fields)
     plain = {_plain(name): value for name, value in fields.items()}
     words, strange = _words(plain)
+    notes = ["What no override says is Megatron-LM's default here, which the recipe may have otherwise."]
+    if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
+        words.append("--bf16")
+        notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
     given = {word.partition("=")[0] for word in words}
     missing = [field for option, field in NEEDED.items() if option not in given]
     missing = [field for field in missing if SAID.get(field, "") not in entries]
@@ -130,7 +143,8 @@ def bridge_job(
     ]
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*architecture, *words], rest, environment, uses={})
-    notes = [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
+    if strange:
+        notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 

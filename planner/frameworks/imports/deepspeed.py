@@ -128,8 +128,9 @@ def deepspeed_job(
     }
     strategy.update({} if mbs is None else {"mbs": mbs})
     document["strategy"] = {**strategy, **document["strategy"]}
+    precision = document["training"].get("precision") or _precision(config, trainer)
     document["training"] = {
-        "precision": _precision(config, trainer),
+        "precision": precision,
         **({} if batch is None else {"global_batch_size": batch}),
         **document["training"],
     }
@@ -201,7 +202,8 @@ def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:
             return half
     if not {*halves["bf16"], *halves["fp16"]} & {*config} and trainer.half:
         return trainer.half
-    raise SpecError("bf16.enabled", "is not on, and fp16.enabled neither: training in FP32 is not costed.")
+    problem = "is not on, and fp16.enabled neither: training in FP32 is not costed."
+    raise SpecError("bf16.enabled", problem, "Or say training.precision=bf16, where the script adds it.")
 
 
 def _recomputes(config: Mapping[str, Any], trainer: Trainer) -> bool:

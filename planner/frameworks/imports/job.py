@@ -10,8 +10,8 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import accelerate_job, devices_of
-from planner.frameworks.imports.arguments import by_option, megatron_job
-from planner.frameworks.imports.bridge import bridge_job, fields_of, is_override
+from planner.frameworks.imports.arguments import by_option, megatron_job, require_known
+from planner.frameworks.imports.bridge import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.launch import Devices, Launch, find_launch
 from planner.frameworks.imports.recipes import recipe_job
@@ -20,7 +20,7 @@ from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.text import unknown, written
+from planner.frameworks.shell.text import known_part, unknown, written
 from planner.jobs.document import parse, read_text
 
 
@@ -118,7 +118,7 @@ def _from_model_arguments(
 
 def _values(value: object) -> list[str]:
     """A switch has none; lists stand in brackets as text, too."""
-    if value is True:
+    if value is True or str(value).lower() == "true":
         return []
     if isinstance(value, (list, tuple)):
         return [str(one) for one in value]
@@ -135,13 +135,17 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
 
 
 def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
-    script = follow(text, given)
+    listed = override_list(text)
+    if listed:
+        return bridge_job(fields_of(listed), "", overrides, given)
+    script = follow(text, given, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes]
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
     if launch.kind == "bridge":
         return _from_bridge(launch, overrides, notes)
+    require_known(launch.words, script.variables.uses)
     with_devices, more = _with_devices(launch.devices, overrides)
     try:
         imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
@@ -150,6 +154,15 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
             raise
         raise SpecError(error.where, error.problem, f"{more[0]}") from None
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+def _other_script(name: str, folder: Path) -> str | None:
+    """A script that another one names: at that place under its folder, or beside it."""
+    place = Path(known_part(name).lstrip("/"))
+    for path in (folder / place, folder / place.name):
+        if ".." not in place.parts and path.is_file():
+            return read_text(path)
+    return None
 
 
 def _from_bridge(launch: Launch, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
@@ -172,7 +185,8 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
         text = _beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
         config = with_options(read_torchtitan(text, name), launch.words)
-        with_devices, more = _with_devices(launch.devices, _presets(text, overrides))
+        with_presets = list(overrides) if launch.devices.number is not None else _presets(text, overrides)
+        with_devices, more = _with_devices(launch.devices, with_presets)
         return torchtitan_job(config, with_devices, [*notes, *more])
     trainer = trainer_of(launch.words)
     if launch.kind == "deepspeed":
@@ -222,18 +236,12 @@ def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
 
 def _loose(script: Script) -> Launch:
     """Options that no command takes: a list of arguments, or what another script is to read."""
-    bare = [word for command in script.commands if _is_loose(command.words[0]) for word in command.words]
-    if any(map(is_override, bare)):
-        return Launch("bridge", "", tuple(bare), (), Devices(), script.variables.texts())
+    bare = [word for command in script.commands if command.words[0].startswith("--") for word in command.words]
     words = bare or _variables_with_options(script)
     names = {name for name, _ in by_option(words)}
     if not names & {"--num-layers", "--hybrid-layer-pattern", "--hybrid-override-pattern", "--hidden-size"}:
         raise SpecError(WHERE, "starts no training that is known here, and has no options such as --num-layers.")
     return Launch("megatron", "", tuple(words), (), Devices(), script.variables.texts())
-
-
-def _is_loose(word: str) -> bool:
-    return word.startswith("--") or is_override(word) or word.startswith("++")
 
 
 def _variables_with_options(script: Script) -> list[str]:
@@ -285,7 +293,8 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
 def _asked(script: Script) -> Iterable[str]:
     """Variables that conditions ask for; a shell takes what is not set as empty."""
     asked = script.variables.asked
-    required = {name: lines for name, lines in asked.items() if name in script.variables.required}
+    missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
+    required = missing if missing.keys() & asked.keys() else {}
     if required:
         names = ", ".join(f"${name} (line {', '.join(map(str, lines))})" for name, lines in required.items())
         hint = " ".join(f"--set {name}=VALUE" for name in required)

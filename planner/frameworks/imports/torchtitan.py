@@ -242,7 +242,8 @@ class _Reading:
         return shown(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
 
     def model(self) -> str | dict[str, Any] | None:
-        return model_named(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
+        name = str(self.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
+        return model_named(f"{name}/{self.get('model.flavor', '')}")
 
     # --- the strategy --------------------------------------------------------------------------------------
 

@@ -85,7 +85,9 @@ class _Stop(Exception):
         self.what, self.line, self.failed = what, line, failed
 
 
-def follow(text: str, given: Mapping[str, str] | None = None) -> Script:
+def follow(
+    text: str, given: Mapping[str, str] | None = None, find: Callable[[str], str | None] = lambda _: None
+) -> Script:
     r"""
     Follow a script.
 
@@ -95,6 +97,8 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Script:
         The script.
     given
         Variables that are set beside it; its arguments by their number.
+    find
+        The text of another script that this one names; None: it is not there.
 
     Raises
     ------
@@ -107,7 +111,7 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Script:
     if len(text) > MOST_LETTERS:
         raise SpecError(WHERE, f"has {len(text):,} letters, expected {MOST_LETTERS:,} at most.")
     script = Script(Variables(given or {}))
-    _Follower(script).run(text)
+    _Follower(script, find).run(text)
     return script
 
 
@@ -122,8 +126,9 @@ def _parser() -> Parser:
 class _Follower:
     """Statements one by one; ``depth`` counts scripts inside scripts, functions inside functions."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, find: Callable[[str], str | None]) -> None:
         self.script = script
+        self.find = find
         self.words = Words(script.variables)
         self.functions: dict[str, Node] = {}
         self.statements = 0
@@ -256,21 +261,20 @@ class _Follower:
                 return verdict
             if verdict.is_certain:
                 return self._all(body)
-            if self._survives(body):
+            if self._survives(body) is not None:
                 return Verdict(True, False)
         return Verdict(True, True)
 
-    def _survives(self, body: Sequence[Node]) -> bool:
-        """Whether statements let the script go on; if they end it, nothing of them stays."""
+    def _survives(self, body: Sequence[Node]) -> Verdict | None:
+        """What statements come to that let the script go on; None: they end it, and nothing of them stays."""
         variables, commands = deepcopy(self.script.variables.values), len(self.script.commands)
         try:
-            self._all(body)
+            return self._all(body)
         except _Stop as stop:
             if stop.what != "exit" or len(self.script.commands) > commands:
                 raise
             self.script.variables.values = variables
-            return False
-        return True
+            return None
 
     def _list(self, node: Node) -> Verdict:
         left, sign, right = node.children[0], source_of(node.children[1]), node.children[-1]
@@ -279,14 +283,9 @@ class _Follower:
             return first
         if first.is_certain:
             return self._do(right)
-        before = self.statements
-        survived = self._survives([right])
-        if not survived or self.statements == before:
+        second = self._survives([right])
+        if second is None:
             return Verdict(sign == "||", False)
-        return Verdict(True, False) if right.type != "test_command" else self._joined(first, right, sign)
-
-    def _joined(self, first: Verdict, right: Node, sign: str) -> Verdict:
-        second = self._do(right)
         return first.and_also(second) if sign == "&&" else first.or_else(second)
 
     def _case(self, node: Node) -> Verdict:
@@ -300,9 +299,10 @@ class _Follower:
             patterns = item.children_by_field_name("value")
             if any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns):
                 body = [child for child in item.named_children if child not in patterns]
-                if names and not self._survives(body):
-                    return Verdict(True, False)
-                return Verdict(True, False) if names else self._all(body)
+                if not names:
+                    return self._all(body)
+                self._survives(body)
+                return Verdict(True, False)
         return Verdict(True, True)
 
     def _for(self, node: Node) -> Verdict:
@@ -402,15 +402,38 @@ class _Follower:
         if name == "set" and arguments[:1] == ["--"]:
             self.script.variables.arguments = list(arguments[1:])
         if name in ("source", "."):
-            self._note(f"Line {line}: {written(' '.join(words))[:200]} is not read; what it sets is not known.")
+            return self._source(words, line)
         if name in ("echo", "printf"):
             self.said = written(" ".join(arguments))[:200]
             return Verdict(True, True)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
-        inner = "\n".join(arguments) if name == "eval" else _inner_script(words)
+        inner = " ".join(arguments) if name == "eval" else _inner_script(words)
         if inner is not None:
-            self._inner(" ".join(arguments) if name == "eval" else inner, line)
+            self._inner(inner, line)
+        elif (place := _script_place(words)) is not None:
+            self._run_file(words[place], words[place + 1 :], line)
         return Verdict(True, False)
+
+    def _source(self, words: Sequence[str], line: int) -> Verdict:
+        """Another script in this one's place, if it is there."""
+        text = self.find(words[1]) if len(words) > 1 else None
+        if text is None:
+            self._note(f"Line {line}: {written(' '.join(words))[:200]} is not there; what it sets is not known.")
+        else:
+            self._text(text, first_line=line)
+        return Verdict(True, False)
+
+    def _run_file(self, name: str, arguments: Sequence[str], line: int) -> None:
+        """Another script with arguments of its own; what it sets stays with it."""
+        text = self.find(name)
+        if text is None:
+            return
+        values, before = deepcopy(self.script.variables.values), self.script.variables.arguments
+        self.script.variables.arguments = list(arguments)
+        try:
+            self._inner(text, line)
+        finally:
+            self.script.variables.values, self.script.variables.arguments = values, before
 
     def _arithmetic(self, node: Node) -> Verdict:
         """``((i += 2))`` sets a variable, ``((n > 1))`` asks."""
@@ -488,6 +511,15 @@ def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
             continue
         then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
         yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
+
+
+def _script_place(words: Sequence[str]) -> int | None:
+    """Where a command names a script to run: first, or behind a shell or a queue."""
+    runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
+    for place, word in enumerate(words):
+        if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
+            return place
+    return None
 
 
 def _inner_script(words: Sequence[str]) -> str | None:

@@ -190,8 +190,8 @@ class Words:
             if child.start_byte > place:
                 yield Piece(text[place - start : child.start_byte - start].decode(), splits=not is_quoted)
             for piece in self.pieces(child, is_quoted=is_quoted):
-                plain = child.type in ("word", "number")
-                yield Piece(piece.text, piece.splits or (plain and not is_quoted), piece.ends, piece.is_quoted)
+                splits = piece.splits or not (is_quoted or piece.is_quoted)
+                yield Piece(piece.text, splits, piece.ends, piece.is_quoted)
             place = child.end_byte
         if place < node.end_byte - 1:
             yield Piece(text[place - start : -1].decode(), splits=not is_quoted)

@@ -1,0 +1,292 @@
+"""Jobs from what starts a training; the scripts of ``tests/data/launches`` are made up."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import estimate, import_job, load
+from planner.cli import main
+from planner.frameworks.imports import arguments, launch, named, recipes, vocabulary
+from planner.frameworks.imports.job import read_variables
+from planner.frameworks.megatron.options import options
+from planner.frameworks.shell.text import unknown
+
+ROOT = Path(__file__).parents[2]
+LAUNCHES = ROOT / "tests/data/launches"
+DEVICE = "cluster.device=h100-80gb-sxm"
+
+IMPORTS = {
+    "dense.sh": ([], {}, "llama3-8b", 16, (2, 1, 2, 4, 1, 1, 1), "none", "optimizer", (128, 8192, "bf16")),
+    "experts.sh": (
+        [],
+        {"GBS": "256"},
+        "mixtral-8x7b",
+        64,
+        (2, 1, 4, 8, 8, 1, 1),
+        "shared_experts+expert_activation+experts",
+        "optimizer",
+        (256, 4096, "bf16"),
+    ),
+    "nemo.yaml": (["model=llama3-8b"], {}, "llama3-8b", 16, (4, 1, 2, 2, 1, 1, 1), "none", "none", (64, 4096, "bf16")),
+    "overrides.txt": (
+        ["model=llama3-8b", "cluster.num_devices=64"],
+        {},
+        "llama3-8b",
+        64,
+        (4, 2, 2, 4, 1, 1, 1),
+        "core_attention+mlp",
+        "optimizer",
+        (128, 8192, "fp8_current"),
+    ),
+    "recipe.sh": (
+        ["cluster.device=b200"],
+        {"GPU_TYPE": "B200", "NUM_GPUS": "256"},
+        "llama3-405b",
+        256,
+        (4, 2, 8, 4, 1, 8, 1),
+        "none",
+        "optimizer",
+        (1536, 8192, "mxfp8"),
+    ),
+    "llama3_8b.toml": ([], {}, "llama3-8b", 64, (4, 1, 1, 16, 1, 1, 4), "none", "weights", (64, 8192, "fp8_rowwise")),
+    "torchtitan.sh": ([], {}, "llama3-8b", 32, (8, 1, 1, 4, 1, 1, 2), "full", "weights", (8, 8192, "fp8_rowwise")),
+    "deepspeed.sh": ([], {}, "llama3-8b", 16, (1, 1, 1, 16, 1, 1, 2), "full", "weights", (128, 4096, "bf16")),
+    "accelerate.sh": ([], {}, "qwen3-8b", 32, (1, 1, 1, 32, 1, 1, 2), "full", "weights", (256, 4096, "bf16")),
+}
+"""
+Entries and variables of the command; the model, devices, (tp, cp, pp, dp, ep, vpp, mbs), recomputation, sharding and
+(global batch, sequence, precision) that a reader finds in the file.
+"""
+
+
+def imported(name, entries=(), **variables):
+    """A launch on H100 unless the entries say otherwise."""
+    device = () if any("cluster.device" in entry for entry in entries) else (DEVICE,)
+    return import_job(LAUNCHES / name, [*device, *entries], variables)
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_a_launch_is_a_job(name):
+    """Its degrees, batch, precision and recomputation."""
+    entries, variables, model, devices, degrees, recompute, sharding, training = IMPORTS[name]
+
+    job = imported(name, entries, **variables).document
+
+    strategy = job["strategy"]
+    assert job["model"] == model
+    assert job["cluster"]["num_devices"] == devices
+    assert tuple(strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")) == degrees
+    assert (strategy["recompute"], strategy["sharding"]) == (recompute, sharding)
+    assert tuple(job["training"][name] for name in ("global_batch_size", "sequence_length", "precision")) == training
+    assert estimate(load(job), {}).plan.step_seconds > 0
+
+
+def test_a_list_of_arguments_in_yaml():
+    """Lists in brackets, an entry that is there twice, variables in paths, GPT-2's vocabulary by its files."""
+    result = imported("model_args.yaml", ["cluster.num_devices=8"])
+
+    assert result.document["model"]["vocab_size"] == 50257
+    assert result.document["strategy"]["recompute"] == "core_attention+mlp"
+    assert (result.document["strategy"]["tp"], result.document["strategy"]["dp"]) == (2, 2)
+    assert any("50,257 entries" in note for note in result.notes)
+
+
+def test_what_is_passed_over_is_said():
+    """Options without meaning for planning with their reason, unknown ones by name."""
+    notes = imported("dense.sh").notes
+
+    assert "Ignored (inference sampling): --temperature." in notes
+    assert "Not understood, no options that are known here: --my-own-switch." in notes
+    assert any(note.startswith("The script starts 16 processes (8 on each of 2 nodes)") for note in notes)
+
+
+def test_variables_of_the_command_change_the_script():
+    """As if they were in its environment, or written into it; arguments by their number."""
+    changed = imported("dense.sh", NNODES="4", DTYPE="fp8", RECOMPUTE="1", TP="4", **{"1": "/data"}).document
+
+    assert changed["training"]["precision"] == "fp8"
+    assert (changed["strategy"]["tp"], changed["strategy"]["dp"]) == (4, 4)
+    assert changed["strategy"]["recompute"] == "full"
+    assert changed["training"]["global_batch_size"] == 256
+
+
+def test_every_second_layer_in_full_is_a_layout():
+    """torchtitan's selective recomputation by a number."""
+    assert imported("llama3_8b.toml").document["strategy"]["layout"] == {"layers": [32], "full_layers": [16]}
+
+
+def test_replicas_of_shards_are_groups():
+    """Of 16 ranks in two replicas eight share states."""
+    assert imported("llama3_8b.toml").document["settings"]["optimizer_group"] == 8
+
+
+def test_hybrid_sharding_is_over_a_node():
+    """Eight H100 of a node share weights."""
+    entries = ["model=qwen3-8b", "strategy.mbs=2", "training.sequence_length=4096"]
+
+    job = imported("fsdp.yaml", entries).document
+
+    assert (job["settings"]["optimizer_group"], job["training"]["global_batch_size"]) == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "variables", "message"),
+    [
+        ("encoder.sh", [], {}, "script, line 1: pretrain_bert.py trains BERT, an encoder"),
+        ("open.sh", [], {}, r"--micro-batch-size \$MBS \(line 2\); --global-batch-size \$\(cat batch.txt\) \(line 3\)"),
+        ("open.sh", [], {}, r"Say them: --set MBS=VALUE --set TP=VALUE. What commands print is not known"),
+        ("experts.sh", [], {}, r"--global-batch-size \$GBS \(line 15\). Say it: --set GBS=VALUE."),
+        (
+            "dense.sh",
+            [],
+            {"DTYPE": "int3"},
+            "script, line 49: ends with an error after it says 'no such precision: int3'",
+        ),
+        ("dense.sh", [], {"TP": "3"}, "is 16, no multiple of tp . cp . pp = 6. The script starts 16 processes"),
+        ("recipe.sh", [], {}, r"cannot do without \$GPU_TYPE \(line 4\), \$NUM_GPUS \(line 6\). Add --set GPU_TYPE"),
+        (
+            "recipe.sh",
+            [],
+            {"GPU_TYPE": "h100", "NUM_GPUS": "64"},
+            "recipe: of llama3-405b on h100-80gb-sxm in fp8_current is not known here.*known are: b200 in fp8_current",
+        ),
+        (
+            "zero3.json",
+            ["cluster.num_devices=8", "model=llama3-8b"],
+            {},
+            "bf16.enabled: is not on.*training.precision=bf16",
+        ),
+        ("fsdp.yaml", [], {}, "model: is not said. Add model=llama3-8b."),
+        ("nemo.yaml", [], {}, "model: is not said. Add model=NAME"),
+        ("model_args.yaml", [], {}, "cluster.num_devices: is no argument of Megatron-LM"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(name, entries, variables, message):
+    """Where, what is missing, what to write."""
+    with pytest.raises(SpecError, match=message):
+        imported(name, entries, **variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--tensor-model-paralel-size 2", "Did you mean '--tensor-model-parallel-size'?"),
+        ("--my-recompute-depth 2", "may say what matters .'recompute'."),
+        ("--encoder-num-layers 12", "describes an encoder with a decoder"),
+        ("--vocab-file vocab.txt", "is given without --merge-file"),
+        ("--model-parallel-size 2", "write --tensor-model-parallel-size"),
+    ],
+)
+def test_what_may_decide_is_never_passed_over(text, message):
+    """A typing error would change a degree, another model is no GPT."""
+    with pytest.raises(SpecError, match=message):
+        arguments.megatron_job(f"--num-layers 12 {text}".split(), [DEVICE, "cluster.num_devices=8"], {}, uses={})
+
+
+def test_the_last_of_several_counts():
+    """As for Megatron-LM's own parser; what is not set and not needed is left out."""
+    found = arguments.understand(
+        ["--num-layers", "12", "--lr", unknown("LR"), "--num-layers", "24", "--bf16", unknown("EXTRA")]
+    )
+
+    assert found.values == {"--num-layers": ["24"], "--bf16": []}
+    assert any("--num-layers is given several times: '24', the last one, counts." in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "[1]", "expected an object of DeepSpeed's keys"),
+        ("a.json", "{", "is not JSON"),
+        ("a.json", '{"architectures": []}', "describes a model"),
+        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3, got 7"),
+        ("a.json", '{"zero_optimization": {"offload_param": {"device": "cpu"}}}', "keeps weights in host memory"),
+        ("a.toml", "a = [", "is not TOML"),
+        ("a.toml", '[model]\nname = "flux"\nflavor = "dev"', "'flux/dev' is no model that is known here"),
+        (
+            "a.toml",
+            '[training]\nlocal_batch_size = 0\n[model]\nname = "llama3"\nflavor = "8B"',
+            "expected a whole number of at least 1",
+        ),
+        ("a.yaml", "- 1", "expected a mapping"),
+        ("a.yaml", "model: llama3-8b\ncluster: {}", "is a job file already"),
+        ("a.yaml", "steps: 3", "has the entries 'steps'; expected MODEL_ARGS"),
+        ("a.yaml", "distributed_type: TPU\nnum_processes: 8", "expected FSDP, DEEPSPEED or MULTI_GPU, got 'TPU'"),
+        ("a.sh", "", "starts no training that is known here"),
+        ("a.sh", "echo hello", "starts no training that is known here"),
+        ("a.sh", "deepspeed train.py --deepspeed ds.json", "names the configuration 'ds.json', which is not beside it"),
+    ],
+)
+def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
+    """Nobody gets a traceback."""
+    path = tmp_path / name
+    path.write_text(content)
+
+    with pytest.raises(SpecError, match=message):
+        import_job(path, [DEVICE, "cluster.num_devices=8", "training.sequence_length=4096"])
+
+
+def test_the_command_takes_variables(tmp_path, capsys):
+    """``--set`` may come several times; a wrong one is refused."""
+    job = tmp_path / "job.yaml"
+    command = ["import", str(LAUNCHES / "experts.sh"), DEVICE]
+
+    assert main([*command, "--set", "GBS=512", "--set", "MBS=2", "-o", str(job)]) == 0
+    assert "mbs: 2" in job.read_text()
+    assert main([*command, "--set", "GBS"]) == 2
+    assert "--set: expected NAME=VALUE such as WORLD_SIZE=64, got 'GBS'." in capsys.readouterr().err
+    assert read_variables(["A=b=c"]) == {"A": "b=c"}
+
+
+# --- data --------------------------------------------------------------------------------------------------
+
+
+def rows(path):
+    """Of a table, by the names of its columns."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_other_options_are_well_formed():
+    """Each has a reason; what it means instead are options that are read."""
+    for row in rows(arguments.OTHERS):
+        assert row["option"].startswith("--"), row
+        assert row["meaning"] in ("ignored", "means", "refused"), row
+        assert row["values"] in ("0", "1", "+"), row
+        assert row["why"], row
+        if row["meaning"] == "means":
+            assert all(options()[name].in_import == "read" for name, _ in arguments.by_option(row["why"].split())), row
+
+
+def test_programs_that_are_refused_say_why():
+    """A sentence that goes on after the name."""
+    for row in rows(launch.PROGRAMS):
+        assert row["kind"] in ("megatron", "bridge", "torchtitan", "refused"), row
+        assert row["why"] or row["kind"] != "refused", row
+
+
+def test_named_models_are_models():
+    """Of the catalog, or descriptions that a job takes."""
+    for row in rows(named.MODELS):
+        model = named.model_named(row["name"])
+        training = {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9}
+
+        load({"model": model, "cluster": {"device": "h200", "num_devices": 8}, "training": training})
+
+
+def test_vocabularies_have_sources():
+    """And are sizes of vocabularies."""
+    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(vocabulary.TOKENIZERS))
+
+
+def test_recipes_are_those_of_the_measured_runs():
+    """Every figure of a recipe is the run's that it names; models are called as in the catalog."""
+    measured = {row["id"]: row for row in rows(ROOT / "benchmarks/measured_runs/runs.csv")}
+
+    for row in rows(recipes.RECIPES):
+        run = measured[row["id"]]
+        assert {name: run[name] for name in row if name != "model"} | {"model": row["model"]} == row

@@ -1,0 +1,159 @@
+"""Shell scripts that are followed, against a real Bash, which runs the same scripts with programs that only print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner.frameworks.shell.arithmetic import value_of
+from planner.frameworks.shell.script import follow
+from planner.frameworks.shell.text import known_part, unknown_names, written
+
+BASH = shutil.which("bash")
+
+SCRIPTS = {
+    "variables": "A=1\nB=$A${A}2\nshow $B ${#B} \"$A $B\" '$A'",
+    "defaults": "show ${X:-8} ${X-a b} ${X:+no} ${X:-${Y:-deep}}\nX=\nshow a${X:-1}b a${X-1}b ${X:=7} $X",
+    "splitting": 'A="1  2 3"\nshow $A "$A" x$A"y z"$A',
+    "arrays": 'A=(--x 1 "a b")\nA+=(--y)\nB=("${A[@]}" last)\nshow ${A[@]} "${B[@]}" ${#B[@]} "${A[*]}" ${A[1]}',
+    "elements": 'A=("--fp8-format hybrid" "--amax max")\nA[2]="--z"\nshow ${A[@]} "${A[@]}"',
+    "appending": "A=x\nA+=' y'\nA+=z\nshow $A",
+    "continued": "show --a 1 \\\n  --b 2 \\\n  --c # more\nshow end",
+    "arithmetic": "N=8\nM=$((N*2+$N))\n((N += 3))\n((K = M / 5))\nshow $M $N $K $((M % 7)) $((-7 / 2)) $((1 << 4))",
+    "comparison": "N=72\nif ((N % 72 == 0)) && [[ $N -ge 64 ]]; then show yes; else show no; fi",
+    "tests": 'A=fp8\nif [ "$A" = "bf16" ]; then show 1; elif [[ $A == fp* && -n $A ]]; then show 2; else show 3; fi',
+    "negation": 'if [ ! -z "$A" ] || ! [ 1 -eq 1 ]; then show 1; else show 2; fi',
+    "unset": 'if [ -z "${A:-}" ]; then A=1; fi\nif [[ $B -eq 1 ]]; then A=2; fi\nshow $A',
+    "cases": 'for a in cs mx other; do case "$a" in cs | mx) show known $a ;; *) show none ;; esac; done',
+    "letters": "A=FP8_Mx\nshow ${A,,} ${A^^} ${A:0:3} ${A:4} ${A%%_*} ${A#*_} ${A/8/16} ${A%x}",
+    "functions": 'f() { show "$1" $#; A=$2; }\nf a b\nf "c d" e f\nshow $A $#',
+    "loops": "for i in 1 2 3; do if [ $i = 2 ]; then continue; fi; show $i; done",
+    "counting": "n=0\nwhile [ $n -lt 2 ]; do n=$((n+1)); done\nshow $n",
+    "breaking": "for i in 1 2 3; do show $i; if [ $i = 2 ]; then break; fi; done",
+    "arguments": "while [[ $# -gt 0 ]]; do case $1 in --x) X=$2; shift 2 ;; *) shift ;; esac; done\nshow ${X:-none}",
+    "lists": "[ 1 = 1 ] && A=1\n[ 1 = 2 ] && A=2\n[ 1 = 2 ] || A=${A}3\n{ [ 1 = 2 ] || [ 2 = 2 ]; } && A+=4\nshow $A",
+    "subshells": "A=1\n(A=2; show $A)\nshow $A",
+    "inside": 'A=1\nCMD="show $A --b; show \'2 3\'"\nbash -c "$CMD"\neval show $A',
+    "documents": "A=1\nbash <<EOF\nB=2\nshow $A \\$B\nEOF\nbash <<'EOF'\nC=3\nshow \"$C\"\nEOF",
+    "environment": "A=1 show x\nexport B=2 C=3\nshow $B$C",
+    "quotes": 'show "a\\"b" a\\ b $\'c\\td\' "\\$x" \'\' ""',
+    "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
+    "indirect": "A=B\nB=7\nshow ${!A}",
+    "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
+}
+"""What launch scripts do; ``show`` prints its words."""
+
+SHOW = '#!/bin/bash\nprintf "%s\\0" "$@" "\n" >>"$OUT"\n'
+
+
+def words_of_bash(script: str, folder: Path) -> list[list[str]]:
+    """What ``show`` is called with."""
+    program = folder / "show"
+    program.write_text(SHOW)
+    program.chmod(0o755)
+    out = folder / "out"
+    out.touch()
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "OUT": str(out)}
+    subprocess.run([str(BASH), "-c", script], env=environment, cwd=folder, check=False, timeout=20, capture_output=True)
+    calls = out.read_text().split("\n\0")[:-1]
+    return [call.split("\0")[:-1] for call in calls]
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash to compare with")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_words_are_those_of_bash(name, tmp_path):
+    """Word for word, empty ones included."""
+    script = SCRIPTS[name]
+
+    ours = [list(command.words[1:]) for command in follow(script).commands if command.words[0] == "show"]
+
+    assert ours == words_of_bash(script, tmp_path)
+
+
+def test_what_is_not_set_stands_by_its_name():
+    """In words and in arithmetic, with the lines that use it."""
+    script = follow("A=$((NODES * 8))\nrun --nodes $A --x $(nproc) ${B}c\nrun ${B}")
+
+    words = script.commands[0].words
+
+    assert [written(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
+    assert unknown_names(words[2]) == ["NODES"]
+    assert known_part(words[5]) == "c"
+    assert script.variables.uses["B"] == [2, 3]
+
+
+def test_what_is_given_wins():
+    """Over the script's own value, but where the script changes the variable itself."""
+    script = follow("N=1\nG=${G,,}\nO=a\nO+=b\nrun $N $G $O $1", {"N": "16", "G": "H100", "O": "c", "1": "/data"})
+
+    assert script.commands[0].words == ("run", "16", "h100", "cb", "/data")
+
+
+def test_branches_that_end_the_script_are_not_taken_unless_certain():
+    """A file that may be missing does not stop an import; a value that the script refuses does."""
+    text = 'if [ ! -d "$D" ]; then echo no; exit 1; fi\nmkdir x || exit 1\nrun'
+
+    assert [command.words[0] for command in follow(text).commands] == ["mkdir", "run"]
+    with pytest.raises(SpecError, match=r"script, line 1: ends with an error after it says 'no such thing'\."):
+        follow('A=2; if [ $A != 1 ]; then echo "no such thing"; exit 1; fi')
+
+
+def test_nothing_is_executed(tmp_path):
+    """Neither commands nor what stands in words."""
+    target = tmp_path / "made"
+
+    follow(
+        f"touch {target}\nA=$(touch {target})\neval touch {target}\nbash -c 'touch {target}'\n[ -f `touch {target}` ]"
+    )
+
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("while true; do x; done", "has loops of more than"),
+        ("f() { f; }\nf", "more than 20 deep"),
+        ('A="eval \\$A"\neval $A', "more than 20 deep"),
+        ("x" * 1_000_001, "expected 1,000,000 at most"),
+    ],
+)
+def test_what_never_ends_is_refused(text, message):
+    """By its number of statements, its depth or its size."""
+    with pytest.raises(SpecError, match=message):
+        follow(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["((", "A=(", "if [", "${", "$((1/0))", "a=${b[c", "\x00", "case x in", "<<EOF", "run $((9**9**9))"]
+)
+def test_broken_scripts_do_no_harm(text):
+    """What the parser cannot read is passed over."""
+    follow(text)
+
+
+def test_other_scripts_are_found_by_their_name():
+    """What a sourced one sets counts; what one that runs sets does not."""
+    others = {"common.sh": "A=1", "run.sh": "A=2\ntrain $A $1"}
+
+    script = follow(
+        ". $(dirname $0)/common.sh\nbash ./run.sh x\nshow $A", {}, lambda name: others.get(name.rsplit("/", 1)[-1])
+    )
+
+    assert [command.words for command in script.commands if command.words[0] != "bash"] == [
+        ("train", "2", "x"),
+        ("show", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("08 + 1", 9), ("1 && 0 || 1", 1), ("!3", 0), ("1/0", None), ("2**8", None), ("", 0)]
+)
+def test_arithmetic_is_that_of_whole_numbers(text, value):
+    """None where it is none."""
+    assert value_of(text) == value

@@ -10,8 +10,11 @@ import pytest
 from costmodel.errors import SpecError
 from planner import estimate, import_job, load
 from planner.cli import main
+from planner.frameworks.accelerate import to_accelerate
+from planner.frameworks.deepspeed import to_deepspeed
 from planner.frameworks.imports import arguments, launch, named, recipes, vocabulary
 from planner.frameworks.imports.job import read_variables
+from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.text import unknown
 
@@ -290,3 +293,53 @@ def test_recipes_are_those_of_the_measured_runs():
     for row in rows(recipes.RECIPES):
         run = measured[row["id"]]
         assert {name: run[name] for name in row if name != "model"} | {"model": row["model"]} == row
+
+
+# --- what exports write ------------------------------------------------------------------------------------
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+}
+FLAT = {"tp": 1, "cp": 1, "pp": 1, "dp": 16, "mbs": 2, "sharding": "weights", "recompute": "full", "dp_overlap": True}
+DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_parallel", "sharding", "recompute")
+
+ROUNDS = {
+    "deepspeed zero 3": (to_deepspeed, "deepspeed-0.19", FLAT),
+    "deepspeed zero 2": (to_deepspeed, "deepspeed-0.19", {**FLAT, "sharding": "gradients", "recompute": "none"}),
+    "deepspeed tensors": (to_deepspeed, "deepspeed-0.19", {**FLAT, "tp": 2, "dp": 8, "sequence_parallel": False}),
+    "deepspeed offload": (to_deepspeed, "deepspeed-0.19", {**FLAT, "optimizer_offload": True}),
+    "accelerate weights": (to_accelerate, "accelerate-1.15", FLAT),
+    "accelerate gradients": (to_accelerate, "accelerate-1.15", {**FLAT, "sharding": "gradients", "recompute": "none"}),
+    "accelerate context": (to_accelerate, "accelerate-1.15", {**FLAT, "cp": 2, "dp": 8, "cp_overlap": True}),
+    "bridge pipeline": (
+        to_megatron_bridge,
+        "megatron-bridge-26.04",
+        {"tp": 2, "pp": 4, "vpp": 2, "dp": 2, "mbs": 1, "sharding": "optimizer", "recompute": "core_attention+mlp"},
+    ),
+    "bridge full": (
+        to_megatron_bridge,
+        "megatron-bridge-26.04",
+        {"tp": 4, "cp": 2, "pp": 1, "dp": 2, "mbs": 1, "sharding": "optimizer", "recompute": "full"},
+    ),
+}
+"""Exports, the framework that the job names, and decisions."""
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_an_export_comes_back(name, tmp_path):
+    """Exported and imported, a strategy is the same, and so is its batch."""
+    make, framework, given = ROUNDS[name]
+    plan = estimate(load({**JOB, "cluster": {**JOB["cluster"], "framework": framework}}), given).plan
+    ((file, text),) = make(plan).files.items()
+    path = tmp_path / file
+    path.write_text(text)
+    entries = ["model=llama3-8b", DEVICE, "cluster.num_devices=16", "training.sequence_length=4096", "strategy.mbs=2"]
+    said = entries[:4] if make is to_megatron_bridge else entries
+
+    back = import_job(path, [*said, "training.global_batch_size=64"]).document
+
+    strategy = estimate(load(back), {}).plan.strategy
+    assert {one: getattr(strategy, one) for one in DECISIONS} == {one: getattr(plan.strategy, one) for one in DECISIONS}
+    assert back["training"]["precision"] == "bf16"

@@ -38,6 +38,7 @@ DECISIVE = (
     "hidden-size",
     "seq-length",
     "shard",
+    "zero-stage",
     "offload",
 )
 """Parts of the names of options that are not to be passed over: what they say may be a degree, a batch or a size."""
@@ -155,7 +156,9 @@ def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: M
             raise
         known = vocabulary_of({**_tokenizer(environment), **found.said})
         if known is None:
-            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
+            named = found.said.get("--tokenizer-model", found.said.get("--tokenizer-type", []))
+            tokenizer = f" (the tokenizer is {shown(' '.join(named))})" if named else ""
+            raise SpecError(error.where, error.problem, f"Say it{tokenizer}: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
     found.notes.append(
         f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "

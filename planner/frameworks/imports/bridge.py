@@ -16,6 +16,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
@@ -57,7 +58,10 @@ NEEDED = {
 }
 """What must be said where a recipe's own values are not known."""
 
-WITHOUT = ("none", "null", "false", "")
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""PyTorch's names by Megatron-LM's."""
+
+WITHOUT = ("none", "null", "false", "[]", "")
 SIZES = ("trainer.num_nodes", "trainer.devices")
 
 
@@ -188,23 +192,29 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     ]
     for name, value in fields.items():
         option = known.get(name)
-        if name.startswith("mixed_precision") or name in SIZES or value.lower() in WITHOUT:
+        if name.startswith("mixed_precision") or name in SIZES:
             continue
         if option is None:
-            _refuse_decisive(name)
+            _refuse_decisive(name, value)
             strange.append(name)
-        elif option not in ARCHITECTURE and not (options()[option].nargs == "0" and value.lower() != "true"):
+        elif option not in ARCHITECTURE:
             names = unknown_names(value)
             if names:
                 raise SpecError(name, f"is {written(value)}, which is left open.", f"Add --set {names[0]}=VALUE.")
-            words += [option, *_values(value)]
+            words += _option(option, value.lower() if value.lower() in ("true", *WITHOUT) else value)
     return words, strange
 
 
+def _option(name: str, value: str) -> list[str]:
+    """An option with the value of its field: a switch is there or not, a list has one word for each entry."""
+    is_set = value not in WITHOUT
+    if options()[name].nargs == "0":
+        return [name] if is_set != (name in NEGATED) else []
+    value = value.removeprefix("torch.")
+    return [name, *_values(DTYPES.get(value, value))] if is_set else []
+
+
 def _values(value: str) -> list[str]:
-    """A switch has none, a list one word for each entry."""
-    if value.lower() == "true":
-        return []
     return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
 
 
@@ -224,7 +234,9 @@ def _mixed(name: str, value: str) -> Iterator[str]:
         "fp8_param_gather": "--fp8-param-gather",
     }.get(name.removeprefix("mixed_precision."))
     if option and value.lower() not in WITHOUT:
-        yield from (option, *_values(value))
+        yield from _option(option, value.lower())
+    if name == "mixed_precision.grad_reduce_in_fp32" and value.lower() == "false":
+        yield "--grad-reduce-in-bf16"
 
 
 ARCHITECTURE = (
@@ -272,6 +284,7 @@ ARCHITECTURE = (
 """What the recipe's model says; overrides repeat it."""
 
 
-def _refuse_decisive(name: str) -> None:
-    if name.startswith("model.") and ("parallel" in name or "recompute" in name):
+def _refuse_decisive(name: str, value: str) -> None:
+    decides = name.startswith("model.") and ("parallel" in name or "recompute" in name)
+    if decides and value.lower() not in WITHOUT:
         raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")

@@ -75,6 +75,8 @@ def finished(document: dict[str, Any], notes: Sequence[str], *, full_every: int 
         )
     given = document.pop("strategy")
     facts = load(document).facts
+    if not facts.model.has_experts:
+        given.pop("etp", None)
     strategy = completed(facts, read_given(given))
     if strategy.num_devices != facts.cluster.num_devices:
         raise SpecError(

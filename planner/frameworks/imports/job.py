@@ -13,7 +13,7 @@ from planner.frameworks.imports.accelerate import accelerate_job, devices_of
 from planner.frameworks.imports.arguments import by_option, megatron_job, require_known
 from planner.frameworks.imports.bridge import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
-from planner.frameworks.imports.launch import Devices, Launch, find_launch
+from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.recipes import recipe_job
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.trainer import Trainer, trainer_of
@@ -138,7 +138,7 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     listed = override_list(text)
     if listed:
         return bridge_job(fields_of(listed), "", overrides, given)
-    script = follow(text, given, lambda name: _other_script(name, folder))
+    script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes]
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):

@@ -188,5 +188,22 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 def _directives(text: str) -> dict[str, str]:
     """``#SBATCH`` lines with plain numbers; placeholders say nothing."""
-    lines = re.findall(r"^#SBATCH[ \t]+(.*)$", text, re.MULTILINE)
-    return {name: value for name, value in _options(" ".join(lines).split()).items() if value.isdecimal()}
+    lines = " ".join(re.findall(r"^#SBATCH[ \t]+(.*)$", text, re.MULTILINE))
+    generic = re.search(r"--gres[= ]gpu:(?:[\w-]+:)?(\d+)", lines)
+    of_node = {"--gpus-per-node": generic[1]} if generic else {}
+    return of_node | {name: value for name, value in _options(lines.split()).items() if value.isdecimal()}
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    r"""
+    What Slurm sets for a job that a script's ``#SBATCH`` lines describe.
+
+    >>> slurm_variables("#SBATCH -N 4 --gres=gpu:8")
+    {'SLURM_NNODES': '4', 'SLURM_JOB_NUM_NODES': '4', 'SLURM_GPUS_ON_NODE': '8', 'SLURM_GPUS_PER_NODE': '8'}
+    """
+    given = _directives(text)
+    nodes = given.get("--nodes", given.get("-N"))
+    found = {name: nodes for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    found |= {name: given.get("--gpus-per-node") for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")}
+    found |= {"SLURM_NTASKS_PER_NODE": given.get("--ntasks-per-node"), "SLURM_NTASKS": given.get("--ntasks")}
+    return {name: value for name, value in found.items() if value is not None}

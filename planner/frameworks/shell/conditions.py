@@ -75,12 +75,12 @@ def decide(node: Node, words: Words) -> Verdict:
     return Verdict(bool(text), is_known)
 
 
-def _text(node: Node, words: Words) -> tuple[str, bool]:
+def _text(node: Node, words: Words, *, compares: bool = False) -> tuple[str, bool]:
     """A text with what is not known left out, and whether nothing was."""
     text = words.value(node)
     names = unknown_names(text)
     if names:
-        words.variables.ask(names, line_of(node))
+        words.variables.ask(names, line_of(node), compares=compares)
     return known_part(text), not names
 
 
@@ -113,7 +113,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     if sign in ("||", "-o"):
         first = decide(left, words)
         return first if first == Verdict(True, True) else first.or_else(decide(right, words))
-    (one, one_known), (other, other_known) = _text(left, words), _text(right, words)
+    one, one_known = _text(left, words, compares=True)
+    other, other_known = _text(right, words, compares=True)
     is_known = one_known and other_known
     if sign in NUMBERS:
         numbers = value_of(one), value_of(other)

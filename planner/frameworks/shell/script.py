@@ -292,7 +292,7 @@ class _Follower:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
-        self.script.variables.ask(names, self._line(node))
+        self.script.variables.ask(names, self._line(node), compares=True)
         for item in node.named_children:
             if item.type != "case_item":
                 continue

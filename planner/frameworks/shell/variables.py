@@ -33,7 +33,7 @@ class Variables:
     asked
         Lines where a condition asks for such a name, which a shell takes as empty there.
     required
-        Names that the script itself says it cannot do without (``${NAME:?}``).
+        Names that the script itself says it cannot do without (``${NAME:?}``), and arguments that it compares.
     """
 
     given: Mapping[str, str]
@@ -70,8 +70,9 @@ class Variables:
             lines.append(line)
         return unknown(name)
 
-    def ask(self, names: list[str], line: int) -> None:
-        """Remember that a condition wants to know."""
+    def ask(self, names: list[str], line: int, *, compares: bool = False) -> None:
+        """Remember that a condition wants to know; an argument that is compared must be there."""
+        self.required.update(name for name in names if compares and name.isdecimal())
         for name in names:
             lines = self.asked.setdefault(name, [])
             if line not in lines:

@@ -117,6 +117,29 @@ def test_variables_of_the_command_change_the_script():
     assert changed["training"]["global_batch_size"] == 256
 
 
+def test_a_variable_that_the_script_does_not_have_is_named():
+    """It may be a typing error; what is left open is asked for anyway."""
+    notes = imported("experts.sh", GBS="256", MSB="2").notes
+
+    assert "--set MSB: the script neither reads nor sets such a variable. Did you mean 'MBS'?" in notes
+
+
+def test_what_comes_before_a_training_is_passed_over(tmp_path):
+    """Data are prepared first; of two trainings the first one is read."""
+    path = tmp_path / "run.sh"
+    options = (LAUNCHES / "model_args.yaml").read_text().split("MODEL_ARGS:\n")[1].split("TEST_TYPE")[0]
+    words = " ".join(line.strip().replace(": true", "").replace(": ", " ") for line in options.splitlines())
+    words = words.replace('"[', "").replace(']"', "")
+    path.write_text(
+        f"python preprocess_data.py --input x\ntorchrun pretrain_gpt.py {words}\ntorchrun pretrain_gpt.py {words} --x\n"
+    )
+
+    result = import_job(path, [DEVICE, "cluster.num_devices=8"])
+
+    assert result.document["strategy"]["tp"] == 2
+    assert "The script starts 2 trainings: the first one is read, 'pretrain_gpt.py'." in result.notes
+
+
 def test_every_second_layer_in_full_is_a_layout():
     """torchtitan's selective recomputation by a number."""
     assert imported("llama3_8b.toml").document["strategy"]["layout"] == {"layers": [32], "full_layers": [16]}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import accelerate_job, devices_of
 from planner.frameworks.imports.arguments import by_option, megatron_job, require_known
@@ -22,6 +22,12 @@ from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.text import known_part, unknown, written
 from planner.jobs.document import parse, read_text
+
+MODES = {
+    "rl": "Of reinforcement learning the training step is read, not the generation of samples.",
+    "inference": "The arguments are those of an inference: read as a training of the same model and degrees.",
+}
+"""What is to be said of lists of arguments that are no pretraining."""
 
 
 def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[str, str] | None = None) -> Imported:
@@ -80,7 +86,9 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
-        return _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
+        imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
+        note = MODES.get(str(content.get("MODE")))
+        return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if "distributed_type" in content:
         return accelerate_job(content, Trainer(), _with_devices(_configured(content), overrides)[0])
     if "model" in content and "cluster" in content:
@@ -140,7 +148,7 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
-    notes = [*launch.notes, *_asked(script), *script.notes]
+    notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
     if launch.kind == "bridge":
@@ -163,6 +171,14 @@ def _other_script(name: str, folder: Path) -> str | None:
         if ".." not in place.parts and path.is_file():
             return read_text(path)
     return None
+
+
+def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
+    """A variable that the script does not have may be a typing error."""
+    for name in given:
+        if name not in script.variables.seen and not (name.isdecimal() and "@" in script.variables.seen):
+            hint = did_you_mean(name, script.variables.seen)
+            yield f"--set {name}: the script neither reads nor sets such a variable. {hint}".strip()
 
 
 def _from_bridge(launch: Launch, overrides: Sequence[str], notes: Sequence[str]) -> Imported:

@@ -98,7 +98,15 @@ def find_launch(script: Script, text: str) -> Launch | None:
     SpecError
         If it is one of a model that is no decoder of text, with the reason.
     """
-    launches = [launch for command in script.commands for launch in _launches(command, text)]
+    launches: list[Launch] = []
+    refusals: list[SpecError] = []
+    for command in script.commands:
+        try:
+            launches += _launches(command, text)
+        except SpecError as error:  # what comes before a training, such as the preparation of its data
+            refusals.append(error)
+    if not launches and refusals:
+        raise refusals[0]
     if not launches:
         return None
     first, others = launches[0], {one.words for one in launches} - {launches[0].words}

@@ -34,6 +34,8 @@ class Variables:
         Lines where a condition asks for such a name, which a shell takes as empty there.
     required
         Names that the script itself says it cannot do without (``${NAME:?}``), and arguments that it compares.
+    seen
+        Names that the script reads or sets.
     """
 
     given: Mapping[str, str]
@@ -42,6 +44,7 @@ class Variables:
     uses: dict[str, list[int]] = field(default_factory=dict)
     asked: dict[str, list[int]] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
@@ -52,6 +55,7 @@ class Variables:
 
     def get(self, name: str) -> Value | None:
         """A value, or None where there is none."""
+        self.seen.add(name)
         if name.isdecimal() and name != "0":
             index = int(name) - 1
             return self.arguments[index] if index < len(self.arguments) else None
@@ -91,6 +95,7 @@ class Variables:
         source
             How the script says it.
         """
+        self.seen.add(name)
         refers = re.search(rf"\$\{{?[!#]?{re.escape(name)}\b", source)
         given = self.given.get(name)
         self.values[name] = value if refers or given is None else cleaned(given)

@@ -153,7 +153,7 @@ class _Follower:
             "while_statement": self._while,
             "function_definition": self._define,
             "subshell": self._subshell,
-            "compound_statement": self._each,
+            "compound_statement": self._compound,
             "do_group": self._each,
         }
 
@@ -434,6 +434,10 @@ class _Follower:
             self._inner(text, line)
         finally:
             self.script.variables.values, self.script.variables.arguments = values, before
+
+    def _compound(self, node: Node) -> Verdict:
+        """``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        return self._arithmetic(node) if source_of(node).startswith("((") else self._each(node)
 
     def _arithmetic(self, node: Node) -> Verdict:
         """``((i += 2))`` sets a variable, ``((n > 1))`` asks."""

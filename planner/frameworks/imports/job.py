@@ -201,6 +201,8 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
         text = _beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
         config = with_options(read_torchtitan(text, name), launch.words)
+        if not text:
+            _refuse_open_recomputation(config, overrides)
         with_presets = list(overrides) if launch.devices.number is not None else _presets(text, overrides)
         with_devices, more = _with_devices(launch.devices, with_presets)
         return torchtitan_job(config, with_devices, [*notes, *more])
@@ -216,6 +218,15 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
     devices = launch.devices if launch.devices.number is not None else _configured(settings)
     with_devices, more = _with_devices(devices, overrides)
     return accelerate_job(settings, trainer, with_devices, [*notes, *more])
+
+
+def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Without its file nothing says which layers torchtitan recomputes, unless a switch does."""
+    given = config.get("activation_checkpoint", {})
+    said = given.get("mode") in ("none", "full") or "selective_ac_option" in given
+    if not said and not any(entry.startswith("strategy.recompute=") for entry in overrides):
+        problem = "is what the missing configuration says."
+        raise SpecError("strategy.recompute", problem, "Add strategy.recompute=none, every_other_matmul or full.")
 
 
 def option_value(words: Sequence[str], names: Sequence[str]) -> str:

@@ -30,10 +30,6 @@ READ = {
         "name",
         "flavor",
         "converters",
-        "tokenizer_path",
-        "hf_assets_path",
-        "print_after_conversion",
-        "norm_type",
     ),
     "training": (
         "batch_size",
@@ -45,20 +41,11 @@ READ = {
         "mixed_precision_param",
         "mixed_precision_reduce",
         "dtype",
-        "dataset",
-        "dataset_path",
-        "max_norm",
-        "warmup_steps",
-        "seed",
-        "deterministic",
-        "gc_freq",
-        "gc_debug",
         "enable_cpu_offload",
         "data_parallel_degree",
         "data_parallel_replicate_degree",
         "data_parallel_shard_degree",
         "tensor_parallel_degree",
-        "enable_loss_parallel",
         "enable_fp8_linear",
         "fp8_linear",
     ),
@@ -75,19 +62,38 @@ READ = {
         "pipeline_parallel_last_stage_less_layers",
         "pipeline_parallel_schedule_csv",
         "context_parallel_degree",
-        "context_parallel_rotate_method",
         "expert_parallel_degree",
         "expert_tensor_parallel_degree",
         "expert_parallel_comm_backend",
         "enable_async_tensor_parallel",
         "fsdp_reshard_after_forward",
-        "disable_loss_parallel",
-        "enable_compiled_autograd",
     ),
-    "activation_checkpoint": ("mode", "selective_ac_option", "early_stop"),
-    "compile": ("enable", "components", "backend"),
+    "activation_checkpoint": ("mode", "selective_ac_option"),
+    "compile": ("enable", "components"),
 }
-"""Keys by section that are read, or say nothing that is costed."""
+"""Keys by section that are read."""
+
+HARMLESS = (
+    "backend",
+    "context_parallel_rotate_method",
+    "dataset",
+    "dataset_path",
+    "deterministic",
+    "disable_loss_parallel",
+    "early_stop",
+    "enable_compiled_autograd",
+    "enable_loss_parallel",
+    "gc_debug",
+    "gc_freq",
+    "hf_assets_path",
+    "max_norm",
+    "norm_type",
+    "print_after_conversion",
+    "seed",
+    "tokenizer_path",
+    "warmup_steps",
+)
+"""Keys of these sections that say nothing of what a step costs."""
 
 IGNORED = {
     "job": "paths",
@@ -197,12 +203,13 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     document = prepared(document, overrides)
     if "model" not in document:
         raise SpecError("model", f"{reading.said_model()} is no model that is known here.", "Add model=NAME.")
+    every = None if "recompute" in document["strategy"] else reading.recomputed_every()
     strategy = {**reading.strategy(document["cluster"]["num_devices"]), **document["strategy"]}
     document["settings"] = {**reading.settings(strategy), **document["settings"]}
     document["training"] = {**reading.training(strategy), **document["training"]}
     document["strategy"] = strategy
     remarks = [*reading.notes, *reading.passed_over()]
-    return finished(document, remarks, full_every=reading.recomputed_every())
+    return finished(document, remarks, full_every=every)
 
 
 class _Reading:
@@ -374,6 +381,10 @@ class _Reading:
         )
         is_float8 = any("float8" in name for name in self._converters())
         compiled = self.get("compile.enable", False, "training.compile")
+        compiled = compiled and "model" in self.get("compile.components", ["model", "loss"])
+        backend = self.get("parallelism.expert_parallel_comm_backend", "standard")
+        if backend != "standard":
+            self.notes.append(f"expert_parallel_comm_backend {backend}: costed as an all-to-all.")
         if not compiled:
             self.notes.append("Layers are not compiled: costed as eager kernels.")
         if self.get("training.dtype", "float32") != "float32":
@@ -396,7 +407,7 @@ class _Reading:
             for name, section in self.config.items()
             if name not in IGNORED and isinstance(section, Mapping)
             for key in section
-            if key not in READ.get(name, ())
+            if key not in (*READ.get(name, ()), *HARMLESS)
         ]
         if strange:
             yield f"Not understood, no keys that are known here: {', '.join(strange)}."

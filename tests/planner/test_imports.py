@@ -366,3 +366,19 @@ def test_an_export_comes_back(name, tmp_path):
     strategy = estimate(load(back), {}).plan.strategy
     assert {one: getattr(strategy, one) for one in DECISIONS} == {one: getattr(plan.strategy, one) for one in DECISIONS}
     assert back["training"]["precision"] == "bf16"
+
+
+def test_another_gpt_oss_is_its_configuration():
+    """Windows in every second layer and sinks, which descriptions have no words for."""
+    words = (
+        "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --group-query-attention --num-query-groups 2 --bf16 "
+        "--kv-channels 64 --quick-geglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+        "--untie-embeddings-and-output-weights --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 256 "
+        "--softmax-type learnable --window-size 128,0 --window-attn-skip-freq 2 --seq-length 1024 --vocab-size 32000 "
+        "--micro-batch-size 1 --max-position-embeddings 1024"
+    )
+
+    job = arguments.megatron_job(words.split(), [DEVICE, "cluster.num_devices=8"], {}, uses={}).document
+
+    assert (job["model"]["model_type"], job["model"]["num_local_experts"]) == ("gpt_oss", 4)
+    assert job["model"]["layer_types"] == ["sliding_attention", "full_attention"] * 2

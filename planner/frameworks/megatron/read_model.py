@@ -9,8 +9,9 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Layer, Model
+from costmodel.facts.model import Attention, Experts, Layer, Model
 from costmodel.models.description import model_from_description
+from costmodel.models.huggingface import model_from_config
 from costmodel.validation import shown
 from planner.frameworks.megatron.model import LETTERS, PATTERN, STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import WHERE
@@ -86,6 +87,9 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
         raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
     described = {**entry, "vocab_size": vocabulary}
     if _core(model_from_description(described, "model"), vocabulary) != _core(model, vocabulary):
+        config = _as_gpt_oss(model, vocabulary)
+        if config is not None:
+            return config, ("The model is described as gpt-oss, whose router and experts have biases.",)
         raise SpecError(
             "model",
             "is not in the catalog, and descriptions have no words for its windows, sinks, gates or experts.",
@@ -115,6 +119,46 @@ def _wider(layer: Layer) -> Layer:
     if not isinstance(attention, Attention) or attention.window is None:
         return layer
     return replace(layer, attention=replace(attention, window=attention.window + 1))
+
+
+def _as_gpt_oss(model: Model, vocabulary: int) -> dict[str, Any] | None:
+    """A ``config.json`` of gpt-oss that is this model but for biases of router and experts; None: it is another one."""
+    attention, experts = model.layers[0].attention, model.layers[0].feed_forward
+    if not isinstance(attention, Attention) or not isinstance(experts, Experts) or not attention.sinks:
+        return None
+    windows = [layer.attention.window if isinstance(layer.attention, Attention) else None for layer in model.layers]
+    config = {
+        "model_type": "gpt_oss",
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": attention.num_heads,
+        "num_key_value_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
+        "attention_bias": attention.qkv_bias,
+        "intermediate_size": experts.ffn_hidden_size,
+        "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.top_k,
+        "vocab_size": vocabulary,
+        "sliding_window": next((window for window in windows if window is not None), None),
+        "layer_types": ["full_attention" if window is None else "sliding_attention" for window in windows],
+        "tie_word_embeddings": model.tied_embeddings,
+    }
+    known = model_from_config(config, "model", "inline", "arguments")
+    same = _core(_without_expert_biases(known), vocabulary) == _core(_without_expert_biases(model), vocabulary)
+    return config if same else None
+
+
+def _without_expert_biases(model: Model) -> Model:
+    return replace(model, layers=tuple(map(_unbiased, model.layers)))
+
+
+def _unbiased(layer: Layer) -> Layer:
+    experts = layer.feed_forward
+    return (
+        replace(layer, feed_forward=replace(experts, bias=False, router_bias=False))
+        if isinstance(experts, Experts)
+        else layer
+    )
 
 
 def _names(models: list[Model]) -> str:

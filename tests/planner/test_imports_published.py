@@ -47,7 +47,7 @@ REASONS = (
 )
 """Why a file may be refused: no decoder of text, a layer that has no costs, something that the file leaves open."""
 
-SHARES = {"megatron_examples": (17, 35), "megatron_test_arguments": (38, 48), "torchtitan": (8, 12), "dgxc": (2, 6)}
+SHARES = {"megatron_examples": (17, 35), "megatron_test_arguments": (38, 48), "torchtitan": (8, 12), "dgxc": (4, 6)}
 """Files of each folder that are imported, at least, of how many; all others are refused for one of the reasons."""
 
 OPTIONS = {

@@ -160,7 +160,7 @@ def test_gpu_generation(extend):
     )
     copy.edit(
         "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
-        ("architectures: [ampere, hopper, blackwell]", "architectures: [ampere, hopper, blackwell, rubin]"),
+        ("hopper, blackwell, blackwell-rtx]", "hopper, blackwell, blackwell-rtx, rubin]"),
     )
     copy.edit(
         "constraints/rules/frameworks.py",

@@ -51,7 +51,8 @@ class ClusterSection:
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``), path of a YAML file relative to the job file (such as
+        Name in the device catalog (``planner catalog devices``) or another name of the device, short, of its driver's
+        tools or of a cloud's machine (``planner catalog aliases``), path of a YAML file relative to the job file (such as
         ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
@@ -61,15 +62,15 @@ class ClusterSection:
     devices_per_node
         Devices that share a host; instead of the device's own.
     networks
-        Levels of interconnect from the innermost (NVLink) outwards; instead of the device's own.
+        Levels of interconnect from the innermost outwards; instead of the device's own.
     scale_up_size
-        Devices of one NVLink domain; instead of the device's own.
+        Devices of one scale-up domain; instead of the device's own.
     memory_gib
         Memory of one device in GiB; instead of the device's own.
     host_memory_gib
         Host memory per device in GiB; instead of the device's own.
     scale_up_bandwidth, internode_bandwidth
-        Nominal bytes per second that one device can send in one direction, inside its NVLink domain and beyond; instead
+        Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond; instead
         of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with

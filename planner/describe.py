@@ -158,8 +158,8 @@ def describe_catalog(entry: str | None) -> Plain:
     Parameters
     ----------
     entry
-        ``devices``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None for
-        everything.
+        ``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None
+        for everything.
     """
     if entry is None:
         return {name: _list(name) for name in LISTS}
@@ -172,6 +172,8 @@ def describe_catalog(entry: str | None) -> Plain:
         return asdict(catalog.framework(entry))
     if (found := catalog.known_name(entry)) is not None:
         return asdict(catalog.device(entry)) | ({"note": found.note} if found.note else {})
+    if catalog.means_several(entry):
+        catalog.named(entry, "catalog")
     known = [*LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 

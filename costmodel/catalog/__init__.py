@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from costmodel.catalog.aliases import Named, known_name, named, spellings
+from costmodel.catalog.aliases import Named, known_name, means_several, named, spellings
 from costmodel.catalog.files import LOADER, entry, merged, names, read, require_known
 from costmodel.catalog.hardware import (
     architectures,
@@ -56,6 +56,7 @@ __all__ = [
     "framework_of",
     "frameworks",
     "known_name",
+    "means_several",
     "merged",
     "model",
     "models",

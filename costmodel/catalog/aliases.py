@@ -73,11 +73,10 @@ def named(name: str, where: str = "device") -> Named:
     SpecError
         If it means several, with these, or none, with those of the same maker whose numbers are near.
     """
-    plain = plain_name(name)
     if (found := known_name(name)) is not None:
         return found
-    if plain in _ambiguous():
-        which = alternatives(_ambiguous()[plain])
+    if means_several(name):
+        which = alternatives(_ambiguous()[plain_name(name)])
         raise SpecError(where, f"{shown(name)} means several devices.", f"Which of {which}?")
     raise SpecError(where, f"{shown(name)} is not in the catalog.", hint(name))
 
@@ -90,6 +89,11 @@ def known_name(name: str) -> Named | None:
     ('h100-80gb-sxm', None)
     """
     return _names().get(plain_name(name))
+
+
+def means_several(name: str) -> bool:
+    """Whether a name means several devices, none of which is by far the common one."""
+    return plain_name(name) in _ambiguous()
 
 
 def plain_name(name: str) -> str:
@@ -124,7 +128,8 @@ def _meant(plain: str) -> Sequence[str]:
     if found := difflib.get_close_matches(plain, alike, n=1, cutoff=SPELLED_ALIKE):
         return [known[found[0]]]
     near = sorted((_far(number, _series(key)[1]), key) for key in map(plain_name, names("devices")) if key in alike)
-    if near := [key for far, key in near if far <= NEAR_NUMBER]:
+    furthest = 1.0 if near and near[0][0] == 1.0 else NEAR_NUMBER  # others are no guess where the number is the same
+    if near := [key for far, key in near if far <= furthest]:
         return [known[key] for key in near[:MOST_MEANT]]
     found = difflib.get_close_matches(plain, known, n=1, cutoff=SPELLED_ALIKE) if series else []
     return [known[key] for key in found if set(_series(key)[0]) & set(series)]

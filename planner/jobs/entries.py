@@ -51,9 +51,9 @@ class ClusterSection:
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``) or another name of the device, short, of its driver's
-        tools or of a cloud's machine (``planner catalog aliases``), path of a YAML file relative to the job file (such as
-        ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
+        Name in the device catalog (``planner catalog devices``), another name of the device (``planner catalog
+        aliases``: of drivers' tools, short, of clouds' machines), path of a YAML file relative to the job file (such
+        as ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.
@@ -70,8 +70,8 @@ class ClusterSection:
     host_memory_gib
         Host memory per device in GiB; instead of the device's own.
     scale_up_bandwidth, internode_bandwidth
-        Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond; instead
-        of the device's own. What is achieved of it is the calibration's.
+        Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond;
+        instead of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
         ``base``. Default: the newest that runs on the device, of ``search.target``, else of Megatron-LM's recipes.

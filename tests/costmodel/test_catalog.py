@@ -218,7 +218,7 @@ def test_device_can_time_every_dtype_it_has(name):
 
 @pytest.mark.parametrize("name", SOLD)
 def test_device_is_plausible(name):
-    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for every device from V100 to MI355X and TPU v6e."""
+    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to MI355X and TPU v6e."""
     device = catalog.device(name)
     scale_up, *outer = device.networks
 

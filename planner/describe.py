@@ -90,6 +90,9 @@ _MODEL_ROWS = (
     "learned_positions",
     "final_norm",
     "head_bias",
+    "embedding_norm",
+    "extras",
+    "is_text_part",
 )
 
 

@@ -87,7 +87,8 @@ def _model_text(model: ModelRecord) -> str:
     has_idle = model.active_parameters < model.parameters
     active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
     mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""
-    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}"
+    part = "; the text part of a multimodal model, other parts are not counted" if model.is_text_part else ""
+    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}{part}"
 
 
 def conventions_section(setting: SettingRecord) -> Section:

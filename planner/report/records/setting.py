@@ -53,6 +53,7 @@ class ModelRecord(Record):
 
     name: str = entry("What it is called.")
     source: str = entry("Where its numbers come from.")
+    is_text_part: bool = entry("Whether it is the text part of a multimodal model, whose other parts are not planned.")
     num_layers: int = entry("Layers, multi-token prediction not counted.")
     parameters: int = entry("All parameters, those of multi-token prediction not counted.")
     active_parameters: int = entry("Those that one token meets.")

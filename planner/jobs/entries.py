@@ -51,9 +51,8 @@ class ClusterSection:
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``), another name of the device (``planner catalog
-        aliases``: of drivers' tools, short, of clouds' machines), path of a YAML file relative to the job file (such
-        as ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
+        Name in the device catalog (``planner catalog devices``, or another one of ``planner catalog aliases``), path of a
+        YAML file relative to the job file (such as ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.

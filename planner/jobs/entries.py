@@ -51,9 +51,9 @@ class ClusterSection:
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``, or another one of ``planner catalog aliases``), path of a
-        YAML file relative to the job file (such as ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
-        ``base: h100-80gb-sxm`` and give only what differs.
+        Name in the device catalog (``planner catalog devices``, or another one of ``planner catalog aliases``), path
+        of a YAML file relative to the job file (such as ``planner calibrate`` writes), or the device itself. An inline
+        device may start from a catalog entry with ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.
     spare_nodes

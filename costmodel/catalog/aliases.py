@@ -41,6 +41,8 @@ class Named:
         Name of the device in the catalog.
     note
         A sentence, without a full stop, on what the name leaves open or says beside the device; empty: nothing.
+    others
+        Devices that the name may mean as well.
     internode_bandwidth
         Nominal bytes per second and direction of one device to other nodes, where a machine is named; None: the
         device's own.
@@ -50,6 +52,7 @@ class Named:
 
     device: str
     note: str = ""
+    others: tuple[str, ...] = ()
     internode_bandwidth: float | None = None
     source: str = ""
 
@@ -165,7 +168,7 @@ def spellings() -> Iterator[tuple[str, Named]]:
         yield from ((other, Named(device=device)) for other in others)
     for name, (device, *others) in known["common"].items():
         note = f"'{name}' is taken for {device}, the common one; there are also {', '.join(others)}"
-        yield name, Named(device=device, note=note)
+        yield name, Named(device=device, note=note, others=tuple(others))
     for name, machine in known["machines"].items():
         for spelled in (name, *machine.get("names", ())):
             yield spelled, _machine(spelled, machine)

@@ -16,6 +16,7 @@ from planner.frameworks import export
 from planner.frameworks.launch import launched
 from planner.profiles.device import stated_device
 from planner.runs.jobs import job_of, references
+from planner.runs.predictions import predictions
 from planner.runs.table import read
 from planner.uncertainty.intervals import step_interval
 from planner.uncertainty.traits import measured_ground
@@ -133,6 +134,20 @@ def test_rows_of_measured_runs_may_use_any_name(tmp_path):
 
 
 NAMES = ("NVIDIA H100 80GB HBM3", "p5.48xlarge", "a100", "somebody's own")
+
+
+def test_rows_whose_device_was_a_choice_say_so(tmp_path):
+    """'h100' is counted under the SXM board, and whoever calibrates reads it; p5.48xlarge is no doubt."""
+    row = "pretrain,1,9.0,llama3-8b,{},8,64,4096,bf16,1,1,1,nemo-25.02"
+    columns = "id,source,kind,usable,step_seconds,model,cluster.device,cluster.num_devices,training.global_batch_size,"
+    columns += "training.sequence_length,training.precision,strategy.tp,strategy.pp,strategy.mbs,cluster.framework"
+    lines = [f"{name},own,{row.format(name)}" for name in ("h100", "p5.48xlarge")]
+    (tmp_path / "runs.csv").write_text("\n".join((columns, *lines)) + "\n")
+
+    chosen, machine = predictions(read(tmp_path / "runs.csv"), references(None))
+
+    assert [doubt[:37] for doubt in chosen.run.doubts] == ["'h100' is taken for h100-80gb-sxm, th"]
+    assert machine.run.doubts == ()
 
 
 def test_facts_of_a_sampled_profile_may_start_from_any_name():

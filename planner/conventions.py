@@ -23,6 +23,8 @@ class ModelSummary:
     ----------
     name, source
         What it is called and where its numbers come from.
+    is_text_part
+        Whether it is the text part of a multimodal model.
     num_layers
         Layers, multi-token prediction not counted.
     parameters, active_parameters, mtp_parameters
@@ -33,6 +35,7 @@ class ModelSummary:
 
     name: str
     source: str
+    is_text_part: bool
     num_layers: int
     parameters: int
     active_parameters: int
@@ -92,6 +95,7 @@ def model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
     return ModelSummary(
         name=model.name,
         source=model.source,
+        is_text_part=model.is_text_part,
         num_layers=model.num_layers,
         parameters=parameters(model),
         active_parameters=active_parameters(model),

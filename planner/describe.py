@@ -90,6 +90,9 @@ _MODEL_ROWS = (
     "learned_positions",
     "final_norm",
     "head_bias",
+    "embedding_norm",
+    "extras",
+    "is_text_part",
 )
 
 
@@ -158,8 +161,8 @@ def describe_catalog(entry: str | None) -> Plain:
     Parameters
     ----------
     entry
-        ``devices``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None for
-        everything.
+        ``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None
+        for everything.
     """
     if entry is None:
         return {name: _list(name) for name in LISTS}
@@ -170,6 +173,10 @@ def describe_catalog(entry: str | None) -> Plain:
             return described(entry)
     if entry in catalog.framework_names():
         return asdict(catalog.framework(entry))
+    if (found := catalog.known_name(entry)) is not None:
+        return asdict(catalog.device(entry)) | ({"note": found.note} if found.note else {})
+    if catalog.means_several(entry):
+        catalog.named(entry, "catalog")
     known = [*LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 
@@ -199,6 +206,8 @@ def _device_row(device: Plain) -> Plain:
     peaks = device["peak_flops"]
     return {
         "name": device["name"],
+        "maker": device["silicon"]["maker"],
+        "W": "-" if device["power_watts"] is None else f"{device['power_watts']:.0f}",
         "GiB": f"{device['memory_bytes'] / GIB_BYTES:.0f}",
         "TB/s": f"{device['memory_bandwidth'] / 1e12:.2f}",
         "dense peak, TFLOP/s": ", ".join(f"{dtype} {peak / 1e12:.0f}" for dtype, peak in peaks.items()),
@@ -209,6 +218,17 @@ def _device_row(device: Plain) -> Plain:
         ),
         "source of the peak": device["sources"].get("peak_flops", ""),
     }
+
+
+def _aliases() -> tuple[str, ...]:
+    return tuple(spelled for spelled, _ in catalog.spellings())
+
+
+def _alias(name: str) -> Plain:
+    meant = dict(catalog.spellings())[name]
+    bandwidth = meant.internode_bandwidth
+    outwards = "" if bandwidth is None else f"{bandwidth / 1e9:.3g}"
+    return {"name": name, "device": meant.device, "GB/s to other nodes": outwards, "note": meant.note}
 
 
 def _calibration_row(calibration: Plain) -> Plain:
@@ -277,6 +297,7 @@ def _precision_row(precision: Plain) -> Plain:
 
 LISTS: Mapping[str, tuple[Callable[[], Sequence[str]], Callable[[str], Plain], Callable[[Plain], Plain]]] = {
     "devices": (catalog.devices, lambda name: asdict(catalog.device(name)), _device_row),
+    "aliases": (_aliases, _alias, lambda alias: {name: str(text) for name, text in alias.items()}),
     "calibrations": (catalog.calibrations, lambda name: asdict(catalog.calibration(name)), _calibration_row),
     "architectures": (catalog.architectures, lambda name: asdict(catalog.silicon(name, "catalog")), _architecture_row),
     "frameworks": (catalog.frameworks, lambda name: asdict(catalog.framework(name)), _framework_row),

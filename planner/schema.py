@@ -51,7 +51,9 @@ def job_schema() -> Schema:
         definitions[inline.__name__] = own
     schema["properties"]["model"]["anyOf"] = _model_forms(definitions["Description"])
     cluster, training = definitions["ClusterSection"]["properties"], definitions["TrainingSection"]["properties"]
-    cluster["device"]["anyOf"] = _forms(catalog.devices(), definitions["Device"])
+    cluster["device"]["anyOf"] = _forms(
+        (*catalog.devices(), *(name for name, _ in catalog.spellings())), definitions["Device"]
+    )
     names = tuple(sorted(catalog.framework_names()))
     cluster["framework"]["anyOf"] = [
         *_forms(names, definitions["Framework"], {"type": "string", "pattern": _other_releases(names)}),

@@ -86,9 +86,7 @@ def test_model_of_a_known_family(extend):
 def test_model_family(extend):
     """Like Llama with tied embeddings: each of 2 layers has 4 x 64 x 64 + 2 x 64 + 3 x 64 x 128 parameters."""
     copy = extend("model family")
-    copy.add(
-        "costmodel/models/huggingface.py", ("FAMILIES: dict[str, Family] = {\n", '    "yak": Family(tied=True),\n')
-    )
+    copy.add("costmodel/models/families.py", ("FAMILIES: dict[str, Family] = {\n", '    "yak": Family(tied=True),\n'))
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
     config = {"model_type": "yak", **sizes, "intermediate_size": 128, "vocab_size": 1000, "hidden_act": "silu"}
     (copy.folder / "config.json").write_text(json.dumps(config))
@@ -160,7 +158,7 @@ def test_gpu_generation(extend):
     )
     copy.edit(
         "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
-        ("architectures: [ampere, hopper, blackwell]", "architectures: [ampere, hopper, blackwell, rubin]"),
+        ("hopper, blackwell, blackwell-rtx]", "hopper, blackwell, blackwell-rtx, rubin]"),
     )
     copy.edit(
         "constraints/rules/frameworks.py",

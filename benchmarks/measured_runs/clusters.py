@@ -18,9 +18,6 @@ from costmodel import catalog
 GIGABIT = 1e9 / 8
 SITES = Path(__file__).with_name("sites.yaml")
 
-OTHER_NAMES = {"h800-80g-sxm": "h800"}
-"""Devices that the catalog calls something else."""
-
 PER_NODE = (
     re.compile(r"(\d+)x ?(?:[\w-]+ )?(\d+) ?Gb(?:/s)? (?:\w+ )?per node"),
     re.compile(r"inter-node (\d+) Gb/s"),
@@ -55,12 +52,11 @@ def device_name(gpu: str) -> str:
     """
     The catalog's name of a device; what it does not know keeps its own.
 
-    >>> device_name("H100-80g-SXM"), device_name("h800-80g-sxm"), device_name("tpu-v5")
-    ('h100-80gb-sxm', 'h800', 'tpu-v5')
+    >>> device_name("H100-80g-SXM"), device_name("h800-80g-sxm"), device_name("npu-9")
+    ('h100-80gb-sxm', 'h800', 'npu-9')
     """
-    plain = _plain(gpu)
-    names = {_plain(name): name for name in catalog.devices()}
-    return OTHER_NAMES.get(plain) or names.get(plain, gpu)
+    found = catalog.known_name(gpu)
+    return found.device if found else gpu
 
 
 def _plain(name: str) -> str:
@@ -98,5 +94,5 @@ def _stated_bandwidth(row: Row) -> float | None:
 def _devices_per_node(row: Row) -> int:
     """As the row says; else as the catalog's device has them, one if it is not there."""
     name = device_name(row.text("gpu"))
-    known = catalog.device(name).devices_per_node if name in catalog.devices() else 1
+    known = catalog.device(name).devices_per_node if catalog.known_name(name) else 1
     return row.count_or_none("gpus_per_node") or known

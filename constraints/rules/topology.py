@@ -16,7 +16,7 @@ def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp:
 
 def tp_stays_inside_a_scale_up_domain(cluster: Cluster, *, tp: Ints) -> Holds:
     """
-    The search keeps each tensor-parallel group inside one scale-up (NVLink) domain (search.preferences).
+    The search keeps each tensor-parallel group inside one scale-up domain (search.preferences).
 
     Frameworks run wider groups, slowly: GPT-NeoX with tp 8 on nodes of 4 devices (Zhang et al., arXiv:2509.22832).
     """

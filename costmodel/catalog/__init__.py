@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from costmodel.catalog.aliases import Named, known_name, means_several, named, spellings
 from costmodel.catalog.files import LOADER, entry, merged, names, read, require_known
 from costmodel.catalog.hardware import (
     architectures,
@@ -15,6 +16,7 @@ from costmodel.catalog.hardware import (
     device_entry,
     device_of,
     devices,
+    fitted_as,
     silicon,
 )
 from costmodel.catalog.software import (
@@ -37,6 +39,7 @@ from costmodel.validation import build
 
 __all__ = [
     "LOADER",
+    "Named",
     "architectures",
     "calibration",
     "calibration_chain",
@@ -47,13 +50,17 @@ __all__ = [
     "device_of",
     "devices",
     "equipped_device",
+    "fitted_as",
     "framework",
     "framework_names",
     "framework_of",
     "frameworks",
+    "known_name",
+    "means_several",
     "merged",
     "model",
     "models",
+    "named",
     "newest_for",
     "precision",
     "precision_source",
@@ -61,6 +68,7 @@ __all__ = [
     "releases_for",
     "runs_on",
     "silicon",
+    "spellings",
     "unknown_release",
     "with_feature",
 ]

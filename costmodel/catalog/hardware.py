@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
+from costmodel.catalog.aliases import named
 from costmodel.catalog.files import chain, entry, merged, names, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
@@ -46,20 +47,34 @@ def silicon(name: object, where: str) -> Silicon:
 @cache
 def device(name: str) -> Device:
     """
-    A device, its networks and its calibration.
+    A device, its networks and its calibration, by any of its names.
 
     Raises
     ------
     SpecError
-        If the catalog has no such device.
+        If the catalog has no such device, or several.
     """
     return device_of(device_entry(name), f"catalog.devices.{name}")
 
 
-def device_entry(name: str) -> Mapping[str, Any]:
-    """The entry of a device as its file has it; a :class:`SpecError` if there is none."""
-    require_known("device", name, devices())
-    return entry("devices", name)
+def device_entry(name: str, where: str = "device") -> Mapping[str, Any]:
+    """The entry of a device by any of its names, with what it has of others; errors as in :func:`device`."""
+    meant = named(name, where)
+    return meant.placed(_whole(meant.device))
+
+
+@cache
+def _whole(name: str) -> Mapping[str, Any]:
+    """A device's entry on top of the one that it extends; its networks replace all of those."""
+    own = entry("devices", name)
+    if "extends" not in own:
+        return own
+    base = _whole(own["extends"])
+    kept = base["sources"]
+    if "networks" in own:
+        kept = {key: source for key, source in kept.items() if not key.startswith("networks.")}
+    whole = {**base, **own, "sources": {**kept, **own["sources"]}}
+    return {key: value for key, value in whole.items() if key != "extends"}
 
 
 def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = None) -> Device:
@@ -125,6 +140,12 @@ def calibration_chain(name: str) -> tuple[str, ...]:
     """A calibration and those that it extends, the first of them in front."""
     require_known("calibration", name, calibrations())
     return chain("calibrations", name)
+
+
+def fitted_as(device: Device) -> str:
+    """The calibration that was fitted to the runs behind a device's constants; empty: they are the device's own."""
+    name = device.calibration.name
+    return calibration_chain(name)[0] if device.calibration.samples is None and name in calibrations() else ""
 
 
 def calibration_with(name: str, changes: Changes) -> Calibration:

@@ -28,6 +28,8 @@ class Cluster:
         Settings of the framework, its recipes' defaults included.
     unknown_release
         Name of a release of which no file knows anything, and for which ``framework`` stands; empty: it is its own.
+    device_note
+        What the name by which a job called its device leaves open, a sentence; empty: nothing.
     """
 
     device: EquippedDevice
@@ -35,10 +37,11 @@ class Cluster:
     framework: Framework | None = None
     settings: Settings = field(default_factory=Settings)
     unknown_release: str = ""
+    device_note: str = ""
 
     @property
     def scale_up_size(self) -> int:
-        """Number of devices in one scale-up (NVLink) domain."""
+        """Number of devices in one scale-up domain."""
         return self.device.networks[0].num_peers
 
     @property

@@ -23,7 +23,7 @@ class Network:
     Parameters
     ----------
     name
-        ``nvlink``, ``node``, ``rail``, ``spine`` ...
+        ``nvlink``, ``infinity_fabric``, ``node``, ``rail``, ``spine`` ...
     num_peers
         Devices reachable on this level, itself included.
     bandwidth
@@ -69,6 +69,8 @@ class Silicon:
     ----------
     name
         Name of the architecture.
+    maker
+        Company that makes the devices; empty: not known.
     exponential_width
         Width of an attention head whose matmuls take as long as the exponentials of its scores.
     older_kernels_fraction
@@ -83,6 +85,7 @@ class Silicon:
     """
 
     name: str = ""
+    maker: str = ""
     exponential_width: NotNegative = 0.0
     older_kernels_fraction: Annotated[Fraction, Field(gt=0)] = 1.0
     unaligned_fraction: Annotated[Fraction, Field(gt=0)] = 19.5 / 312
@@ -149,7 +152,7 @@ class Device:
     devices_per_node
         Devices that share a host.
     networks
-        Levels of interconnect, from the innermost outwards; the first is the scale-up domain (NVLink). Bandwidths are
+        Levels of interconnect, from the innermost outwards; the first is the scale-up domain. Bandwidths are
         nominal, where the calibration knows what is achieved of them.
     host_memory_bytes
         Bytes of host memory per device.
@@ -168,6 +171,8 @@ class Device:
         Clock that its power limit lets expect, over that of the relative whose calibration it shares.
     num_processors
         Number of processors (SMs); None: not known.
+    power_watts
+        Watts that the device takes at most (thermal design power), as its datasheet has it; None: not published.
     socket_bandwidth
         Bytes per second and direction between the processors of a host; None: nothing has to pass there.
     framework
@@ -198,6 +203,7 @@ class Device:
     host_processors: HostProcessors
     power_clock: Positive = 1.0
     num_processors: Count | None = None
+    power_watts: Positive | None = None
     socket_bandwidth: Positive | None = None
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()

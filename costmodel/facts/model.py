@@ -33,6 +33,8 @@ class Attention:
         Whether each head has a learned sink logit (gpt-oss).
     window
         Sliding window in tokens; None attends to everything before.
+    chunk
+        Tokens of the chunks inside which alone they attend (Llama 4); None attends across.
     rotary
         Whether queries and keys are rotated by their position (RoPE).
     """
@@ -46,6 +48,7 @@ class Attention:
     output_gate: bool = False
     sinks: bool = False
     window: Count | None = None
+    chunk: Count | None = None
     rotary: bool = True
 
 
@@ -254,6 +257,12 @@ class Model:
         Norm in front of the head, as :attr:`Layer.norm`.
     head_bias
         Whether the head adds a bias.
+    embedding_norm
+        Whether a layer norm follows the embedding (BLOOM).
+    extras
+        What it computes that costs next to nothing and that no size says, such as scales of residuals; empty: nothing.
+    is_text_part
+        Whether it is the text part of a multimodal model.
     """
 
     name: str
@@ -267,6 +276,9 @@ class Model:
     learned_positions: CountOrZero = 0
     final_norm: Literal["rms", "layer", "none"] = "rms"
     head_bias: bool = False
+    embedding_norm: bool = False
+    extras: str = ""
+    is_text_part: bool = False
 
     @property
     def num_layers(self) -> int:

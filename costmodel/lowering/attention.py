@@ -37,6 +37,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
             qk_head_dim=attention.head_dim,
             v_head_dim=attention.head_dim,
             window=attention.window,
+            chunk=attention.chunk,
             sinks=attention.num_heads / shape.tp if attention.sinks else 0.0,
         ),
         *_output_gate(attention, shape, elements=shape.tokens * queries),

@@ -50,7 +50,8 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         parameters=(vocabulary + model.learned_positions) * shape.hidden_size,
     )
     rows, width = shape.tokens, shape.hidden_size
-    return (as_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary),)
+    found = as_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary)
+    return (found, norms("embedding_norm", shape, count=1, norm="layer")) if model.embedding_norm else (found,)
 
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:

@@ -309,6 +309,7 @@ def core_attention(
     qk_head_dim: int,
     v_head_dim: int,
     window: int | None = None,
+    chunk: int | None = None,
     sinks: Numbers = 0.0,
 ) -> tuple[Operator, ...]:
     """
@@ -328,10 +329,12 @@ def core_attention(
         Widths of a head.
     window
         Sliding window in tokens; None: the whole sequence.
+    chunk
+        Tokens of chunks that do not see each other; None: the whole sequence.
     sinks
         Learned sink logits of this device.
     """
-    flops = 2 * shape.tokens * mean_keys(shape, window) * heads * (qk_head_dim + v_head_dim)
+    flops = 2 * shape.tokens * mean_keys(shape, window, chunk) * heads * (qk_head_dim + v_head_dim)
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
     nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
@@ -343,13 +346,13 @@ def core_attention(
         size=AttentionSize(
             sequences=shape.mbs,
             queries=shape.tokens / shape.mbs,
-            keys=readable_keys(shape, window),
+            keys=readable_keys(shape, window or chunk),
             heads=heads,
             kv_heads=kv_heads,
             qk_head_dim=qk_head_dim,
             v_head_dim=v_head_dim,
             causal=shape.causal,
-            is_window=readable_keys(shape, window) < shape.sequence_length,
+            is_window=readable_keys(shape, window or chunk) < shape.sequence_length,
         ),
         dtype=shape.wide_dtype,
         bytes=nbytes,
@@ -495,9 +498,11 @@ def readable_keys(shape: Shape, window: int | None = None) -> int:
     return shape.sequence_length if window is None else min(window, shape.sequence_length)
 
 
-def mean_keys(shape: Shape, window: int | None = None) -> float:
+def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None) -> float:
     """
     Number of keys that a query is multiplied with, averaged over the sequence.
+
+    In chunks of c tokens it is c / 2 of them, or c without a causal mask, as in a sequence of c.
 
     Without a mask that is all s of them (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that
     skips what the causal mask hides multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2
@@ -507,6 +512,8 @@ def mean_keys(shape: Shape, window: int | None = None) -> float:
     2048.0
     """
     keys = readable_keys(shape, window)
+    if chunk is not None and chunk < shape.sequence_length:
+        return chunk / 2 if shape.causal else chunk
     return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
 
 

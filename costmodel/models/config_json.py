@@ -30,17 +30,19 @@ class Switch(NamedTuple):
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_layers": ("num_hidden_layers", "n_layer"),
-    "hidden_size": ("hidden_size", "n_embd"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
     "vocab_size": ("vocab_size",),
-    "ffn_hidden_size": ("intermediate_size", "n_inner"),
+    "ffn_hidden_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "num_heads": ("num_attention_heads", "n_head"),
-    "num_kv_heads": ("num_key_value_heads",),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
-    "top_k": ("num_experts_per_tok", "experts_per_token"),
-    "num_shared": ("n_shared_experts", "num_shared_experts"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts"),
+    "top_k": ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"),
+    "num_shared": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
     "shared_ffn_hidden_size": (
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
     ),
+    "first_dense": ("first_k_dense_replace", "moe_layer_start_index"),
+    "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
 }  # fmt: skip
 """Spellings of one concept; two of them in one file must agree."""
@@ -123,7 +125,7 @@ class Config:
 
     def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
         """An integer between limits; absent or null: the default, or refused without one."""
-        value = self.mapping.get(key)
+        value = _of_all_layers(self.mapping.get(key))
         if value is None and default is not None:
             return default
         if value is None:
@@ -175,3 +177,9 @@ class Config:
         if len(words) != length:
             raise self.error(key, f"has {len(words)} entries, the model {length} layers.")
         return tuple(words)
+
+
+def _of_all_layers(value: object) -> object:
+    """A number that a list says once for every layer; others as they are."""
+    is_same = isinstance(value, list) and bool(value) and all(type(one) is int and one == value[0] for one in value)
+    return value[0] if isinstance(value, list) and is_same else value

@@ -1,227 +1,21 @@
-"""Read a Hugging Face ``config.json``: one table of families, one reader that names what it cannot use."""
+"""Read a Hugging Face ``config.json``: one reader of all families, which names what it cannot use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping
+from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
 from costmodel.validation import shown
 
-OFF, ON = Switch("", False), Switch("", True)
-ATTENTION_BIAS = Switch("attention_bias", False)
-
-
-class Period(NamedTuple):
-    """Every n-th layer has full attention, the others have another kind; ``key`` may set n."""
-
-    others: str
-    key: str
-    default: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """
-    What a ``model_type`` implies beyond its keys; defaults are those of its configuration class.
-
-    Parameters
-    ----------
-    latent
-        Multi-head latent attention instead of query, key and value heads.
-    linear
-        Linear attention that ``linear_attention`` in ``layer_types`` means; None: not allowed.
-    experts
-        Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
-    tied, gated, squared_relu, norm, num_norms
-        Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
-    qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
-        Keys that turn these on.
-    qk_norm
-        Norm of queries and keys, where the switch is on.
-    output_gate, sinks, shared_gate
-        Parts of attention and experts, as in :class:`costmodel.facts.model.Attention` and
-        :class:`costmodel.facts.model.Experts`.
-    head_dim
-        Width of a head where the key is absent; None: hidden size over heads.
-    multi_head
-        Whether absent KV heads mean as many as query heads.
-    ffn_multiple
-        Feed-forward width over hidden size where the key is null; None: the key is required.
-    expert_width
-        The key of one expert's width.
-    num_shared, first_dense
-        Shared experts and leading dense layers where the keys are absent.
-    window
-        Sliding window where the key is absent; None: none.
-    window_switch
-        Whether ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
-    period
-        Pattern of attention where ``layer_types`` is absent.
-    parallel_blocks
-        Key that turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
-    learned_positions
-        Positions are an embedding of ``n_positions`` entries instead of rotations.
-    rotary
-        Whether attention rotates queries and keys, where positions are not learned.
-    single_blocks
-        Each layer is one block: Mamba, attention, feed-forward or experts, by ``layers_block_type``.
-    """
-
-    latent: bool = False
-    linear: Literal["lightning", "gated_delta"] | None = None
-    experts: bool = False
-    tied: bool = False
-    gated: bool = True
-    squared_relu: bool = False
-    norm: Literal["rms", "layer", "none"] = "rms"
-    num_norms: int = 2
-    qkv_bias: Switch = OFF
-    output_bias: Switch = OFF
-    mlp_bias: Switch = OFF
-    router_bias: Switch = OFF
-    expert_bias: Switch = OFF
-    qk_norm: Literal["per_head", "full"] = "per_head"
-    qk_norm_switch: Switch = OFF
-    output_gate: bool = False
-    sinks: bool = False
-    shared_gate: bool = False
-    head_dim: int | None = None
-    multi_head: bool = False
-    ffn_multiple: int | None = None
-    expert_width: str = "moe_intermediate_size"
-    num_shared: int = 0
-    first_dense: int = 0
-    window: int | None = None
-    window_switch: bool = False
-    period: Period | None = None
-    parallel_blocks: Switch = OFF
-    learned_positions: bool = False
-    rotary: bool = True
-    single_blocks: bool = False
-
-
-_DEEPSEEK_V3 = Family(
-    latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
-)  # fmt: skip
-_GEMMA_2 = Family(
-    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
-    period=Period("sliding_attention", "", 2),
-)  # fmt: skip
-_GEMMA_3 = Family(
-    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
-    qk_norm_switch=ON, period=Period("sliding_attention", "sliding_window_pattern", 6),
-)  # fmt: skip
-
-FAMILIES: dict[str, Family] = {
-    "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
-    "deepseek_v3": _DEEPSEEK_V3,
-    "gemma": Family(tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS),
-    "gemma2": _GEMMA_2,
-    "gemma3": _GEMMA_3,
-    "gemma3_text": _GEMMA_3,
-    "glm4_moe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, qk_norm_switch=Switch("use_qk_norm", False), num_shared=1, first_dense=1
-    ),
-    "gpt2": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
-        learned_positions=True,
-    ),
-    "gpt_neox": Family(
-        gated=False, norm="layer", qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        mlp_bias=ON, multi_head=True, parallel_blocks=Switch("use_parallel_residual", True),
-    ),
-    "gpt_oss": Family(
-        experts=True, qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        router_bias=ON, expert_bias=ON, sinks=True, head_dim=64, expert_width="intermediate_size", window=128,
-        period=Period("sliding_attention", "", 2),
-    ),
-    "kimi_k2": _DEEPSEEK_V3,
-    "llama": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
-    ),
-    "minimax": Family(experts=True, linear="lightning", expert_width="intermediate_size"),
-    "minimax_m2": Family(
-        experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
-        expert_width="intermediate_size",
-    ),
-    "mistral": Family(window=4096),
-    "mixtral": Family(experts=True, expert_width="intermediate_size"),
-    "nemotron": Family(
-        gated=False, squared_relu=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
-        mlp_bias=Switch("mlp_bias", False), multi_head=True,
-    ),
-    "nemotron_h": Family(
-        experts=True, gated=False, squared_relu=True, head_dim=128, rotary=False, single_blocks=True
-    ),
-    "olmo": Family(norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True),
-    "olmo2": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True
-    ),
-    "olmo3": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True,
-        window=4096, period=Period("sliding_attention", "", 4),
-    ),
-    "olmoe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
-        multi_head=True, expert_width="intermediate_size",
-    ),
-    "qwen2": Family(qkv_bias=ON, window_switch=True),
-    "qwen2_moe": Family(experts=True, qkv_bias=Switch("qkv_bias", True), shared_gate=True, window_switch=True),
-    "qwen3": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window_switch=True
-    ),
-    "qwen3_moe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, window_switch=True
-    ),
-    "qwen3_next": Family(
-        experts=True, linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON,
-        output_gate=True, shared_gate=True, head_dim=256,
-        period=Period("linear_attention", "full_attention_interval", 4),
-    ),
-    "seed_oss": Family(
-        qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_out_bias", False),
-        mlp_bias=Switch("mlp_bias", False), head_dim=128,
-    ),
-}  # fmt: skip
-"""Every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
-
-REFUSED: dict[str, str] = {
-    "add_cross_attention": "cross-attention",
-    "attention_chunk_size": "chunked attention",
-    "cla_share_factor": "keys and values shared across layers",
-    "compress_ratios": "compressed sparse attention",
-    "hc_mult": "hyper-connections",
-    "hidden_size_per_layer_input": "per-layer embeddings",
-    "index_head_dim": "sparse attention with an indexer (DSA)",
-    "index_n_heads": "sparse attention with an indexer (DSA)",
-    "index_topk": "sparse attention with an indexer (DSA)",
-    "interleave_moe_layer_step": "Llama 4's interleaved experts",
-    "intermediate_size_mlp": "Llama 4's interleaved experts",
-    "is_encoder_decoder": "an encoder beside the decoder",
-    "mamba_d_state": "state-space layers of another kind",
-    "moe_layers": "Llama 4's interleaved experts",
-    "num_kv_shared_layers": "keys and values shared across layers",
-    "use_bidirectional_attention": "attention to later tokens",
-    "zero_expert_num": "experts without computation",
-}
-"""Keys that change the architecture to something not modelled here; null, false, 0 and empty say that they do not."""
-
-SINGLE_BLOCK_KEYS = {
-    "hybrid_override_pattern": "layers of one block",
-    "layers_block_type": "layers of one block",
-    "mamba_num_heads": "state-space layers",
-    "moe_latent_size": "experts on a latent",
-    "ssm_state_size": "state-space layers",
-}
-"""Keys that only families with layers of one block may have."""
-
-LAYER_TYPES = ("full_attention", "sliding_attention", "linear_attention")
+ROTATED = ("full_attention", "sliding_attention")
+"""Kinds of attention that every family may list."""
 
 BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "linear_attention": "M",
@@ -289,6 +83,7 @@ def model_from_config(
     family_name, family = _family(config)
     _refuse_unmodelled(config, family_name, family)
     layers = _layers(config, family)
+    positions = family.learned_positions
     return Model(
         name=name or family_name,
         source=source,
@@ -298,9 +93,17 @@ def model_from_config(
         layers=layers,
         tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
         mtp_layers=_mtp_layers(config, family, layers),
-        learned_positions=config.integer("n_positions", at_least=1) if family.learned_positions else 0,
+        learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
         final_norm=family.norm,
+        head_bias=config.flag(family.head_bias),
+        embedding_norm=family.embedding_norm,
+        extras=family.extras,
+        is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
     )
+
+
+OTHER_PARTS = ("text_config", "vision_config", "audio_config")
+"""Keys that a configuration has beside or around its text part."""
 
 
 def _text_config(mapping: object, where: str) -> Config:
@@ -322,21 +125,29 @@ def _family(config: Config) -> tuple[str, Family]:
         raise config.error("model_type", "is required but missing.", did_you_mean("", FAMILIES))
     if not isinstance(name, str):
         raise config.error("model_type", f"expected text, got {shown(name)}.")
+    if name in UNMODELLED:
+        raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
+    name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
         raise config.error("model_type", f"unsupported family {shown(name)}.", did_you_mean(name, FAMILIES))
-    return name, FAMILIES[name]
+    family = FAMILIES[name]
+    return name, replace(family, **family.refined(config)) if family.refined else family
 
 
 def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None:
     refused = REFUSED if family.single_blocks else {**REFUSED, **SINGLE_BLOCK_KEYS}
     for key, what in refused.items():
-        if config.mapping.get(key):
+        if config.mapping.get(key) and key not in family.reads and key not in (family.mamba or ()):
             raise config.error(key, f"asks for {what}, which is not modelled, got {shown(config.mapping[key])}.")
     for key in SPELLINGS["num_experts"]:
         if config.mapping.get(key) and not family.experts:
             raise config.error(key, f"the family '{family_name}' has no experts, got {shown(config.mapping[key])}.")
     if config.mapping.get("kv_lora_rank") and not family.latent:
         raise config.error("kv_lora_rank", f"the family '{family_name}' has no latent attention.")
+    for key, (plain, what) in family.plain.items():
+        usual = config.mapping.get(plain) if isinstance(plain, str) else plain
+        if (value := config.mapping.get(key, usual)) not in (None, usual):
+            raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
     if family.experts and config.flag(Switch("mlp_bias", False)):
         raise config.error("mlp_bias", f"biases of the feed-forward are not modelled for '{family_name}', got true.")
 
@@ -345,12 +156,15 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
 
 
 def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
-    if family.single_blocks:
+    if family.single_blocks and not family.pattern:
         return _single_blocks(config, family, *_pattern(config, "layers_block_type", "hybrid_override_pattern"))
     num_layers = config.count("num_layers", at_most=MAX_LAYERS)
-    attentions = _attention_kinds(config, family, num_layers=num_layers)
+    if family.pattern:
+        return _single_blocks(config, family, family.pattern * num_layers, "model_type")
+    rotary = _rotary_layers(config, family, num_layers=num_layers)
+    attentions = tuple(zip(_attention_kinds(config, family, rotary), rotary, strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
-    attention = {kind: _attention(config, family, kind=kind) for kind in set(attentions)}
+    attention = {one: _attention(config, family, kind=one[0], rotary=one[1]) for one in set(attentions)}
     feed_forward = {routed: _feed_forward(config, family, routed=routed) for routed in set(experts)}
     return tuple(
         Layer(
@@ -364,11 +178,35 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     )
 
 
-def _attention_kinds(config: Config, family: Family, *, num_layers: int) -> tuple[str, ...]:
-    """One of ``LAYER_TYPES`` per layer, as listed or by the family's pattern."""
-    listed = config.words("layer_types", LAYER_TYPES[: 3 if family.linear else 2], length=num_layers)
+def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
+    """Which layers rotate queries and keys: in some families all but every fourth, or those that a list marks by 1."""
+    if not family.no_rotary:
+        return (family.rotary and not family.learned_positions,) * num_layers
+    listed = config.items("no_rope_layers")
+    if not listed:
+        interval = config.integer("no_rope_layer_interval", at_least=1, default=4)
+        return tuple((index + 1) % interval != 0 for index in range(num_layers))
+    for index, flag in enumerate(listed):
+        if isinstance(flag, bool) or flag not in (0, 1):
+            raise config.error(f"no_rope_layers.{index}", f"expected 0 or 1, got {shown(flag)}.")
+    if len(listed) != num_layers:
+        raise config.error("no_rope_layers", f"has {len(listed)} entries, the model {num_layers} layers.")
+    return tuple(flag == 1 for flag in listed)
+
+
+def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
+    """The kind of attention of each layer, as listed or by the family's pattern."""
+    num_layers = len(rotary)
+    others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
+    listed = config.words("layer_types", (*ROTATED, *others), length=num_layers)
     if listed is not None:
         return listed
+    if family.linear == "mamba":
+        full = _layer_numbers(config, "attn_layer_indices")
+        return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
+    if family.chunk:
+        chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
+        return tuple(chunked if rotates else "full_attention" for rotates in rotary)
     if (numbered := config.items("attn_type_list")) is not None:
         return _numbered_kinds(config, family, numbered, num_layers=num_layers)
     if family.window_switch:
@@ -402,6 +240,12 @@ def _window(config: Config, family: Family) -> int | None:
     return config.integer("sliding_window", default=(family.window or 0) if absent else 0) or None
 
 
+def _chunk(config: Config, family: Family) -> int | None:
+    """Tokens of a chunk of chunked attention; None: there are no chunks."""
+    absent = "attention_chunk_size" not in config.mapping
+    return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
+
+
 def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
     """Which layers are mixtures of experts, by list or by the patterns of DeepSeek and Qwen."""
     if not family.experts:
@@ -409,12 +253,17 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers)
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
-    first = config.integer("first_k_dense_replace", default=family.first_dense, at_most=MAX_LAYERS)
+    if config.mapping.get("moe_layers") is not None:
+        sparse = _layer_numbers(config, "moe_layers")
+        return tuple(index in sparse for index in range(num_layers))
+    first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
-    step = config.integer("decoder_sparse_step", at_least=1, default=1)
+    step = config.count("expert_step", default=1)
+    last = config.mapping.get("moe_layer_end_index", -1)
+    end = num_layers - 1 if last in (-1, None) else config.integer("moe_layer_end_index", at_most=MAX_LAYERS)
     dense = _layer_numbers(config, "mlp_only_layers")
     return tuple(
-        index >= first and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
+        first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
     )
 
@@ -448,8 +297,8 @@ def _pattern(config: Config, listed: str, written: str, default: str | None = No
 
 def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tuple[Layer, ...]:
     builders: dict[str, Callable[[], Block]] = {
-        "mamba": lambda: _mamba(config),
-        "attention": lambda: _attention(config, family, kind="full_attention"),
+        "mamba": lambda: _mamba(config, family),
+        "attention": lambda: _attention(config, family, kind="full_attention", rotary=family.rotary),
         "mlp": lambda: _feed_forward(config, family, routed=False),
         "experts": lambda: _feed_forward(config, family, routed=True),
     }
@@ -474,7 +323,9 @@ def _num_mtp_layers(config: Config) -> int:
 # --- blocks --------------------------------------------------------------------------------------------------
 
 
-def _attention(config: Config, family: Family, *, kind: str) -> Attention | LatentAttention | LinearAttention:
+def _attention(
+    config: Config, family: Family, *, kind: str, rotary: bool
+) -> Attention | LatentAttention | LinearAttention | Mamba:
     if kind == "linear_attention":
         return LINEAR_BUILDERS[str(family.linear)](config, family)
     if family.latent:
@@ -490,11 +341,14 @@ def _attention(config: Config, family: Family, *, kind: str) -> Attention | Late
         output_gate=family.output_gate,
         sinks=family.sinks,
         window=_required_window(config, family) if kind == "sliding_attention" else None,
-        rotary=family.rotary and not family.learned_positions,
+        chunk=_required_chunk(config, family) if kind == "chunked_attention" else None,
+        rotary=rotary,
     )
 
 
 def _num_kv_heads(config: Config, family: Family, *, num_heads: int) -> int:
+    if family.kv_heads is not None:
+        return family.kv_heads
     key = SPELLINGS["num_kv_heads"][0]
     is_default = family.multi_head or key in config.mapping
     num_kv_heads = config.count("num_kv_heads", default=num_heads if is_default else None)
@@ -520,6 +374,15 @@ def _required_window(config: Config, family: Family) -> int:
     if window is None:
         raise config.error("sliding_window", "is required by the sliding attention in 'layer_types', but missing.")
     return window
+
+
+def _required_chunk(config: Config, family: Family) -> int:
+    chunk = _chunk(config, family)
+    if chunk is None:
+        raise config.error(
+            "attention_chunk_size", "is required by the chunked attention in 'layer_types', but missing."
+        )
+    return chunk
 
 
 def _latent_attention(config: Config, family: Family) -> LatentAttention:
@@ -560,26 +423,28 @@ def _gated_delta(config: Config, family: Family) -> LinearAttention:
     )
 
 
-def _mamba(config: Config) -> Mamba:
-    num_heads = config.integer("mamba_num_heads", at_least=1)
-    num_groups = config.integer("n_groups", at_least=1)
+def _mamba(config: Config, family: Family) -> Mamba:
+    keys = family.mamba or MambaKeys()
+    num_heads = config.integer(keys.num_heads, at_least=1)
+    num_groups = config.integer(keys.num_groups, at_least=1)
     if num_heads % num_groups:
-        raise config.error("n_groups", f"must divide the {num_heads} Mamba heads, got {num_groups}.")
+        raise config.error(keys.num_groups, f"must divide the {num_heads} Mamba heads, got {num_groups}.")
     return Mamba(
         num_heads=num_heads,
-        head_dim=config.integer("mamba_head_dim", at_least=1),
-        state_size=config.integer("ssm_state_size", at_least=1),
+        head_dim=config.integer(keys.head_dim, at_least=1),
+        state_size=config.integer(keys.state_size, at_least=1),
         num_groups=num_groups,
-        conv_kernel=config.integer("conv_kernel", at_least=1),
-        chunk_size=config.integer("chunk_size", at_least=1, default=128),
-        bias=config.flag(Switch("use_bias", False)),
-        conv_bias=config.flag(Switch("use_conv_bias", True)),
+        conv_kernel=config.integer(keys.conv_kernel, at_least=1),
+        chunk_size=config.integer(keys.chunk_size, at_least=1, default=family.mamba_chunk),
+        bias=config.flag(Switch(keys.bias, False)),
+        conv_bias=config.flag(Switch(keys.conv_bias, True)),
     )
 
 
-LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention]] = {
+LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
     "lightning": _lightning,
     "gated_delta": _gated_delta,
+    "mamba": _mamba,
 }
 """What reads a family's linear attention."""
 
@@ -587,11 +452,10 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention]] = {
 def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
     if routed:
         return _experts(config, family)
-    multiple = family.ffn_multiple
+    multiple, key = family.ffn_multiple, family.dense_width
+    default = multiple * config.count("hidden_size") if multiple else None
     return Mlp(
-        ffn_hidden_size=config.count(
-            "ffn_hidden_size", default=multiple * config.count("hidden_size") if multiple else None
-        ),
+        ffn_hidden_size=config.integer(key, at_least=1) if key else config.count("ffn_hidden_size", default=default),
         gated=family.gated,
         bias=config.flag(family.mlp_bias),
         squared_relu=family.squared_relu,

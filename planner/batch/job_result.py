@@ -66,6 +66,8 @@ class JobOutcome:
         The framework, and whether the job named none; None where the job could not be read.
     framework_doubt
         For which release that no file knows it stands; None: for none.
+    device_note
+        What the name that the job gave its device leaves open; None: nothing.
     plans
         Key figures of each plan, best first, named as in the JSON report.
     report
@@ -82,6 +84,7 @@ class JobOutcome:
     framework: str | None = None
     framework_is_assumed: bool | None = None
     framework_doubt: str | None = None
+    device_note: str | None = None
     plans: tuple[Mapping[str, Any], ...] = ()
     report: Mapping[str, Any] | None = None
 

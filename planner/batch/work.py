@@ -79,6 +79,7 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
         "framework": framework.name if framework else None,
         "framework_is_assumed": is_assumed(report.chosen),
         "framework_doubt": nearest_relative(cluster),
+        "device_note": cluster.device_note or None,
         "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.of_all(report.plans)),
         "report": PlanReportRecord.of_report(report).plain() if full else None,
     }

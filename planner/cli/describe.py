@@ -32,7 +32,7 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
         "entry",
         metavar="WHAT",
         nargs="?",
-        help="devices, calibrations, architectures, frameworks, models, precisions, or the name of one",
+        help="devices, aliases, calibrations, architectures, frameworks, models, precisions, or the name of one",
     )
     add_output(parser, TEXT_FORMATS)
 

@@ -43,7 +43,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     Raises
     ------
     SpecError
-        If there is no such target or version, or if it cannot express the plan: with all that it refuses, and why.
+        If there is no such target or version, if it cannot express the plan: with all that it refuses, and why; or if
+        no release of the catalog runs on its devices.
     """
     from costmodel.catalog.releases import stands_in
     from costmodel.errors import SpecError, did_you_mean
@@ -53,6 +54,7 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         known = f"Known: {', '.join(sorted(TARGETS))}."
         nearest = did_you_mean(target, TARGETS)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
+    _require_software(plan, target)
     function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
     exported: Export = function(plan, version)
     cluster = plan.cluster
@@ -60,3 +62,15 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         return exported
     doubt = f"{stands_in(cluster.unknown_release, cluster.framework.name)}, for which this is written."
     return replace(exported, notes=(*exported.notes, doubt))
+
+
+def _require_software(plan: Plan, target: str) -> None:
+    """Refuse plans whose release stands for software that no file knows: nothing here starts on such devices."""
+    from costmodel import catalog
+    from costmodel.errors import SpecError
+
+    device, framework = plan.cluster.device, plan.cluster.framework
+    if framework is None or catalog.runs_on(framework, device.architecture):
+        return
+    problem = f"{target} does not run on {device.name}: {framework.name} stands for software that no file knows."
+    raise SpecError("target", problem, "The plan's degrees and settings are those to start from in its own software.")

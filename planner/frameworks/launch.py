@@ -24,8 +24,17 @@ from planner.frameworks.target import Export, Program, subject
 PORT = 29500
 """Where the first node listens: torchrun's own default."""
 
+RESOURCES = {
+    "AMD": "amd.com/gpu",
+    "AWS": "aws.amazon.com/neuron",
+    "Google": "google.com/tpu",
+    "Huawei": "huawei.com/Ascend910",
+    "Intel": "habana.ai/gaudi",
+}
+"""What the device plugins of Kubernetes call a device, by its maker."""
+
 RESOURCE = "nvidia.com/gpu"
-"""What the device plugin of Kubernetes calls a GPU."""
+"""What they call that of NVIDIA, and one whose maker is not known."""
 
 
 Lines: TypeAlias = list[str]
@@ -109,6 +118,11 @@ class Start:
             num_nodes=max(1, devices // each),
             devices_per_node=min(devices, each),
         )
+
+    @property
+    def resource(self) -> str:
+        """What a device plugin of Kubernetes calls the plan's devices."""
+        return RESOURCES.get(self.plan.cluster.device.silicon.maker, RESOURCE)
 
     @property
     def title(self) -> str:
@@ -247,7 +261,7 @@ def _kubernetes(start: Start) -> str:
                 "command": ["bash", "-c"],
                 "args": [_Block(script)],
                 **({"env": environment} if environment else {}),
-                "resourcesPerNode": {"limits": {RESOURCE: start.devices_per_node}},
+                "resourcesPerNode": {"limits": {start.resource: start.devices_per_node}},
             },
         },
     }

@@ -13,7 +13,6 @@ import yaml
 
 from constraints import TARGET_RULES
 from costmodel import catalog
-from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device, EquippedDevice
@@ -54,7 +53,7 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     """The file that a device's name means, such as what ``planner calibrate`` wrote; None: it is no path."""
     if (
         isinstance(entry, str)
-        and entry not in catalog.devices()
+        and catalog.known_name(entry) is None
         and ("/" in entry or entry.endswith((".yaml", ".yml")))
     ):
         return folder / os.path.expanduser(entry)
@@ -165,6 +164,7 @@ def cluster_of(
         framework=framework,
         settings=whole,
         unknown_release=catalog.unknown_release(section.framework),
+        device_note=device_note(entry),
     )
 
 
@@ -204,24 +204,29 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
 def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
     """The device of a job: a name of the catalog, or plain data, which may start from one."""
     if isinstance(entry, str):
-        require_known(DEVICE, entry, catalog.devices())
-        if not fitted.constants:
-            return catalog.device(entry)
-        return catalog.device_of(catalog.device_entry(entry), DEVICE, fitted.constants)
+        known = catalog.device_entry(entry, DEVICE)
+        return catalog.device_of(known, DEVICE, fitted.constants) if fitted.constants else catalog.device(entry)
     own = {name: value for name, value in entry.items() if name != "base"}
     if "base" not in entry:
         return catalog.device_of({"name": "inline", **own}, DEVICE, fitted.constants)
     base = entry["base"]
     if not isinstance(base, str):
         raise SpecError(f"{DEVICE}.base", f"expected a name, got {shown(base)}.")
-    require_known(f"{DEVICE}.base", base, catalog.devices())
-    known = {**catalog.device_entry(base), "name": f"{base}, changed"}
+    found = catalog.device_entry(base, f"{DEVICE}.base")
+    known = {**found, "name": f"{found['name']}, changed"}
     calibration = own.get("calibration")
     if isinstance(calibration, Mapping) and "base" not in calibration:
         own["calibration"] = {"base": known["calibration"], **calibration}
     device = catalog.device_of(catalog.merged(known, own), DEVICE, fitted.constants)
     names = [name for name in own if name not in ("name", "sources", "calibration", "left_out_errors")]
     return device if "sources" in entry else replace(device, sources=_sources(device, names))
+
+
+def device_note(entry: Reference) -> str:
+    """What the name of a job's device leaves open, or says beside the device, as a sentence; empty: nothing."""
+    name = entry.get("base") if isinstance(entry, Mapping) else entry
+    found = catalog.known_name(name) if isinstance(name, str) else None
+    return found.note if found else ""
 
 
 def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:

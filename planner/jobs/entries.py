@@ -51,9 +51,9 @@ class ClusterSection:
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``), path of a YAML file relative to the job file (such as
-        ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
-        ``base: h100-80gb-sxm`` and give only what differs.
+        Name in the device catalog (``planner catalog devices``, or another one of ``planner catalog aliases``), path
+        of a YAML file relative to the job file (such as ``planner calibrate`` writes), or the device itself. An inline
+        device may start from a catalog entry with ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.
     spare_nodes
@@ -61,16 +61,16 @@ class ClusterSection:
     devices_per_node
         Devices that share a host; instead of the device's own.
     networks
-        Levels of interconnect from the innermost (NVLink) outwards; instead of the device's own.
+        Levels of interconnect from the innermost outwards; instead of the device's own.
     scale_up_size
-        Devices of one NVLink domain; instead of the device's own.
+        Devices of one scale-up domain; instead of the device's own.
     memory_gib
         Memory of one device in GiB; instead of the device's own.
     host_memory_gib
         Host memory per device in GiB; instead of the device's own.
     scale_up_bandwidth, internode_bandwidth
-        Nominal bytes per second that one device can send in one direction, inside its NVLink domain and beyond; instead
-        of the device's own. What is achieved of it is the calibration's.
+        Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond;
+        instead of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
         ``base``. Default: the newest that runs on the device, of ``search.target``, else of Megatron-LM's recipes.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Device
 from planner.jobs.problem import Problem
 
 ASSUMED = "assumed, as the job names none (set cluster.framework; planner catalog frameworks lists them)"
@@ -45,9 +47,15 @@ def framework_text(problem: Problem) -> str:
     if is_extrapolated(cluster):
         texts.append(
             f"extrapolated: no measured run of it on {cluster.device.architecture} is known, constants are those of "
-            "that architecture"
+            f"{_constants_of(cluster.device)}"
         )
     return "; ".join(texts)
+
+
+def _constants_of(device: Device) -> str:
+    """The architecture that a device's constants are fitted to."""
+    relative = catalog.fitted_as(device)
+    return "that architecture" if relative in ("", device.architecture) else relative
 
 
 def targets_text(targets: Mapping[str, str | None]) -> str:

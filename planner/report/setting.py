@@ -67,10 +67,12 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
     spares = f", {count(cluster.num_spare_nodes, 'more node')} kept as spares" if cluster.num_spare_nodes else ""
     yield (
         "cluster",
-        f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}{spares}, scale-up (NVLink) "
-        f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
+        f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}{spares}, scale-up "
+        f"({cluster.scale_up_network}) domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
         f"{tflops(conventions.peak_tflops_per_gpu)} TFLOP/s dense {conventions.peak_dtype}",
     )
+    if cluster.device_note:
+        yield "device", cluster.device_note
     yield "framework", framework_text(problem)
     if setting.job.target is None and setting.targets:
         yield "targets", targets_text(setting.targets)
@@ -85,7 +87,8 @@ def _model_text(model: ModelRecord) -> str:
     has_idle = model.active_parameters < model.parameters
     active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
     mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""
-    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}"
+    part = "; the text part of a multimodal model, other parts are not counted" if model.is_text_part else ""
+    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}{part}"
 
 
 def conventions_section(setting: SettingRecord) -> Section:

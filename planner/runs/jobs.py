@@ -139,7 +139,7 @@ def _cluster(run: Run, known: References) -> dict[str, Any]:
     """The row's cluster; a device that nobody knows is taken for the one that is given for it."""
     entries = run.entries["cluster"]
     name = entries.get("device")
-    is_unknown = isinstance(name, str) and name not in catalog.devices() and device_path(name, known.folder) is None
+    is_unknown = isinstance(name, str) and catalog.known_name(name) is None and device_path(name, known.folder) is None
     return {**entries, "device": known.device} if known.device and is_unknown else entries
 
 

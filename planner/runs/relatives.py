@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from costmodel.catalog import known_name
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
@@ -40,9 +41,10 @@ def with_known_names(run: Run, cluster: Cluster) -> Run:
     cluster
         What it ran on, by the nearest release of its framework.
     """
-    doubts = []
+    doubts: list[str] = []
     if cluster.framework is not None and cluster.unknown_release:
         doubts.append(stands_in(cluster.unknown_release, cluster.framework.name))
+    doubts += _device_doubt(run.entries["cluster"].get("device"))
     strategy = dict(run.entries.get("strategy", {}))
     asked = strategy.get(DISPATCHER)
     if isinstance(asked, str) and asked not in {one.text for one in TokenDispatcher}:
@@ -50,6 +52,12 @@ def with_known_names(run: Run, cluster: Cluster) -> Run:
     if not doubts and asked == strategy.get(DISPATCHER):
         return run
     return replace(run, entries={**run.entries, "strategy": strategy}, doubts=(*run.doubts, *doubts))
+
+
+def _device_doubt(name: object) -> list[str]:
+    """The sentence on a device's name that may mean others as well; empty: it means one."""
+    found = known_name(name) if isinstance(name, str) else None
+    return [found.note] if found and found.others else []
 
 
 def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:

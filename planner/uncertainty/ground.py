@@ -22,7 +22,7 @@ NEARLY = 1.1
 """A number counts as larger than all that were measured from this multiple of the largest on."""
 
 ORDER = (
-    *("software", "device", "software on device", "kind", "family", "precision"),
+    *("software", "device", "architecture", "software on device", "kind", "family", "precision"),
     *("optimizer_offload", "activation_offload", "schedule", "vocabulary", "token_dispatcher", "cuda_graphs"),
     *("sharding", "sequence_parallel", "recompute"),
     *("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap"),
@@ -145,6 +145,9 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
     if run.release == INLINE:
         yield Gap(dimension="software", value=INLINE, runs=0, sentence="no measured run of the job's own framework")
         return
+    if not run.runs_on_device:
+        sentence = f"no file knows the software of {run.architecture}, costed as {run.release}"
+        yield Gap(dimension="software", value=f"{run.release} on {run.architecture}", runs=0, sentence=sentence)
     if run.unknown_release:
         sentence = f"no measured run of {run.unknown_release}, costed as {run.release}"
         yield Gap(dimension="software", value=run.unknown_release, runs=0, sentence=sentence)
@@ -177,6 +180,9 @@ def _device(run: Traits, ground: Ground) -> Iterator[Gap]:
             f" (on others of {run.architecture}: {alike - own:,})" if alike > own else f", nor on {run.architecture}"
         )
     yield from _few("device", run.device, own, none=f"no measured run on {name}{beside}", what=name)
+    if not alike and run.fitted_as not in ("", run.architecture):
+        sentence = f"constants of {run.architecture} are those of {run.fitted_as} where nothing was published"
+        yield Gap(dimension="architecture", value=run.architecture, runs=0, sentence=sentence)
     if own and ground.runs("software", run.software) and not ground.runs("device", run.device, run.software):
         sentence = f"no measured run of {run.software} on {run.device}"
         yield Gap(dimension="software on device", value=f"{run.software} on {run.device}", runs=0, sentence=sentence)

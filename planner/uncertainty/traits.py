@@ -51,6 +51,10 @@ class Traits:
         Its device and the generation of that; ``any`` where no file names one.
     is_own_device
         Whether the device was calibrated on runs of its own.
+    fitted_as
+        The calibration whose runs its constants were fitted to; empty: the device has its own.
+    runs_on_device
+        Whether the release runs on such devices; where not, it stands for software that no file knows.
     related
         Stacks whose runs tell what its software has, the nearest first: itself, those with the same targets, all.
     kind, family
@@ -75,6 +79,8 @@ class Traits:
     device: str
     architecture: str
     is_own_device: bool
+    fitted_as: str
+    runs_on_device: bool
     related: tuple[tuple[str, ...], ...]
     kind: str
     family: str
@@ -144,6 +150,8 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         device=cluster.device.name.removesuffix(CHANGED),
         architecture=cluster.device.architecture or ANY,
         is_own_device=bool(cluster.device.left_out_errors),
+        fitted_as=catalog.fitted_as(cluster.device),
+        runs_on_device=cluster.framework is None or catalog.runs_on(cluster.framework, cluster.device.architecture),
         related=tuple(related_stacks(cluster.framework)),
         kind=architecture_of(model),
         family=model.family,

@@ -19,8 +19,8 @@ from planner.calibration.constants import constants, read
 DEVICES = catalog.devices()
 CALIBRATIONS = catalog.calibrations()
 FRAMEWORKS = catalog.frameworks()
-NVIDIA = tuple(name for name in DEVICES if not name.startswith("mofa"))
-NAMES = {"name", "architecture", "calibration", "framework", "sources"}
+SOLD = tuple(name for name in DEVICES if not name.startswith("mofa"))
+NAMES = {"name", "extends", "architecture", "calibration", "framework", "sources"}
 """Of a device: what it is called, and by which names others know what it has."""
 
 ABOUT = {"name", "description", "extends", "releases", "since", "architectures", "measured_on", "is_default", "targets"}
@@ -38,16 +38,17 @@ def entry(name: str, folder: str = "devices") -> dict:
 
 def numeric_fields(device: dict) -> set[str]:
     """Dotted names of what a device's file states: its own fields and its networks by name."""
-    networks = {f"networks.{network['name']}" for network in device["networks"]}
+    networks = {f"networks.{network['name']}" for network in device.get("networks", ())}
     return (set(device) - NAMES - {"networks"}) | networks
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_number_of_a_device_has_a_source(name):
     """No hardware number without where it comes from, and no source without its number."""
-    device = entry(name)
+    device, whole = entry(name), catalog.device_entry(name)
 
     assert numeric_fields(device) == set(device["sources"])
+    assert numeric_fields(whole) == set(whole["sources"])
     assert all(device["sources"].values())
 
 
@@ -162,7 +163,7 @@ def test_every_device_has_a_calibration(name):
     """It is one that exists, and what is achieved of nominal bandwidths is no more than all of them."""
     efficiency = catalog.device(name).calibration.constants.link_efficiency
 
-    assert entry(name)["calibration"] in CALIBRATIONS
+    assert catalog.device_entry(name)["calibration"] in CALIBRATIONS
     assert all(0 < share <= 1 for share in efficiency.values())
 
 
@@ -170,7 +171,7 @@ def test_every_device_has_a_calibration(name):
 def test_levels_of_interconnect_are_those_of_devices(name):
     """An efficiency by a name that no device with this calibration has would never be used."""
     own = entry(name, "calibrations")["constants"].get("link_efficiency") or {}
-    devices = [one for one in DEVICES if name in catalog.calibration_chain(entry(one)["calibration"])]
+    devices = [one for one in DEVICES if name in catalog.calibration_chain(catalog.device_entry(one)["calibration"])]
 
     assert devices
     assert set(own) <= {network.name for one in devices for network in catalog.device(one).networks}
@@ -206,26 +207,26 @@ def test_device_is_named_as_its_file(name):
     assert catalog.device(name).name == name
 
 
-@pytest.mark.parametrize("name", NVIDIA)
+@pytest.mark.parametrize("name", SOLD)
 def test_device_can_time_every_dtype_it_has(name):
     """A peak without an efficiency would only be noticed by the job that asks for it."""
     device = catalog.equipped_device(name)
 
     assert all(operator_times(device, dtype) for dtype in device.peak_flops)
-    assert set(device.constants.matmul_efficiency) == set(device.peak_flops)
+    assert set(device.constants.matmul_efficiency) >= set(device.peak_flops)
 
 
-@pytest.mark.parametrize("name", NVIDIA)
+@pytest.mark.parametrize("name", SOLD)
 def test_device_is_plausible(name):
-    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for every GPU from V100 to GB300."""
+    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to MI355X and TPU v6e."""
     device = catalog.device(name)
     scale_up, *outer = device.networks
 
     assert 1e14 <= min(device.peak_flops.values()) <= max(device.peak_flops.values()) <= 2e16
-    assert 16e9 <= device.memory_bytes <= 310e9
-    assert 9e11 <= device.memory_bandwidth <= 8.1e12
+    assert 1.6e10 <= device.memory_bytes <= 310e9
+    assert 8e11 <= device.memory_bandwidth <= 8.1e12
     assert 1e10 <= scale_up.bandwidth <= 9e11
-    assert all(1e10 <= network.bandwidth <= 1e11 for network in outer)
+    assert all(3e9 <= network.bandwidth <= 1e11 for network in outer)
     assert all(1e-6 <= network.latency <= 1e-4 for network in device.networks)
     assert 1e10 <= device.host_to_device_bandwidth <= 4.5e11
     assert 2e9 <= device.runtime_bytes <= 0.15 * device.memory_bytes

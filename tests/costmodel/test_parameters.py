@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
-from costmodel.models.huggingface import read_config
+from costmodel.models.huggingface import model_from_config, read_config
 from costmodel.models.parameters import (
     active_parameters,
     embedding_parameters,
@@ -84,3 +85,43 @@ def test_idle_experts_are_not_active():
     model = a_moe_model()
 
     assert parameters(model) - active_parameters(model) == 2 * 2304
+
+
+FAMILIES = json.loads((CONFIGS.parent / "hf_families.json").read_text())
+
+PUBLISHED = {
+    "falcon-40b": 41_303_293_952,
+    "falcon-180b": 179_522_565_120,
+    "bloom-176b": 176_247_271_424,
+    "gpt-j-6b": 6_050_882_784,
+    "phi-4": 14_659_507_200,
+    "phi-3-mini": 3_821_079_552,
+    "phi-2": 2_779_683_840,
+    "hunyuan-a13b": 80_393_183_232,
+    "smollm3-3b": 3_075_098_624,
+    "granite-3.1-8b": 8_170_848_256,
+    "bamba-9b": 9_780_235_392,
+}
+"""Counts that the models' pages state."""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_of_each_further_family(name: str):
+    """Trained parameters of the classes of transformers 5.24, on the meta device (tests/oracle counts them anew)."""
+    assert parameters(model_from_config(FAMILIES[name]["config"])) == FAMILIES[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts_of_further_families(name: str):
+    """To the last digit."""
+    assert parameters(model_from_config(FAMILIES[name]["config"])) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [("llama-4-scout", 17e9), ("llama-4-maverick", 17e9), ("hunyuan-a13b", 13e9), ("dots.llm1", 14e9),
+     ("ernie-4.5-21b-a3b", 3e9), ("qwen3.5-35b-a3b", 3e9), ("granite-3.1-3b-a800m", 0.8e9)],
+)  # fmt: skip
+def test_active_parameters_are_those_of_the_names(name: str, active: float):
+    """Names and model cards round them; embeddings are counted here."""
+    assert active_parameters(model_from_config(FAMILIES[name]["config"])) == pytest.approx(active, rel=0.2)

@@ -23,8 +23,9 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
+from costmodel.models.families import FAMILIES
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
-from costmodel.models.huggingface import FAMILIES, model_from_config, read_config
+from costmodel.models.huggingface import model_from_config, read_config
 from costmodel.models.parameters import parameters, whole_shape
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
@@ -50,9 +51,15 @@ WITHOUT_A_CLASS = {"kimi_k2": "deepseek_v3"}
 CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS) - {"gemma3"})
 """Families with a class of their own for text."""
 
+OTHER_PARTS = "embed_tokens_extend"
+"""What Phi-4's class has for images and sounds."""
+
 COMPLETED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
     "nemotron": {"num_key_value_heads": 48},
 }
 """What default configurations of transformers lack to be built at all."""
@@ -77,9 +84,10 @@ def build_class(config: Any, **options: Any) -> Any:
 
 
 def num_parameters_on_meta(config: Any) -> int:
-    """Parameters of the real model, a tied weight once, without memory."""
+    """Trained parameters of the real model's text part, a tied weight once, without memory."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_class(config).parameters())
+        named = build_class(config).named_parameters()
+        return sum(one.numel() for name, one in named if one.requires_grad and OTHER_PARTS not in name)
 
 
 def hybrid_config(name: str, pattern: str) -> dict[str, Any]:
@@ -241,3 +249,29 @@ def test_backward_of_matmuls_is_twice_forward():
     operators = layer_operators(model.layers[0], whole_shape(model, sequence_length=TOKENS))
 
     assert all(one.backward_flops == 2 * one.flops for one in operators if one.kind == "matmul")
+
+
+FURTHER = json.loads((CONFIGS.parent / "hf_families.json").read_text())
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_parameters_of_further_families(name: str):
+    """The stored counts are those of the real classes, and what the class writes of itself is read alike."""
+    config = transformers_config(FURTHER[name]["config"])
+
+    assert num_parameters_on_meta(config) == FURTHER[name]["parameters"]
+    assert model_from_config(config.to_dict()).layers == model_from_config(FURTHER[name]["config"]).layers
+
+
+COUNTED = [name for name in FURTHER if not name.startswith(("qwen3.5", "bamba", "mamba2", "llama-4"))]
+"""Those without what only one side counts: convolutions and solves, and Llama 4's class, which runs all experts."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_flops_of_further_families(name: str):
+    """The first two layers and the head, to the last digit."""
+    known = FURTHER[name]["config"]
+    config = {**known, "n_layer" if "n_layer" in known else "num_hidden_layers": 2}
+    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 1)) if key in known}
+
+    assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())

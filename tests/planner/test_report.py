@@ -250,7 +250,7 @@ def test_json_of_an_estimate_names_the_broken_rules(estimated):
     assert one["allowed"] is False
     assert "search.allow: pp is 1 or 4." in one["broken_rules"]
     assert one["broken_preferences"] == [
-        "The search keeps each tensor-parallel group inside one scale-up (NVLink) domain (search.preferences)."
+        "The search keeps each tensor-parallel group inside one scale-up domain (search.preferences)."
     ]
 
 

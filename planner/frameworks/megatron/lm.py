@@ -461,7 +461,7 @@ def environment(plan: Plan) -> dict[str, str]:
     more. Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
     """
     strategy, needed = plan.strategy, variables(plan)
-    is_early = plan.cluster.device.architecture in (None, "volta", "ampere", "hopper")
+    is_early = plan.cluster.device.architecture in (None, "volta", "ampere", "ada", "hopper", "cdna3", "cdna4")
     if strategy.sharding >= Sharding.GRADIENTS:
         needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif strategy.ep_overlap:

@@ -133,6 +133,8 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
     if isinstance(attention, Attention) and attention.qk_norm == "full":
         raise SpecError("model.qk_norm", "is over all heads; Megatron-LM's --qk-layernorm is per head.")
+    if isinstance(attention, Attention) and attention.chunk is not None:
+        raise SpecError("model.chunk", f"is {attention.chunk}; Megatron-LM's attention has windows, no chunks.")
     if isinstance(attention, LatentAttention) and attention.bias:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 
@@ -154,6 +156,9 @@ def _require_block(layer: Layer) -> None:
 
 def _require_alike(model: Model) -> None:
     """Layers differ at most in having experts and in their window; those of hybrids in the block that they are."""
+    if model.extras or model.embedding_norm:
+        what = model.extras or "a norm behind the embedding"
+        raise SpecError("model.extras", f"has {what}, which Megatron-LM's options do not say.")
     if model.head_bias:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
     mixers = [kind.attention for kind in model.kinds if kind.attention is not None]

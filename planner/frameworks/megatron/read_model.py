@@ -168,7 +168,7 @@ def _names(models: list[Model]) -> str:
 def _core(model: Model, vocabulary: int | None) -> Model:
     """A model without its name, what settings say of it, and, where that is not told, its vocabulary."""
     size = model.vocab_size if vocabulary else 1
-    return replace(model, name="", source="", family="", vocab_size=size, mtp_layers=())
+    return replace(model, name="", source="", family="", vocab_size=size, mtp_layers=(), is_text_part=False)
 
 
 # --- what every model says ---------------------------------------------------------------------------------

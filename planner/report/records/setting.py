@@ -53,6 +53,7 @@ class ModelRecord(Record):
 
     name: str = entry("What it is called.")
     source: str = entry("Where its numbers come from.")
+    is_text_part: bool = entry("Whether it is the text part of a multimodal model, whose other parts are not planned.")
     num_layers: int = entry("Layers, multi-token prediction not counted.")
     parameters: int = entry("All parameters, those of multi-token prediction not counted.")
     active_parameters: int = entry("Those that one token meets.")
@@ -68,11 +69,13 @@ class ClusterRecord(Record):
     num_nodes: int = entry("Their nodes.")
     num_spare_nodes: int = entry("Further nodes that the job keeps out as spares.")
     devices_per_node: int = entry("Devices that share a node.", "device.devices_per_node")
-    scale_up_size: int = entry("Devices of one NVLink domain.")
+    scale_up_network: str = entry("Network of such a domain: nvlink, infinity_fabric, pcie, ...")
+    scale_up_size: int = entry("Devices of one scale-up domain.")
     memory_bytes: Figure = entry("Memory of one device.", "device.memory_bytes")
     host_memory_bytes_per_device: Figure = entry(
         "The share of one device of the host's memory.", "device.host_memory_bytes"
     )
+    device_note: str | None = entry("What the name that the job gave the device leaves open; null: nothing.")
     framework: str | None = entry("What trains.")
     framework_is_assumed: bool = entry("Whether the job named no framework.")
     framework_hint: str | None = entry("What to write for another where the job named none; else null.")
@@ -88,6 +91,8 @@ class ClusterRecord(Record):
         cluster, assumed = problem.facts.cluster, is_assumed(problem)
         return cls.read(
             cluster,
+            scale_up_network=cluster.device.networks[0].name,
+            device_note=cluster.device_note or None,
             framework=cluster.framework.name if cluster.framework else None,
             num_spare_nodes=problem.machine.section.spare_nodes if problem.machine else 0,
             framework_is_assumed=assumed,

@@ -1,0 +1,429 @@
+"""Families of Hugging Face configurations: what a ``model_type`` implies beyond its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from costmodel.models.config_json import Config, Switch
+
+OFF, ON = Switch("", False), Switch("", True)
+ATTENTION_BIAS = Switch("attention_bias", False)
+ENABLE_BIAS, USE_BIAS = Switch("enable_bias", True), Switch("use_bias", False)
+
+
+class Period(NamedTuple):
+    """Every n-th layer has full attention, the others have another kind; ``key`` may set n."""
+
+    others: str
+    key: str
+    default: int
+
+
+class Positions(NamedTuple):
+    """Learned positions: the key of their number, and how many more there are."""
+
+    key: str
+    more: int = 0
+
+
+class MambaKeys(NamedTuple):
+    """Keys of a Mamba block; ``bias`` is of its projections."""
+
+    num_heads: str = "mamba_num_heads"
+    head_dim: str = "mamba_head_dim"
+    state_size: str = "ssm_state_size"
+    num_groups: str = "n_groups"
+    conv_kernel: str = "conv_kernel"
+    chunk_size: str = "chunk_size"
+    bias: str = "use_bias"
+    conv_bias: str = "use_conv_bias"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """
+    What a ``model_type`` implies beyond its keys; defaults are those of its configuration class.
+
+    Parameters
+    ----------
+    latent
+        Multi-head latent attention instead of query, key and value heads.
+    linear
+        Linear attention that ``linear_attention`` in ``layer_types`` means; None: not allowed.
+    experts
+        Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
+    tied, gated, squared_relu, norm, num_norms
+        Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
+    qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
+        Keys that turn these on.
+    qk_norm
+        Norm of queries and keys, where the switch is on.
+    output_gate, sinks, shared_gate
+        Parts of attention and experts, as in :class:`costmodel.facts.model.Attention` and
+        :class:`costmodel.facts.model.Experts`.
+    head_dim
+        Width of a head where the key is absent; None: hidden size over heads.
+    multi_head
+        Whether absent KV heads mean as many as query heads.
+    ffn_multiple
+        Feed-forward width over hidden size where the key is null; None: the key is required.
+    expert_width
+        The key of one expert's width.
+    num_shared, first_dense
+        Shared experts and leading dense layers where the keys are absent; None: the key is required.
+    window
+        Sliding window where the key is absent; None: none.
+    chunk
+        Tokens of a chunk of chunked attention where the key is absent; None: not allowed.
+    window_switch
+        Whether ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
+    period
+        Pattern of attention where ``layer_types`` is absent.
+    parallel_blocks
+        Key that turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
+    learned_positions
+        Key of the entries of an embedding of positions, which takes the place of rotations, and how many it has beside.
+    rotary
+        Whether attention rotates queries and keys, where positions are not learned.
+    no_rotary
+        Whether ``no_rope_layers`` says which layers rotate (0: none), by default all but every fourth.
+    single_blocks
+        Each layer is one block: Mamba, attention, feed-forward or experts, by ``layers_block_type``.
+    pattern
+        Letter of all blocks of a family whose configuration does not say which they are.
+    mamba
+        Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
+        convolution.
+    mamba_chunk
+        Tokens of a chunk of its recurrence where the key is absent.
+    kv_heads
+        Number of key-value heads that no key says; None: the key does.
+    dense_width
+        Key of the width of dense feed-forward blocks, where it is not the usual one.
+    head_bias
+        Key that turns :attr:`costmodel.facts.model.Model.head_bias` on.
+    embedding_norm
+        As in :class:`costmodel.facts.model.Model`.
+    extras
+        As in :class:`costmodel.facts.model.Model`.
+    text_part
+        Whether its configuration is of a multimodal model, of which text alone is read.
+    reads
+        Keys of ``REFUSED`` that its reader understands.
+    plain
+        Values of keys without which it is not modelled, and what another one means; a text is the key of the value.
+    refined
+        Fields of the family that follow from a configuration.
+    """
+
+    latent: bool = False
+    linear: Literal["lightning", "gated_delta", "mamba"] | None = None
+    experts: bool = False
+    tied: bool = False
+    gated: bool = True
+    squared_relu: bool = False
+    norm: Literal["rms", "layer", "none"] = "rms"
+    num_norms: int = 2
+    qkv_bias: Switch = OFF
+    output_bias: Switch = OFF
+    mlp_bias: Switch = OFF
+    router_bias: Switch = OFF
+    expert_bias: Switch = OFF
+    qk_norm: Literal["per_head", "full"] = "per_head"
+    qk_norm_switch: Switch = OFF
+    output_gate: bool = False
+    sinks: bool = False
+    shared_gate: bool = False
+    head_dim: int | None = None
+    multi_head: bool = False
+    ffn_multiple: int | None = None
+    expert_width: str = "moe_intermediate_size"
+    num_shared: int | None = 0
+    first_dense: int = 0
+    window: int | None = None
+    chunk: int | None = None
+    window_switch: bool = False
+    period: Period | None = None
+    parallel_blocks: Switch = OFF
+    learned_positions: Positions | None = None
+    rotary: bool = True
+    no_rotary: bool = False
+    single_blocks: bool = False
+    pattern: str = ""
+    mamba: MambaKeys | None = None
+    mamba_chunk: int = 128
+    kv_heads: int | None = None
+    dense_width: str = ""
+    head_bias: Switch = OFF
+    embedding_norm: bool = False
+    extras: str = ""
+    text_part: bool = False
+    reads: tuple[str, ...] = ()
+    plain: Mapping[str, tuple[object, str]] = field(default_factory=dict)
+    refined: Callable[[Config], dict[str, Any]] | None = None
+
+
+def _falcon(config: Config) -> dict[str, Any]:
+    """Falcon's three generations (transformers, ``FalconDecoderLayer`` and ``FalconAttention``)."""
+    is_new, parallel = (
+        config.flag(Switch("new_decoder_architecture", False)),
+        config.flag(Switch("parallel_attn", True)),
+    )
+    one_head = config.flag(Switch("multi_query", True))
+    heads = config.count("num_heads")
+    norms = config.integer("num_ln_in_parallel_attn", at_least=1, at_most=2, default=2 if is_new else 1)
+    alibi = config.flag(Switch("alibi", False))
+    return {
+        "kv_heads": config.count("num_kv_heads", default=heads) if is_new else 1 if one_head else heads,
+        "num_norms": norms if parallel else 2,
+        "parallel_blocks": Switch("", is_new or parallel),
+        "rotary": not alibi,
+        "extras": ALIBI if alibi else "",
+    }
+
+
+def _granite(config: Config) -> dict[str, Any]:
+    """Granite scales embeddings, scores, residuals and logits, as its keys say."""
+    keys = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    scaled = [key for key in keys if config.mapping.get(key) not in (None, 1, 1.0)]
+    return {"extras": f"scales of {', '.join(scaled)}" if scaled else ""}
+
+
+ALIBI = "positions as biases of scores (ALiBi)"
+
+_DEEPSEEK_V3 = Family(
+    latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
+)  # fmt: skip
+_GEMMA_2 = Family(
+    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
+    period=Period("sliding_attention", "", 2),
+)  # fmt: skip
+_GEMMA_3 = Family(
+    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
+    qk_norm_switch=ON, period=Period("sliding_attention", "sliding_window_pattern", 6),
+)  # fmt: skip
+
+_GRANITE_MOE = Family(
+    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
+    expert_width="intermediate_size", refined=_granite,
+)  # fmt: skip
+_QWEN_3_5 = Family(
+    linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, output_gate=True,
+    head_dim=256, period=Period("linear_attention", "full_attention_interval", 4),
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "bamba": Family(
+        linear="mamba", mamba_chunk=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
+        mlp_bias=Switch("mlp_bias", False),
+        mamba=MambaKeys(
+            "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_chunk_size",
+            "mamba_proj_bias", "mamba_conv_bias",
+        ),
+        reads=("mamba_d_state",),
+    ),
+    "bloom": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
+        rotary=False, embedding_norm=True, extras=ALIBI,
+    ),
+    "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "dots1": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
+        num_shared=None, window_switch=True,
+    ),
+    "ernie4_5": Family(
+        tied=True, qkv_bias=USE_BIAS, output_bias=USE_BIAS, mlp_bias=USE_BIAS, head_bias=USE_BIAS, head_dim=128,
+    ),
+    "ernie4_5_moe": Family(
+        experts=True, tied=True, num_shared=2, first_dense=1, plain={"use_bias": (False, "biases of experts")},
+    ),
+    "falcon": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=Switch("bias", False), output_bias=Switch("bias", False),
+        mlp_bias=Switch("bias", False), ffn_multiple=4, refined=_falcon,
+    ),
+    "gemma": Family(tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS),
+    "gemma2": _GEMMA_2,
+    "gemma3": _GEMMA_3,
+    "gemma3_text": _GEMMA_3,
+    "glm": Family(qkv_bias=Switch("attention_bias", True), head_dim=128),
+    "glm4": Family(qkv_bias=Switch("attention_bias", True), num_norms=4, head_dim=128),
+    "glm4_moe": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, qk_norm_switch=Switch("use_qk_norm", False), num_shared=1, first_dense=1
+    ),
+    "glm4_moe_lite": Family(
+        latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
+    ),
+    "gpt2": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
+        learned_positions=Positions("n_positions"),
+    ),
+    "gpt_neox": Family(
+        gated=False, norm="layer", qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
+        mlp_bias=ON, multi_head=True, parallel_blocks=Switch("use_parallel_residual", True),
+    ),
+    "gpt_oss": Family(
+        experts=True, qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
+        router_bias=ON, expert_bias=ON, sinks=True, head_dim=64, expert_width="intermediate_size", window=128,
+        period=Period("sliding_attention", "", 2),
+    ),
+    "gptj": Family(
+        gated=False, norm="layer", num_norms=1, mlp_bias=ON, head_bias=ON, multi_head=True, ffn_multiple=4,
+        parallel_blocks=ON,
+    ),
+    "granite": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True,
+        refined=_granite,
+    ),
+    "granitemoe": _GRANITE_MOE,
+    "granitemoeshared": _GRANITE_MOE,
+    "hunyuan_v1_dense": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True
+    ),
+    "hunyuan_v1_moe": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
+        expert_width="intermediate_size", num_shared=1,
+    ),
+    "kimi_k2": _DEEPSEEK_V3,
+    "llama": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
+    ),
+    "llama4_text": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, num_shared=1,
+        expert_width="intermediate_size", dense_width="intermediate_size_mlp", no_rotary=True, chunk=8192,
+        reads=("attention_chunk_size", "interleave_moe_layer_step", "intermediate_size_mlp", "moe_layers"),
+        extras="norms of queries and keys without weights, routing by sigmoids",
+    ),
+    "mamba2": Family(
+        single_blocks=True, pattern="M", mamba_chunk=256,
+        mamba=MambaKeys("num_heads", "head_dim", "state_size"),
+    ),
+    "minimax": Family(experts=True, linear="lightning", expert_width="intermediate_size"),
+    "minimax_m2": Family(
+        experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
+        expert_width="intermediate_size",
+    ),
+    "mistral": Family(window=4096),
+    "mixtral": Family(experts=True, expert_width="intermediate_size"),
+    "nemotron": Family(
+        gated=False, squared_relu=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
+        mlp_bias=Switch("mlp_bias", False), multi_head=True,
+    ),
+    "nemotron_h": Family(
+        experts=True, gated=False, squared_relu=True, head_dim=128, rotary=False, single_blocks=True
+    ),
+    "olmo": Family(norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True),
+    "olmo2": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True
+    ),
+    "olmo3": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True,
+        window=4096, period=Period("sliding_attention", "", 4),
+    ),
+    "olmoe": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
+        multi_head=True, expert_width="intermediate_size",
+    ),
+    "opt": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=ENABLE_BIAS, output_bias=ENABLE_BIAS, mlp_bias=ENABLE_BIAS,
+        multi_head=True, learned_positions=Positions("max_position_embeddings", 2), extras="ReLU instead of GELU",
+        plain={
+            "do_layer_norm_before": (True, "norms behind the blocks"),
+            "layer_norm_elementwise_affine": (True, "norms without weights"),
+            "word_embed_proj_dim": ("hidden_size", "embeddings of another width"),
+        },
+    ),
+    "phi": Family(
+        gated=False, norm="layer", num_norms=1, qkv_bias=ON, output_bias=ON, mlp_bias=ON, head_bias=ON, multi_head=True,
+        parallel_blocks=ON, plain={"qk_layernorm": (False, "layer norms of queries and keys")},
+    ),
+    "phi3": Family(multi_head=True),
+    "phi4_multimodal": Family(text_part=True),
+    "qwen2": Family(qkv_bias=ON, window_switch=True),
+    "qwen2_moe": Family(experts=True, qkv_bias=Switch("qkv_bias", True), shared_gate=True, window_switch=True),
+    "qwen3": Family(
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window_switch=True
+    ),
+    "qwen3_5_moe_text": replace(_QWEN_3_5, experts=True, shared_gate=True),
+    "qwen3_5_text": _QWEN_3_5,
+    "qwen3_moe": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, window_switch=True
+    ),
+    "qwen3_next": Family(
+        experts=True, linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON,
+        output_gate=True, shared_gate=True, head_dim=256,
+        period=Period("linear_attention", "full_attention_interval", 4),
+    ),
+    "seed_oss": Family(
+        qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_out_bias", False),
+        mlp_bias=Switch("mlp_bias", False), head_dim=128,
+    ),
+    "smollm3": Family(
+        tied=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False),
+        window_switch=True, no_rotary=True,
+    ),
+}  # fmt: skip
+"""Every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
+
+REFUSED: dict[str, str] = {
+    "add_cross_attention": "cross-attention",
+    "attention_chunk_size": "chunked attention",
+    "cla_share_factor": "keys and values shared across layers",
+    "compress_ratios": "compressed sparse attention",
+    "hc_mult": "hyper-connections",
+    "hidden_size_per_layer_input": "per-layer embeddings",
+    "index_head_dim": "sparse attention with an indexer (DSA)",
+    "index_n_heads": "sparse attention with an indexer (DSA)",
+    "index_topk": "sparse attention with an indexer (DSA)",
+    "interleave_moe_layer_step": "Llama 4's interleaved experts",
+    "intermediate_size_mlp": "Llama 4's interleaved experts",
+    "is_encoder_decoder": "an encoder beside the decoder",
+    "mamba_d_state": "state-space layers of another kind",
+    "moe_layers": "Llama 4's interleaved experts",
+    "num_kv_shared_layers": "keys and values shared across layers",
+    "use_bidirectional_attention": "attention to later tokens",
+    "zero_expert_num": "experts without computation",
+}
+"""Keys that change the architecture to something not modelled here; null, false, 0 and empty say that they do not."""
+
+SINGLE_BLOCK_KEYS = {
+    "hybrid_override_pattern": "layers of one block",
+    "layers_block_type": "layers of one block",
+    "mamba_num_heads": "state-space layers",
+    "moe_latent_size": "experts on a latent",
+    "ssm_state_size": "state-space layers",
+}
+"""Keys that only families with layers of one block may have."""
+
+TEXT_PARTS: dict[str, str] = {
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
+}
+"""Multimodal families, and names of their text parts, by the family that the text part is of."""
+
+UNMODELLED: dict[str, str] = {
+    "deepseek_v32": "sparse attention with an indexer (DSA)",
+    "deepseek_v4": "compressed sparse attention and hyper-connections",
+    "gemma3n": "per-layer embeddings",
+    "gemma3n_text": "per-layer embeddings",
+    "gemma4": "heads of two widths in one model, and per-layer embeddings",
+    "gemma4_text": "heads of two widths in one model, and per-layer embeddings",
+    "glm_moe_dsa": "sparse attention with an indexer (DSA)",
+    "jamba": "Mamba blocks of the first generation",
+    "kimi_linear": "linear attention with a gate of low rank (KDA)",
+    "longcat_flash": "experts without computation, and two attentions per layer",
+    "mamba": "Mamba blocks of the first generation",
+}
+"""Families that are known and not modelled, and what they have."""

@@ -1,0 +1,159 @@
+"""Families beyond those of the catalog: what tells their generations apart, and which are refused with the reason."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.facts.model import Experts
+from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
+from costmodel.models.flops import forward_attention_flops
+from costmodel.models.huggingface import model_from_config
+
+DATA = Path(__file__).parents[1] / "data"
+KEY_MAP = Path(__file__).parents[3] / "shared" / "data" / "hf_configs" / "hf_key_map.csv"
+OWN = json.loads((DATA / "hf_families.json").read_text())
+
+
+def of_family(name: str, **changes: Any) -> Any:
+    """A model of ``hf_families.json``, changed."""
+    return model_from_config({**OWN[name]["config"], **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads", "norms", "parallel", "rotary"),
+    [
+        ("falcon-40b", 8, 2, True, True),
+        ("falcon-2-11b", 8, 1, True, True),
+        ("falcon-rw-1b", 32, 2, False, False),
+    ],
+)
+def test_generations_of_falcon(name: str, kv_heads: int, norms: int, parallel: bool, rotary: bool):
+    """The first has all heads and ALiBi, the later ones groups and blocks side by side with one or two norms."""
+    layer = of_family(name).layers[0]
+
+    assert (layer.attention.num_kv_heads, layer.num_norms, layer.parallel_blocks) == (kv_heads, norms, parallel)
+    assert layer.attention.rotary == rotary
+
+
+def test_falcon_7b_shares_one_key_head():
+    """Multi-query attention and one norm before both blocks: the class's defaults."""
+    layer = of_family("falcon-rw-1b", multi_query=True, parallel_attn=True, alibi=False, num_kv_heads=32).layers[0]
+
+    assert (layer.attention.num_kv_heads, layer.num_norms, layer.parallel_blocks) == (1, 1, True)
+
+
+def test_llama_4_attends_in_chunks_but_in_every_fourth_layer():
+    """Layers 4, 8, ... attend across and do not rotate; Maverick's every second layer has experts."""
+    scout, maverick = of_family("llama-4-scout"), of_family("llama-4-maverick")
+    attentions = [layer.attention for layer in scout.layers]
+
+    assert [one.chunk for one in attentions[:5]] == [8192, 8192, 8192, None, 8192]
+    assert [one.rotary for one in attentions[:5]] == [True, True, True, False, True]
+    assert all(isinstance(layer.feed_forward, Experts) for layer in scout.layers)
+    assert [isinstance(layer.feed_forward, Experts) for layer in maverick.layers[:4]] == [False, True, False, True]
+    assert maverick.layers[0].feed_forward.ffn_hidden_size == 16384
+    assert maverick.layers[1].feed_forward.shared_ffn_hidden_size == 8192
+
+
+def test_chunks_count_their_own_scores_only():
+    """Of 32,768 tokens in chunks of 8,192 each query reads a quarter of the keys; of one chunk all of them."""
+    scores = {
+        (length, chunk): forward_attention_flops(
+            of_family("llama-4-scout", attention_chunk_size=chunk, no_rope_layers=[1] * 48),
+            sequence_length=length,
+            attention="causal",
+        )
+        for length in (8192, 32768)
+        for chunk in (8192, None)
+    }
+
+    assert scores[32768, 8192] == pytest.approx(scores[32768, None] / 4)
+    assert scores[8192, 8192] == scores[8192, None]
+
+
+def test_layers_without_rotation_follow_a_list_or_every_fourth():
+    """SmolLM3: ``no_rope_layers`` says 0 where queries and keys are not rotated."""
+    assert [layer.attention.rotary for layer in of_family("smollm3-3b").layers[:4]] == [True, True, True, False]
+    listed = of_family("smollm3-3b", no_rope_layers=[0] * 36)
+    assert not any(layer.attention.rotary for layer in listed.layers)
+    for flags, message in (([2] * 36, "expected 0 or 1, got 2"), ([1], "has 1 entries, the model 36 layers")):
+        with pytest.raises(SpecError, match=message):
+            of_family("smollm3-3b", no_rope_layers=flags)
+
+
+def test_bamba_mixes_mamba_and_attention():
+    """Attention in the layers that are listed, Mamba-2 elsewhere; a feed-forward in all."""
+    kinds = [type(layer.attention).__name__ for layer in of_family("bamba-9b").layers]
+
+    assert [index for index, kind in enumerate(kinds) if kind == "Attention"] == [9, 18, 27]
+    assert kinds.count("Mamba") == 29
+
+
+def test_a_pure_mamba_has_no_feed_forward():
+    """64 single blocks, as letters say it for hybrids."""
+    model = of_family("mamba2-2.7b")
+
+    assert model.has_single_blocks
+    assert {(type(layer.attention).__name__, layer.feed_forward) for layer in model.layers} == {("Mamba", None)}
+
+
+def test_a_list_of_one_number_for_every_layer_is_that_number():
+    """HunYuan writes ``moe_topk`` per layer; where layers differ it is refused."""
+    assert of_family("hunyuan-a13b").layers[0].feed_forward.top_k == 8
+    with pytest.raises(SpecError, match="moe_topk: expected int"):
+        of_family("hunyuan-a13b", moe_topk=[8, 4] * 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("opt-66b", {"do_layer_norm_before": False}, "means norms behind the blocks, which is not modelled"),
+        ("opt-66b", {"word_embed_proj_dim": 512}, "means embeddings of another width, which is not modelled, got 512"),
+        ("phi-2", {"qk_layernorm": True}, "means layer norms of queries and keys, which is not modelled"),
+        ("ernie-4.5-21b-a3b", {"use_bias": True}, "means biases of experts, which is not modelled"),
+        ("phi-4", {"moe_layers": [1]}, "asks for Llama 4's interleaved experts, which is not modelled"),
+    ],
+)
+def test_what_a_family_can_have_but_is_not_modelled_is_refused(name: str, changes: dict[str, Any], message: str):
+    """By its key and what it means."""
+    with pytest.raises(SpecError, match=message):
+        of_family(name, **changes)
+
+
+@pytest.mark.parametrize("name", UNMODELLED)
+def test_known_families_that_are_not_modelled_say_why(name: str):
+    """Not a slip of a known name: nothing is suggested instead."""
+    with pytest.raises(SpecError, match=rf"model_type: '{name}' has .*, which is not modelled\."):
+        model_from_config({**OWN["phi-4"]["config"], "model_type": name})
+
+
+@pytest.mark.parametrize("name", TEXT_PARTS)
+def test_multimodal_families_are_read_by_their_text_part(name: str):
+    """Known by the family of the text part."""
+    assert TEXT_PARTS[name] in FAMILIES
+
+
+def test_a_multimodal_model_says_that_it_is_the_text_part():
+    """Llama 4 as it is published, with an encoder of images beside it; a model of text alone says nothing."""
+    text = OWN["llama-4-scout"]["config"]
+    whole = {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}}
+
+    assert model_from_config(whole).is_text_part
+    assert model_from_config(whole).layers == model_from_config(text).layers
+    assert not model_from_config(text).is_text_part
+    assert model_from_config({**OWN["phi-4"]["config"], "model_type": "phi4_multimodal"}).is_text_part
+
+
+def test_every_family_of_the_key_map_is_read_or_says_why():
+    """The 50 spellings that were collected (../shared)."""
+    if not KEY_MAP.exists():
+        pytest.skip("the collected key map (../shared) is not here")
+    names = [row["model_type"] for row in csv.DictReader(KEY_MAP.open())]
+
+    assert [name for name in names if not {name, TEXT_PARTS.get(name)} & {*FAMILIES, *UNMODELLED}] == []

@@ -141,11 +141,16 @@ def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, obje
 
 
 def _record_entries(record_type: Any, value: Mapping[Any, object]) -> Iterable[tuple[object, Any, object]]:
-    hints = get_type_hints(record_type, include_extras=True)
+    hints = _hints(record_type)
     names = _known_keys(record_type)
     yield from ((key, None, entry) for key, entry in value.items() if key not in names)
     required = {field.name for field in fields(record_type) if _is_required(field)}
     yield from ((name, hints[name], value.get(name, MISSING)) for name in names if name in value or name in required)
+
+
+@cache
+def _hints(record_type: Hashable) -> dict[str, Any]:
+    return get_type_hints(record_type, include_extras=True)
 
 
 def _is_record(annotation: Any) -> bool:
@@ -170,7 +175,11 @@ def _fits(annotation: Any, value: object) -> bool:
 
 def _errors(annotation: Any, value: object) -> list[Any]:
     try:
-        TypeAdapter(annotation).validate_python(value)
+        adapter = _adapter(annotation)
+    except TypeError:  # Metadata that Python cannot hash.
+        adapter = TypeAdapter(annotation)
+    try:
+        adapter.validate_python(value)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []

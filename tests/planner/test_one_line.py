@@ -113,6 +113,7 @@ def test_clusters(text, num_devices, node, domain):
         ("512*h100", "Write 512xh100."),
         ("512 h100", "Write 512xh100."),
         ("h100", "Write how many, such as 512xh100"),
+        ("h100-80gb-sxm", "Write how many, such as 512xh100-80gb-sxm"),
         ("0xh100", "'0xh100' is no cluster: expected a whole number from 1 on, got '0'."),
         ("1.5xh100", "expected a whole number from 1 on, got '1.5'."),
         ("1,000xh100", "expected a count such as 15T, got '1,000'. Write 1000."),

@@ -19,6 +19,7 @@ SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of e
 CLUSTER = re.compile(r"([0-9][^x\s]*)x(?:([0-9][^x\s]*)x)?([A-Za-z]\S*)")
 SWAPPED = re.compile(r"([A-Za-z]\S*?)x([0-9]+)")
 SPACED = re.compile(r"([0-9]+)[\s*x\u00d7]+(?:([0-9]+)[\s*x\u00d7]+)?([A-Za-z][^\s*\u00d7]*)")
+DEVICE = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_DEVICES = ("gpu", "gpus", "device", "devices", "node", "nodes")
 """Words that count devices without saying which."""
 
@@ -115,7 +116,7 @@ def _spelling(text: str) -> str:
     if found and found[3].lower() not in NO_DEVICES:
         return f"Write {'x'.join(filter(None, found.groups()))}."
     devices = re.match(r"[0-9]+", text.strip())
-    named = f"{devices[0]}xh100-80gb-sxm" if devices else f"512x{text}" if text.isidentifier() else ""
+    named = f"{devices[0]}xh100-80gb-sxm" if devices else f"512x{text}" if DEVICE.fullmatch(text) else ""
     example = f"Write the device, too, such as {named}" if devices else f"Write how many, such as {named}"
     return f"{example} (planner catalog devices lists them)." if named else SPELLING
 

@@ -1,5 +1,7 @@
 """
-The job file as its author writes it: what each section may hold, in units of text (GiB), before names are looked up.
+The job file as its author writes it: what each section may hold, in units of text, before names are looked up.
+
+Numbers may be texts with units (:mod:`costmodel.quantities`): ``15T`` tokens, ``80GiB``, ``400Gbit/s``, ``5min``.
 
 ``planner.jobs.problem`` turns it into facts; ``planner.schema`` into the JSON Schema that completes it in an editor.
 The ``Parameters`` sections below are the descriptions of both.
@@ -114,11 +116,11 @@ class TrainingSection:
     Parameters
     ----------
     global_batch_size
-        Sequences per optimizer step.
+        Sequences per optimizer step; ``1k`` is 1,000.
     sequence_length
-        Tokens per sequence.
+        Tokens per sequence; k and M are binary: ``8k`` is 8,192.
     tokens
-        Tokens of the whole training, such as ``15e12``.
+        Tokens of the whole training, such as ``15T`` or ``15e12``.
     precision
         Name of a recipe (``planner catalog precisions``), or the bytes per element themselves; an inline recipe may
         start from a known one with ``base: bf16``. Default: bf16, or what the framework's recipes train in.

@@ -145,15 +145,16 @@ def finite(text: str, kind: Kind, where: str) -> float:
     SpecError
         If it is none.
     """
-    problem = _expected(text, kind)
     try:
-        value = float(number(text, kind))
-    except OverflowError:
-        value = math.inf
+        given = number(text, kind)
     except ValueError as error:
-        problem, value = str(error) if str(error).startswith("expected") else problem, math.nan
+        raise SpecError(where, f"{error}.") from None
+    try:
+        value = float(given)
+    except (ValueError, OverflowError):
+        value = math.nan
     if not math.isfinite(value):
-        raise SpecError(where, f"{problem}.")
+        raise SpecError(where, f"{_expected(text, kind)}.")
     return value
 
 

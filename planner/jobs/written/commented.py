@@ -42,7 +42,7 @@ def descriptions(record_type: type) -> dict[str, str]:
     """
     What the docstring of a record says of each field.
 
-    >>> descriptions(TrainingSection)["sequence_length"].partition(".")[0]
+    >>> descriptions(TrainingSection)["sequence_length"].partition(";")[0]
     'Tokens per sequence'
     """
     lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()

@@ -24,18 +24,64 @@ class SpecError(PlanningError):
         What was seen and what is allowed, a full sentence.
     hint
         What to write instead; empty if there is nothing better to say.
+    place
+        Where the entry was written, such as ``job.yaml, line 4, column 16``; empty if nobody knows.
     """
 
-    def __init__(self, where: str, problem: str, hint: str = "") -> None:
+    def __init__(self, where: str, problem: str, hint: str = "", place: str = "") -> None:
         self.where = where
         self.problem = problem
         self.hint = hint
-        message = f"{where}: {problem}" if where else problem
+        self.place = place
+        message = ": ".join(filter(None, (place, where, problem)))
         super().__init__(f"{message} {hint}" if hint else message)
 
-    def __reduce__(self) -> tuple[type[SpecError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[SpecError], tuple[Any, ...]]:
         """Made again from its parts in another process: errors of workers reach the user as they are."""
-        return type(self), (self.where, self.problem, self.hint)
+        return type(self), (self.where, self.problem, self.hint, self.place)
+
+
+MOST_MISTAKES = 20
+"""Mistakes that a message lists at most."""
+
+
+class SpecErrors(SpecError):
+    """
+    Several mistakes in one input; where, problem and hint are those of the first.
+
+    Parameters
+    ----------
+    errors
+        At least two, in the order of the input.
+    """
+
+    def __init__(self, errors: Sequence[SpecError]) -> None:
+        self.errors = tuple(errors)
+        first = self.errors[0]
+        super().__init__(first.where, first.problem, first.hint, first.place)
+
+    @property
+    def title(self) -> str:
+        """How many there are, as far as they were counted."""
+        return f"{'the first ' if len(self.errors) == MOST_MISTAKES else ''}{len(self.errors)} mistakes:"
+
+    def __str__(self) -> str:
+        """All on one line, as in a table of jobs."""
+        return " ".join([self.title, *(f"({number}) {error}" for number, error in enumerate(self.errors, start=1))])
+
+    def __reduce__(self) -> tuple[type[SpecError], tuple[Any, ...]]:
+        """Made again from its mistakes in another process."""
+        return type(self), (self.errors,)
+
+
+def mistakes_of(error: SpecError) -> tuple[SpecError, ...]:
+    """The mistakes that an error speaks of."""
+    return error.errors if isinstance(error, SpecErrors) else (error,)
+
+
+def together(errors: Sequence[SpecError]) -> SpecError:
+    """One error that says several mistakes, at most ``MOST_MISTAKES``; of one mistake that itself."""
+    return errors[0] if len(errors) == 1 else SpecErrors(errors[:MOST_MISTAKES])
 
 
 def optional_library(name: str, where: str, problem: str, *, extra: str) -> Any:

@@ -1,17 +1,18 @@
-"""From plain data to validated records: pydantic checks, and the first thing wrong becomes one clear sentence."""
+"""From plain data to validated records: pydantic checks, and each thing wrong becomes one clear sentence."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from itertools import islice
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import MOST_MISTAKES, SpecError, did_you_mean, together
 
 Record = TypeVar("Record")
 
@@ -57,7 +58,7 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     Raises
     ------
     SpecError
-        For the first thing wrong, in the order of the fields; unknown entries first: a misspelt one is also missing.
+        For what is wrong, in the order of the fields, unknown entries first; a misspelt entry is not missing, too.
 
     >>> from costmodel.facts.reliability import RecoveryLevel
     >>> build(RecoveryLevel, {"name": "pod", "probability": 0.6, "second": 262}, "reliability.levels.1")
@@ -67,7 +68,7 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     try:
         record: Record = _adapter(cast(Hashable, record_type)).validate_python(mapping)
     except ValidationError:
-        raise _first_problem(record_type, mapping, where) from None
+        raise together(list(islice(_problems(record_type, mapping, where), MOST_MISTAKES))) from None
     return record
 
 
@@ -97,22 +98,32 @@ def _adapter(record_type: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast(Any, record_type))
 
 
-# --- down the types, to the first value that does not fit ----------------------------------------------------
+# --- down the types, to the values that do not fit -----------------------------------------------------------
 
 
-def _first_problem(annotation: Any, value: object, where: str) -> SpecError:
-    """The first problem of a value that does not fit its annotation."""
+def _problems(annotation: Any, value: object, where: str) -> Iterator[SpecError]:
+    """The problems of a value that does not fit its annotation."""
     bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if get_origin(bare) in (Union, UnionType):
-        return _problem_of_union(get_args(bare), value, where)
+        yield from _problems_of_union(get_args(bare), value, where)
+        return
+    meant: list[str] = []
+    nothing = True
     for part, inner, entry in _entries(bare, value):
         if inner is None:
-            return SpecError(_join(where, part), "no such entry.", did_you_mean(part, _known_keys(bare)))
-        if entry is MISSING:
-            return SpecError(_join(where, part), "is required but missing.")
-        if not _fits(inner, entry):
-            return _first_problem(inner, entry, _join(where, part))
-    return SpecError(where, *_problem(annotation, value))
+            meant.append(did_you_mean(part, _known_keys(bare)))
+            yield SpecError(_join(where, part), "no such entry.", meant[-1])
+        elif entry is MISSING:
+            if any(f"'{part}'" in hint for hint in meant):
+                continue
+            yield SpecError(_join(where, part), "is required but missing.")
+        elif _fits(inner, entry):
+            continue
+        else:
+            yield from _problems(inner, entry, _join(where, part))
+        nothing = False
+    if nothing:
+        yield SpecError(where, *_problem(annotation, value))
 
 
 def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, object]]:
@@ -130,11 +141,16 @@ def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, obje
 
 
 def _record_entries(record_type: Any, value: Mapping[Any, object]) -> Iterable[tuple[object, Any, object]]:
-    hints = get_type_hints(record_type, include_extras=True)
+    hints = _hints(record_type)
     names = _known_keys(record_type)
     yield from ((key, None, entry) for key, entry in value.items() if key not in names)
     required = {field.name for field in fields(record_type) if _is_required(field)}
     yield from ((name, hints[name], value.get(name, MISSING)) for name in names if name in value or name in required)
+
+
+@cache
+def _hints(record_type: Hashable) -> dict[str, Any]:
+    return get_type_hints(record_type, include_extras=True)
 
 
 def _is_record(annotation: Any) -> bool:
@@ -159,7 +175,11 @@ def _fits(annotation: Any, value: object) -> bool:
 
 def _errors(annotation: Any, value: object) -> list[Any]:
     try:
-        TypeAdapter(annotation).validate_python(value)
+        adapter = _adapter(annotation)
+    except TypeError:  # Metadata that Python cannot hash.
+        adapter = TypeAdapter(annotation)
+    try:
+        adapter.validate_python(value)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []
@@ -173,17 +193,19 @@ def _join(where: str, part: object) -> str:
 # --- a union: the member that the user most likely meant -----------------------------------------------------
 
 
-def _problem_of_union(members: tuple[Any, ...], value: object, where: str) -> SpecError:
+def _problems_of_union(members: tuple[Any, ...], value: object, where: str) -> Iterator[SpecError]:
     members = tuple(member for member in members if member is not NoneType)
     alike = [member for member in members if _is_alike(member, value)] or list(members)
     if len(alike) == 1 or isinstance(value, Mapping):
-        return _first_problem(min(alike, key=lambda member: _wrong_keys(member, value)), value, where)
+        yield from _problems(min(alike, key=lambda member: _wrong_keys(member, value)), value, where)
+        return
     errors = [(member, _errors(member, value)[0]) for member in alike]
     for member, error in errors:
         if _expected(error) is None:
-            return SpecError(where, *_problem(member, value))
+            yield SpecError(where, *_problem(member, value))
+            return
     expected = dict.fromkeys(str(_expected(error)) for _, error in errors)
-    return SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
+    yield SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
 
 
 def _is_alike(annotation: Any, value: object) -> bool:

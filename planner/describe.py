@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Layer, Model
-from costmodel.facts.workload import Workload
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.validation import build, shown
 from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.entries import TrainingSection
 from planner.jobs.model import read
 
 Plain: TypeAlias = dict[str, Any]
@@ -147,8 +147,8 @@ def _block_text(block: Plain) -> str:
 
 def _sequence_length(value: object) -> int:
     """Checked as a job's own would be."""
-    rest = {"global_batch_size": 1, "tokens": 1, "precision": asdict(catalog.precision("bf16"))}
-    return build(Workload, {**rest, "sequence_length": value}, "").sequence_length
+    rest = {"global_batch_size": 1, "tokens": 1}
+    return build(TrainingSection, {**rest, "sequence_length": value}, "").sequence_length
 
 
 # --- the catalog -------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,8 +21,10 @@ from costmodel import catalog
 from costmodel.catalog.releases import NEWEST, release_of
 from costmodel.facts import calibration, device, framework, model, reliability, samples, workload
 from costmodel.models.description import Description
+from costmodel.quantities import COUNT, text_schema
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
+from planner.jobs.written.commented import descriptions
 from planner.report import schema as of_reports
 from planner.setting_choices import ANY, CHOOSABLE
 
@@ -32,9 +33,6 @@ PATH = Path(__file__).with_name("job.schema.json")
 Schema: TypeAlias = dict[str, Any]
 
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-
-ROLE = re.compile(r":\w+:`([^`]+)`")
-"""A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; a schema shows its last name."""
 
 
 HOMES = (job, model, device, workload, reliability, calibration, samples, framework)
@@ -78,27 +76,6 @@ def job_schema() -> Schema:
 def schema_text(schema: Schema) -> str:
     """A schema as its checked-in file holds it."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def descriptions(record_type: type) -> dict[str, str]:
-    """
-    What the docstring of a record says of each field.
-
-    >>> descriptions(reliability.RecoveryLevel)["probability"]
-    'Fraction of the failures that this level recovers.'
-    """
-    lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in lines:
-        if line and not line.startswith(" "):
-            names = line.split(", ")
-        elif line:
-            text = ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", line.strip()).replace("``", "`")
-            found.update({name: f"{found.get(name, '')} {text}".strip() for name in names})
-        elif names:
-            break
-    return found
 
 
 def _record_schema(record_type: Any) -> Schema:
@@ -153,7 +130,7 @@ def _model_forms(described: Schema) -> list[Schema]:
     text = {"type": "string"}
     return [
         {"enum": list(catalog.models())},
-        {**text, "description": "Path of a Hugging Face config.json or of the folder that holds it."},
+        {**text, "description": "Path of a Hugging Face config.json or of its folder, or a name on its hub."},
         {"type": "object", "required": ["model_type"], "description": "The model in Hugging Face's keys."},
         {**described, "properties": {"name": text, "source": text, **described["properties"]}},
     ]
@@ -206,7 +183,10 @@ def _decision(name: str) -> Schema:
             return members
         module = "|".join(MODULES_OF[name])
         return {"anyOf": [members, {"type": "string", "pattern": f"^({module})(\\+({module}))*$"}]}
-    return {"type": "boolean"} if name in FLAGS else {"type": "integer", "minimum": 1, "maximum": 10**9}
+    return {"type": "boolean"} if name in FLAGS else {"anyOf": [_DEGREE, text_schema(COUNT)]}
+
+
+_DEGREE = {"type": "integer", "minimum": 1, "maximum": 10**9}
 
 
 if __name__ == "__main__":

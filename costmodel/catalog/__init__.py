@@ -55,6 +55,7 @@ __all__ = [
     "framework_names",
     "framework_of",
     "frameworks",
+    "hub_names",
     "known_name",
     "means_several",
     "merged",
@@ -77,6 +78,13 @@ __all__ = [
 def models() -> tuple[str, ...]:
     """Names of the models."""
     return names("models")
+
+
+@cache
+def hub_names() -> dict[str, str]:
+    """Names of the models by their names on the Hugging Face hub."""
+    known: dict[str, list[str]] = read("hub_names.yaml")
+    return {alias: name for name, aliases in known.items() for alias in aliases}
 
 
 @cache

@@ -11,7 +11,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.calibration import Calibration, Constants
-from costmodel.facts.fields import NARROW, STRICT, Architecture, Count, Dtype, Fraction, NotNegative, Positive
+from costmodel.facts.fields import (
+    NARROW,
+    STRICT,
+    Architecture,
+    Bytes,
+    BytesOrZero,
+    BytesPerSecond,
+    Count,
+    Dtype,
+    Fraction,
+    NotNegative,
+    Positive,
+    Seconds,
+)
 from costmodel.facts.framework import Behaviour
 
 
@@ -49,13 +62,13 @@ class Network:
 
     name: str
     num_peers: Count
-    bandwidth: Positive
-    latency: NotNegative
+    bandwidth: BytesPerSecond
+    latency: Seconds
     decay: Annotated[Fraction, Field(gt=0)] = 1.0
     reference_peers: Count = 1
     parallel_links: Count | None = None
-    reduce_scatter_latency: NotNegative | None = None
-    all_reduce_latency: NotNegative | None = None
+    reduce_scatter_latency: Seconds | None = None
+    all_reduce_latency: Seconds | None = None
     is_mesh: bool = False
     is_half_duplex: bool = False
 
@@ -109,9 +122,9 @@ class HostProcessors:
         Bytes per second that one core reads and writes; None: not known, and no number of threads is too small.
     """
 
-    memory_bandwidth: Positive
+    memory_bandwidth: BytesPerSecond
     threads: Count | None = None
-    thread_memory_bandwidth: Positive | None = None
+    thread_memory_bandwidth: BytesPerSecond | None = None
 
     def stream_bandwidth(self, threads: int | None = None) -> float:
         """
@@ -189,22 +202,22 @@ class Device:
     silicon: Silicon = field(default_factory=Silicon)
     calibration: Calibration
     peak_flops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
-    memory_bytes: Positive
-    memory_bandwidth: Positive
+    memory_bytes: Bytes
+    memory_bandwidth: BytesPerSecond
     devices_per_node: Count
     networks: Annotated[tuple[Network, ...], Field(min_length=1)]
-    host_memory_bytes: Positive
-    host_to_device_bandwidth: Positive
-    device_to_host_bandwidth: Positive
+    host_memory_bytes: Bytes
+    host_to_device_bandwidth: BytesPerSecond
+    device_to_host_bandwidth: BytesPerSecond
     host_link: Literal["pcie", "nvlink_c2c"] = "pcie"
-    disk_write_bandwidth: Positive
-    disk_read_bandwidth: Positive
-    runtime_bytes: NotNegative
+    disk_write_bandwidth: BytesPerSecond
+    disk_read_bandwidth: BytesPerSecond
+    runtime_bytes: BytesOrZero
     host_processors: HostProcessors
     power_clock: Positive = 1.0
     num_processors: Count | None = None
     power_watts: Positive | None = None
-    socket_bandwidth: Positive | None = None
+    socket_bandwidth: BytesPerSecond | None = None
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)

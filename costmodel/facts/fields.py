@@ -1,4 +1,8 @@
-"""Types of the entries of every record: counts, positive numbers, fractions, names of dtypes and architectures."""
+"""
+Types of the entries of every record: counts, positive numbers, fractions, names of dtypes and architectures.
+
+Bytes, bytes per second and seconds may be texts with units (:mod:`costmodel.quantities`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from costmodel.quantities import BYTES, RATE, SECONDS, Quantity
 from costmodel.validation import shown
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -22,6 +27,10 @@ NotNegativeCount: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge
 CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1e24)]
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
+Seconds: TypeAlias = Annotated[NotNegative, Quantity(SECONDS)]
+Bytes: TypeAlias = Annotated[Positive, Quantity(BYTES)]
+BytesOrZero: TypeAlias = Annotated[NotNegative, Quantity(BYTES)]
+BytesPerSecond: TypeAlias = Annotated[Positive, Quantity(RATE)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 PositiveFraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Count, Fraction, NotNegative, Positive, PositiveFraction
+from costmodel.facts.fields import STRICT, Count, Fraction, NotNegative, Positive, PositiveFraction, Seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -24,7 +24,7 @@ class RecoveryLevel:
 
     name: str
     probability: Fraction
-    seconds: NotNegative
+    seconds: Seconds
 
 
 USUALLY_KEPT = 3

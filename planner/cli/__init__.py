@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
-from costmodel.errors import PlanningError
+from costmodel.errors import PlanningError, SpecErrors
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 
 DISTRIBUTION = "pretraining-planner"
@@ -22,7 +22,8 @@ EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
     "plan": ("planner.cli.plan", "choose the fastest strategies for a job"),
-    "estimate": ("planner.cli.estimate", "time and memory of one given strategy"),
+    "init": ("planner.cli.init", "a job file with comments from a model, a cluster and three numbers"),
+    "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
     "compare": ("planner.cli.explain", "what the best plan gains over a given strategy"),
     "import": ("planner.cli.import_job", "a job file from the arguments of Megatron-LM that somebody runs"),
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except PlanningError as error:
-        print(f"planner: {error}", file=sys.stderr)
+        print(f"planner: {_lines(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
@@ -67,6 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
+
+
+def _lines(error: PlanningError) -> str:
+    """An error as people read it: several mistakes on a line each."""
+    if not isinstance(error, SpecErrors):
+        return str(error)
+    return "\n".join([error.title, *(f"  {mistake}" for mistake in error.errors)])
 
 
 def _silence_stdout() -> None:
@@ -87,7 +95,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if not hasattr(arguments, "run"):
         parser.print_help()
         raise SystemExit(0)
-    unknown = [word for word in rest if word.startswith("-") or "=" not in word]
+    takes_words = getattr(arguments, "takes_words", False)
+    unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
         parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
     if rest:

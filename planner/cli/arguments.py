@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from costmodel.errors import SpecError
 from planner.cli.output import check_output, progress, write
 from planner.frameworks import TARGETS
+
+if TYPE_CHECKING:
+    from planner.jobs.document import Document
+    from planner.jobs.written.places import Place
+
+STDIN = "standard input"
+"""What messages call it."""
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -32,15 +42,55 @@ def describe(parser: argparse.ArgumentParser, description: str, exit_codes: str 
 
 
 def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None:
-    """Take a job file and ``key=value``: decisions too, unless the help says what."""
+    """Take a job file, or a job in one line, and ``key=value``: decisions too, unless the help says what."""
     decisions = "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192"
-    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file")
+    parser.add_argument("job", metavar="JOB.yaml|-", help="the job file; -: standard input")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help or decisions)
+    add_one_line(parser)
+    parser.usage = (
+        f"{parser.prog} [options] JOB.yaml|- [key=value ...]\n"
+        f"       {parser.prog} [options] MODEL CLUSTER --batch N --sequence N --tokens N [key=value ...]"
+    )
+
+
+def add_one_line(parser: argparse.ArgumentParser) -> None:
+    """Take what a job in one line needs besides a model and a cluster."""
+    group = parser.add_argument_group(
+        "a job in one line",
+        "MODEL: a name of 'planner catalog models' or on the Hugging Face hub, or the path of a config.json. CLUSTER: "
+        "devices and device such as 512xh100-80gb-sxm, or nodes, devices of each and device: 64x8xh100-80gb-sxm.",
+    )
+    group.add_argument("--batch", metavar="N", help="sequences per optimizer step, such as 1024 or 1k (1,000)")
+    group.add_argument("--sequence", metavar="N", help="tokens per sequence, such as 8192 or 8k (8,192)")
+    group.add_argument("--tokens", metavar="N", help="tokens of the whole training, such as 15T")
+    parser.set_defaults(takes_words=True)
 
 
 def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
     """Take the seconds of a search."""
-    parser.add_argument("--time-limit", metavar="S", help=f"seconds until {until}")
+    parser.add_argument("--time-limit", metavar="S", help=f"time, such as 90 or 5min, until {until}")
+
+
+def seconds(option: str) -> Callable[[str], float]:
+    """What reads an option in seconds, such as ``90``, ``5min`` or ``2h``."""
+
+    def read(text: str) -> float:
+        from costmodel.quantities import SECONDS, finite
+
+        return finite(text, SECONDS, option)
+
+    return read
+
+
+def count(option: str, *, least: int = 1) -> Callable[[str], int]:
+    """What reads an option that counts, such as ``512`` or ``20k``."""
+
+    def read(text: str) -> int:
+        from costmodel.quantities import COUNT, whole
+
+        return whole(text, COUNT, option, least=least)
+
+    return read
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -75,14 +125,60 @@ def overridden(overrides: Sequence[str], arguments: argparse.Namespace) -> list[
     return [*overrides, *(f"{entry}={value}" for entry, value in given.items() if value is not None)]
 
 
+def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple[Document, list[str]]:
+    """
+    The job that the command line names, and what it changes of it.
+
+    Parameters
+    ----------
+    arguments
+        With what :func:`add_job` takes.
+    assignments
+        ``key=value``, and a cluster where the job is one line.
+    """
+    from planner.jobs.document import read_document
+    from planner.jobs.written.one_line import OPTIONS, one_line
+
+    is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))
+    words = [word for word in assignments if "=" not in word and not is_file]
+    overrides = [word for word in assignments if word not in words]
+    numbers = {option: text for option in OPTIONS if (text := getattr(arguments, option)) is not None}
+    if words:
+        if len(words) > 1:
+            raise SpecError(words[1], "one cluster was given already.", "An entry is changed by key=value.")
+        return one_line(arguments.job, words[0], numbers), overrides
+    overrides = [*(f"{OPTIONS[option]}={text}" for option, text in numbers.items()), *overrides]
+    if arguments.job == "-":
+        return _from_stdin(), overrides
+    _require_job_file(arguments.job)
+    return read_document(Path(arguments.job)), overrides
+
+
+def _from_stdin() -> Document:
+    from planner.jobs.document import Document, decoded, mapping_of
+
+    places: dict[str, Place] = {}
+    text = decoded(sys.stdin.buffer, STDIN)
+    return Document(entries=mapping_of(text, STDIN, places=places), places=places)
+
+
+def _require_job_file(name: str) -> None:
+    """Refuse a model without a cluster."""
+    path = Path(name)
+    if path.suffix.lower() == ".json" or path.is_dir() or (not path.suffix and not path.exists()):
+        fix = f"such as: {name} 512xh100-80gb-sxm --batch 1024 --sequence 8k --tokens 15T."
+        raise SpecError(name, "is no job file.", f"After a model a cluster and three numbers are needed, {fix}")
+
+
 def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
     """Print what a verb of a module reports of the job and the decisions given; returns the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
         from planner.jobs.problem import load, read_decisions, split_overrides
         from planner.report import render
 
-        overrides, decisions = split_overrides(arguments.assignments)
-        problem = load(arguments.job, overridden(overrides, arguments))
+        document, assignments = read_job(arguments, arguments.assignments)
+        overrides, decisions = split_overrides(assignments)
+        problem = load(document, overridden(overrides, arguments))
         check_output(arguments.output, problem.sources)
         report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
         text = render(report, arguments.format)

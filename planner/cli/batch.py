@@ -11,7 +11,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
-from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, describe, overridden
+from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, count, describe, overridden, seconds
 from planner.cli.output import check_output, write
 
 EXIT_CODES = """exit codes:
@@ -38,14 +38,23 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv in the end, too")
     parser.add_argument("--full", action="store_true", help="each line also holds the whole JSON report")
     parser.add_argument(
-        "--processes", metavar="N", type=int, help="jobs at once (default: cores, or what a cluster has)"
+        "--processes",
+        metavar="N",
+        type=count("--processes", least=0),
+        help="jobs at once (default: cores, or what a cluster has)",
     )
-    parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which a job's worker is stopped")
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds("--timeout"), help="time, such as 90 or 5min, until a worker is stopped"
+    )
     parser.add_argument(
         "--retry-failed", action="store_true", help="plan jobs again that timed out, failed or lost their worker"
     )
     parser.add_argument(
-        "--max-jobs", metavar="N", type=int, default=MAX_JOBS, help=f"refuse more jobs (default: {MAX_JOBS})"
+        "--max-jobs",
+        metavar="N",
+        type=count("--max-jobs", least=0),
+        default=MAX_JOBS,
+        help=f"refuse more jobs (default: {MAX_JOBS})",
     )
     parser.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
@@ -117,7 +126,9 @@ def add_top_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by", choices=tuple(METRICS), default="step_time", help="what to rank by (default: step_time)"
     )
-    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many jobs (default: 10)")
+    parser.add_argument(
+        "--top", metavar="K", type=count("--top", least=0), default=10, help="how many jobs (default: 10)"
+    )
     parser.add_argument("--format", choices=TOP_FORMATS, default="table", help="output format (default: table)")
     add_output_file(parser)
 

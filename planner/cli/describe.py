@@ -13,9 +13,14 @@ ATTENTION_CONVENTIONS = ("full", "causal")
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Say what ``planner model`` takes."""
-    parser.add_argument("model", metavar="NAME_OR_CONFIG", help="catalog name, or path of a Hugging Face config.json")
     parser.add_argument(
-        "--sequence-length", metavar="S", default="4096", help="tokens per sequence for the FLOPs (default: 4096)"
+        "model", metavar="NAME_OR_CONFIG", help="catalog name, path of a config.json, or name on the Hugging Face hub"
+    )
+    parser.add_argument(
+        "--sequence-length",
+        metavar="S",
+        default="4096",
+        help="tokens per sequence for the FLOPs, such as 8k (default: 4096)",
     )
     parser.add_argument(
         "--attention",

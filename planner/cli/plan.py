@@ -1,4 +1,4 @@
-"""``planner plan``: the fastest strategies for a job."""
+"""``planner plan``: the fastest strategies for a job; ``planner estimate``: time and memory of one given strategy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from planner.cli.arguments import (
     add_time_limit,
     describe,
     overridden,
+    read_job,
+    report_on_job,
 )
 from planner.cli.output import check_output, progress, require_new, write, write_model
 from planner.report import FORMATS
@@ -89,7 +91,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
         from planner.plan import plan
         from planner.report import render
 
-        problem = load(arguments.job, overridden(overrides, arguments))
+        document, overrides = read_job(arguments, overrides)
+        problem = load(document, overridden(overrides, arguments))
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)
@@ -131,3 +134,19 @@ def _model(report: PlanReport) -> JointModel | None:
     from planner.certificate import written_model
 
     return written_model(report.chosen, report.outcome)
+
+
+# --- planner estimate --------------------------------------------------------------------------------------
+
+
+def add_estimate_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(parser, "Costs one given strategy, also where a rule forbids it, and says which rule does.")
+    add_job(parser)
+    add_target(parser)
+    add_output(parser, FORMATS)
+
+
+def run_estimate(arguments: argparse.Namespace) -> int:
+    """Estimate and print."""
+    return report_on_job(arguments, "planner.plan", "estimate", "estimating")

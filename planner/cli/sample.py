@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.cli.arguments import EXIT_INTERRUPTED, describe
+from planner.cli.arguments import EXIT_INTERRUPTED, count, describe
 from planner.cli.output import RunningLine, check_output, write
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ EXIT_CODES = """exit codes:
 EXIT_NOTHING = 1
 EXIT_LOST = 4
 
-BUDGET_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
-"""Units of a budget."""
+LONGEST_SECONDS = 1e9
+"""Longest budget."""
 
 MOST_REASONS = 8
 """Reasons of skipped points that are listed; the others are counted."""
@@ -61,12 +60,12 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
         help="of the points that are no job's (default: bf16 on a GPU, fp32 on a CPU)",
     )
     parser.add_argument(
-        "--budget", metavar="TIME", default="10min", help="when to stop: 90s, 10min, 1h (default: 10min)"
+        "--budget", metavar="TIME", default="10min", help="when to stop: 90, 90s, 10min, 1h (default: 10min)"
     )
     parser.add_argument(
         "--ranks",
         metavar="N",
-        type=int,
+        type=count("--ranks", least=0),
         help="processes that measure collectives on this host (default: one for each GPU, one on a CPU; under "
         "torchrun all of its own)",
     )
@@ -135,13 +134,15 @@ def budget_seconds(text: str) -> float:
 
     Examples
     --------
-    >>> budget_seconds("90s"), budget_seconds("1.5h"), budget_seconds("10 min"), budget_seconds("600")
+    >>> budget_seconds("90s"), budget_seconds("1.5h"), budget_seconds("10min"), budget_seconds("600")
     (90.0, 5400.0, 600.0, 600.0)
     """
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d+)?)\s*([a-z]*)\s*", text)
-    if not found or found[2] not in BUDGET_SECONDS or float(found[1]) == 0:
-        raise SpecError("budget", f"is {shown(text)}; expected a time above 0 such as 90s, 10min or 1h.")
-    return float(found[1]) * BUDGET_SECONDS[found[2]]
+    from costmodel.quantities import SECONDS, finite
+
+    seconds = finite(text, SECONDS, "--budget")
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise SpecError("--budget", f"expected a time above 0 such as 10min, got {shown(text)}.")
+    return seconds
 
 
 def summary_text(counts: Counts, path: str) -> str:

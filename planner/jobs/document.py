@@ -10,15 +10,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.jobs.written.places import NOWHERE, Place
 
 Plain: TypeAlias = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
 
@@ -53,6 +55,42 @@ _resolve("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
 OF_A_JOB = "A job needs at least 'model', 'cluster' and 'training'."
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """
+    A job as it was written, wherever that was.
+
+    Parameters
+    ----------
+    entries
+        What it says.
+    name
+        What it is called.
+    folder
+        What paths in it are relative to.
+    sources
+        Files that were read.
+    places
+        Where each entry was written, by dotted path.
+    mistakes
+        What of it could not be read at all.
+    """
+
+    entries: dict[str, Plain]
+    name: str = "job"
+    folder: Path = Path()
+    sources: tuple[Path, ...] = ()
+    places: dict[str, Place] = field(default_factory=dict)
+    mistakes: tuple[SpecError, ...] = ()
+
+
+def read_document(path: Path) -> Document:
+    """A job file with the place of each entry; errors as in :func:`read_mapping`."""
+    places: dict[str, Place] = {}
+    entries = mapping_of(read_text(path), str(path), places=places)
+    return Document(entries=entries, name=path.stem, folder=path.parent, sources=(path,), places=places)
+
+
 def read_mapping(path: Path, needs: str = OF_A_JOB) -> dict[str, Plain]:
     """
     The mapping that a YAML file holds.
@@ -69,17 +107,44 @@ def read_mapping(path: Path, needs: str = OF_A_JOB) -> dict[str, Plain]:
     SpecError
         If the file cannot be read, is too large, or does not hold one mapping.
     """
-    value = parse(read_text(path), str(path))
+    return mapping_of(read_text(path), str(path), needs)
+
+
+def mapping_of(
+    text: str, source: str, needs: str = OF_A_JOB, places: dict[str, Place] | None = None
+) -> dict[str, Plain]:
+    """
+    The mapping that a YAML text holds.
+
+    Parameters
+    ----------
+    text
+        YAML.
+    source
+        What it is called in messages.
+    needs
+        What to say of an empty one.
+    places
+        Receives the place of each entry.
+
+    Raises
+    ------
+    SpecError
+        If it is too large, or does not hold one mapping.
+    """
+    value = parse(text, source, places)
     if value is None:
-        raise SpecError(str(path), "is empty.", needs)
+        raise SpecError(source, "is empty.", needs)
     if not isinstance(value, dict):
-        raise SpecError(str(path), f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
+        raise SpecError(source, f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
     return value
 
 
-def parse(text: str, source: str, *, last_counts: bool = False) -> Plain:
+def parse(text: str, source: str, places: dict[str, Place] | None = None, *, last_counts: bool = False) -> Plain:
     """
     The plain value that a YAML text stands for; of an entry that is there twice the last one, or none is taken.
+
+    ``places`` receives where each entry stands.
 
     >>> parse("[8, 15e12, on, 010, 2026-01-01, none]", "example")
     [8, 15000000000000.0, True, 10, '2026-01-01', 'none']
@@ -89,7 +154,8 @@ def parse(text: str, source: str, *, last_counts: bool = False) -> Plain:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            return None if node is None else _from_node(loader, node, source, "", last_counts)
+            kept = {} if places is None else places
+            return None if node is None else _from_node(loader, node, source, "", kept, last_counts)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -109,7 +175,7 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     """
     try:
         with path.open("rb") as stream:
-            content = stream.read(most_bytes + 1)
+            return decoded(stream, str(path), most_bytes)
     except FileNotFoundError:
         raise SpecError(str(path), "no such file.", _similar_files(path)) from None
     except IsADirectoryError:
@@ -117,12 +183,17 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(shown(str(path)), f"cannot be read: {reason}.") from None
+
+
+def decoded(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
+    """The text of an open file; errors as in :func:`read_text`."""
+    content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise SpecError(str(path), f"is larger than {most_bytes // 1024} KiB, which no job file is.")
+        raise SpecError(source, f"is larger than {most_bytes // 1024} KiB, which no job file is.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
+        raise SpecError(source, f"is not text in UTF-8 (byte {error.start}).") from None
 
 
 def _similar_files(path: Path) -> str:
@@ -151,20 +222,33 @@ def _refuse_bombs(text: str, source: str) -> None:
             raise SpecError(where, TOO_DEEP)
 
 
-def _from_node(loader: Any, node: yaml.Node, source: str, where: str, last_counts: bool) -> Plain:
+def _from_node(
+    loader: Any, node: yaml.Node, source: str, where: str, places: dict[str, Place], last_counts: bool
+) -> Plain:
     if isinstance(node, yaml.SequenceNode):
-        items = enumerate(node.value)
-        return [_from_node(loader, item, source, _join(where, index), last_counts) for index, item in items]
+        items = [(_join(where, index), item) for index, item in enumerate(node.value)]
+        places.update((path, _place(source, item, item)) for path, item in items)
+        return [_from_node(loader, item, source, path, places, last_counts) for path, item in items]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
     for key_node, value_node in node.value:
         key = _key(loader, key_node, source)
+        path = _join(where, key)
         if key in mapping and not last_counts:
             line = key_node.start_mark.line + 1
-            raise SpecError(_join(where, key), f"is written twice, again in {source}, line {line}.")
-        mapping[key] = _from_node(loader, value_node, source, _join(where, key), last_counts)
+            raise SpecError(path, f"is written twice, again in {source}, line {line}.")
+        places[path] = _place(source, key_node, value_node)
+        mapping[key] = _from_node(loader, value_node, source, path, places, last_counts)
     return mapping
+
+
+def _place(source: str, key: yaml.Node, value: yaml.Node) -> Place:
+    """Where a value stands that is a word or a number; else where its name does."""
+    is_scalar = isinstance(value, yaml.ScalarNode) and bool(value.value)
+    mark = (value if is_scalar else key).start_mark
+    where = f"{source}, line {mark.line + 1}, column {mark.column + 1}"
+    return Place(where=where, text=value.value if is_scalar else "")
 
 
 def _join(where: str, name: object) -> str:
@@ -259,6 +343,16 @@ def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return whole
+
+
+def apply_overrides(document: Document, assignments: Iterable[str]) -> None:
+    """Write several ``key=value`` into a document, whose entries then have the place of the command line."""
+    for assignment in assignments:
+        path, value = split_assignment(assignment)
+        set_entry(document.entries, path, value)
+        for known in [one for one in document.places if one.startswith(f"{path}.")]:
+            del document.places[known]
+        document.places[path] = NOWHERE
 
 
 def apply_override(document: dict[str, Plain], assignment: str) -> None:

@@ -1,5 +1,7 @@
 """
-The job file as its author writes it: what each section may hold, in units of text (GiB), before names are looked up.
+The job file as its author writes it: what each section may hold, in units of text, before names are looked up.
+
+Numbers may be texts with units (:mod:`costmodel.quantities`): ``15T`` tokens, ``80GiB``, ``400Gbit/s``, ``5min``.
 
 ``planner.jobs.problem`` turns it into facts; ``planner.schema`` into the JSON Schema that completes it in an editor.
 The ``Parameters`` sections below are the descriptions of both.
@@ -7,16 +9,30 @@ The ``Parameters`` sections below are the descriptions of both.
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import field, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
-from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, NotNegativeCount, Positive, PositiveFraction
+from costmodel.facts.fields import (
+    STRICT,
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Flag,
+    NotNegative,
+    NotNegativeCount,
+    Positive,
+    PositiveFraction,
+    Seconds,
+)
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import RecoveryLevel
+from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
 
 LEAST_KEPT = 2
 """Checkpoints that are kept at least: one, and another in case that cannot be read."""
@@ -38,8 +54,11 @@ def _empty_if_null(value: object) -> object:
 
 
 Reference: TypeAlias = str | dict[str, Any]
-Tokens: TypeAlias = Annotated[Positive, Field(ge=1)]
-Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6)]
+Number: TypeAlias = Annotated[Count, Quantity(COUNT)]
+NumberOrZero: TypeAlias = Annotated[NotNegativeCount, Quantity(COUNT)]
+SequenceLength: TypeAlias = Annotated[Count, Quantity(SEQUENCE)]
+Tokens: TypeAlias = Annotated[Positive, Field(ge=1), Quantity(COUNT)]
+Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), Quantity(GIBIBYTES)]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
 
 
@@ -77,15 +96,15 @@ class ClusterSection:
     """
 
     device: Reference
-    num_devices: Count
-    spare_nodes: NotNegativeCount = 0
-    devices_per_node: Count | None = None
+    num_devices: Number
+    spare_nodes: NumberOrZero = 0
+    devices_per_node: Number | None = None
     networks: Annotated[tuple[Network, ...], Field(min_length=1, max_length=16)] | None = None
-    scale_up_size: Count | None = None
+    scale_up_size: Number | None = None
     memory_gib: Gibibytes | None = None
     host_memory_gib: Gibibytes | None = None
-    scale_up_bandwidth: Positive | None = None
-    internode_bandwidth: Positive | None = None
+    scale_up_bandwidth: BytesPerSecond | None = None
+    internode_bandwidth: BytesPerSecond | None = None
     framework: Reference | None = None
 
 
@@ -97,18 +116,18 @@ class TrainingSection:
     Parameters
     ----------
     global_batch_size
-        Sequences per optimizer step.
+        Sequences per optimizer step; ``1k`` is 1,000.
     sequence_length
-        Tokens per sequence.
+        Tokens per sequence; k and M are binary: ``8k`` is 8,192.
     tokens
-        Tokens of the whole training, such as ``15e12``.
+        Tokens of the whole training, such as ``15T`` or ``15e12``.
     precision
         Name of a recipe (``planner catalog precisions``), or the bytes per element themselves; an inline recipe may
         start from a known one with ``base: bf16``. Default: bf16, or what the framework's recipes train in.
     """
 
-    global_batch_size: Count
-    sequence_length: Count
+    global_batch_size: Number
+    sequence_length: SequenceLength
     tokens: Tokens
     precision: Reference | None = None
 
@@ -151,16 +170,16 @@ class ReliabilitySection:
 
     failures_per_node_day: NotNegative = LLAMA_3_FAILURES_PER_NODE_DAY
     recovery: Annotated[tuple[RecoveryLevel, ...], Field(min_length=1, max_length=100)] | None = None
-    mttr_seconds: NotNegative | None = None
-    checkpoint_seconds: NotNegative | None = None
-    device_to_host_bandwidth: Positive | None = None
-    disk_write_bandwidth: Positive | None = None
+    mttr_seconds: Seconds | None = None
+    checkpoint_seconds: Seconds | None = None
+    device_to_host_bandwidth: BytesPerSecond | None = None
+    disk_write_bandwidth: BytesPerSecond | None = None
     asynchronous_checkpoints: Flag | None = None
-    storage_bandwidth: Positive | None = None
-    storage_capacity: Positive | None = None
-    keep_checkpoints: Annotated[Count, Field(ge=LEAST_KEPT, le=1000)] | None = None
+    storage_bandwidth: BytesPerSecond | None = None
+    storage_capacity: Bytes | None = None
+    keep_checkpoints: Annotated[Number, Field(ge=LEAST_KEPT, le=1000)] | None = None
     max_write_fraction: PositiveFraction = 0.05
-    init_seconds: NotNegative = 0.0
+    init_seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -214,15 +233,15 @@ class SearchSection:
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     candidates: str | None = None
-    max_devices: Count | None = None
+    max_devices: Number | None = None
     idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
-    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] | None = None
+    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6), Quantity(GIBIBYTES)] | None = None
     target: str | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     fastest: Flag = False
-    time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
+    time_limit_seconds: Annotated[Positive, Field(le=1e6), Quantity(SECONDS)] = 60.0
     stages: Literal["even", "layers", "free"] = "layers"
 
 
@@ -274,3 +293,25 @@ class Job:
     strategy: Entries = field(default_factory=dict)
     top: Annotated[Count, Field(le=1000)] = 3
     variants: Literal["groups", "all"] = "groups"
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """What the numbers of a job count, where they may be written with a unit, by dotted name."""
+    return dict(_kinds(Job, ""))
+
+
+def _kinds(record: Any, where: str) -> Iterator[tuple[str, Kind]]:
+    for name, annotation in get_type_hints(record, include_extras=True).items():
+        for part in _parts(annotation):
+            if isinstance(part, Quantity):
+                yield f"{where}{name}", part.kind
+            elif isinstance(part, type) and is_dataclass(part):
+                yield from _kinds(part, f"{where}{name}.")
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """An annotation, and what it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

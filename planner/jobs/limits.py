@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from constraints.candidate_list import CandidateList
 from constraints.limits import RELATIONS, Bound
@@ -19,7 +20,7 @@ from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.document import parse
 from planner.jobs.entries import Job, SearchSection
-from planner.jobs.values import decision_value, require_entry, require_one_of
+from planner.jobs.values import counted, decision_value, require_entry, require_one_of
 from planner.uncertainty.peaks import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000
@@ -145,14 +146,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, cluster: C
     SpecError
         If a decision, a value or a bound is none.
     """
-    pin = {
-        decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
-        for name, value in section.pin.items()
-    }
-    allow = {
-        decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
-        for name, values in section.allow.items()
-    }
+    pin, allow = _pinned(section.pin), _allowed_values(section.allow)
     for name in pin.keys() & allow.keys():
         if pin[name] not in allow[name]:
             raise SpecError(
@@ -177,6 +171,28 @@ def read_search(section: SearchSection, candidates_file: Path | None, cluster: C
         simplest=not section.fastest,
         idle_devices=section.idle_devices,
     )
+
+
+def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Callable[[Any], object]]]:
+    """Each decision that a section pins or allows alone, and what reads it: one may be wrong and the others, too."""
+    for section, read in (("pin", _pinned), ("allow", _allowed_values)):
+        given = entries.get(section)
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            yield {name: value}, read
+
+
+def _pinned(entries: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
+        for name, value in entries.items()
+    }
+
+
+def _allowed_values(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {
+        decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
+        for name, values in entries.items()
+    }
 
 
 def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
@@ -266,8 +282,9 @@ def _bound(names: tuple[str, ...], relation: str, right: str, where: str) -> Bou
     return Bound(names=names, relation=relation, number=number)
 
 
-def _number(value: object, where: str) -> int:
+def _number(given: object, where: str) -> int:
+    value = counted(given, where)
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole <= MAX_NUMBER:
-        raise SpecError(where, f"expected a whole number from 0 to {MAX_NUMBER} on the right, got {shown(value)}.")
+        raise SpecError(where, f"expected a whole number from 0 to {MAX_NUMBER} on the right, got {shown(given)}.")
     return whole

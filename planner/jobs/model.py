@@ -16,7 +16,7 @@ from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework.settings import trained_model
-from costmodel.models import config_json, description, huggingface
+from costmodel.models import config_json, description, hub, huggingface
 from costmodel.validation import build, shown
 from planner.jobs.entries import Reference
 
@@ -91,10 +91,11 @@ def read(entry: Reference, folder: Path) -> Read:
         return Read(model=model, entry=entry, path=None)
     path = config_path(entry, folder)
     if path is None:
-        return Read(model=catalog.model(entry), entry=entry, path=None)
+        name = catalog.hub_names().get(entry, entry)
+        return Read(model=catalog.model(name), entry=name, path=None)
     config = _with_type(dict(config_json.read_mapping(path)))
-    model = huggingface.model_from_config(config, "model", huggingface.model_name(path), str(path))
-    return Read(model=model, entry=config, path=path)
+    name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
+    return Read(model=huggingface.model_from_config(config, "model", name, str(path)), entry=config, path=path)
 
 
 def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
@@ -141,22 +142,40 @@ def _with_type(config: dict[str, Any]) -> dict[str, Any]:
 
 def config_path(name: str, folder: Path) -> Path | None:
     """
-    The file that a model's name means; None for a name in the catalog.
+    The file that a model's name means; None for a name in the catalog, or one on the hub of a model that it has.
 
     Raises
     ------
     SpecError
-        If it is neither in the catalog nor a file or folder.
+        If it is neither in the catalog, nor a file or folder, nor in the Hugging Face cache of this machine.
     """
     if name in catalog.models():
         return None
     path = folder / os.path.expanduser(name)
     if name and exists(path):
         return path / "config.json" if path.is_dir() else path
+    if hub.is_hub_name(name):
+        cached = hub.cached_config(name)
+        if cached is None and name not in catalog.hub_names():
+            raise _not_cached(name)
+        return cached
     if "/" in name or name.endswith(".json"):
         raise SpecError("model", f"no such file: {shown(str(path))}.")
     hint = did_you_mean(name, catalog.models())
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
+
+
+def _not_cached(name: str) -> SpecError:
+    """Say how to get the configuration of a model on the hub."""
+    problem = (
+        f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({hub.cache_folder()}); "
+        "nothing is downloaded."
+    )
+    nearest = did_you_mean(name, catalog.hub_names())
+    meant = f"{nearest} " if nearest.startswith("Did") else ""
+    return SpecError(
+        "model", problem, f"{meant}Run 'hf download {name} config.json', or give the path of a config.json."
+    )
 
 
 def exists(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +22,15 @@ from costmodel.lowering.framework.settings import stored_precision, trained_mode
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
-from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_path, with_target
-from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
+from planner.jobs.document import (
+    Document,
+    apply_overrides,
+    mapping_from_python,
+    read_document,
+    read_mapping,
+    split_assignment,
+)
 from planner.jobs.entries import (
     LEAST_KEPT,
     MOFA_RECOVERY,
@@ -34,11 +41,12 @@ from planner.jobs.entries import (
     TrainingSection,
 )
 from planner.jobs.framework import require_features
-from planner.jobs.limits import SearchLimits, decision_name, read_search, require_devices, require_room
+from planner.jobs.limits import SearchLimits, decision_name, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.jobs.values import decision_value
+from planner.jobs.written.places import placed
 from planner.setting_choices import Value, combined, split
 
 PROBABILITY_TOLERANCE = 1e-6
@@ -178,7 +186,7 @@ def _on_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
 
 
 def load(
-    job: str | os.PathLike[str] | Mapping[str, Any],
+    job: str | os.PathLike[str] | Mapping[str, Any] | Document,
     overrides: Sequence[str] = (),
     *,
     name: str = "job",
@@ -190,7 +198,7 @@ def load(
     Parameters
     ----------
     job
-        Path of a YAML file, or its content as a mapping.
+        Path of a YAML file, its content as a mapping, or what was read elsewhere.
     overrides
         ``key=value`` with dotted keys, such as ``training.global_batch_size=512`` or ``search.allow.pp=[4, 8]``.
     name
@@ -201,25 +209,26 @@ def load(
     Raises
     ------
     SpecError
-        For the first thing that is wrong, with its dotted path.
+        For what is wrong, each with its dotted path, and its line and column where it was read from a file.
     """
-    if isinstance(job, Mapping):
-        return _problem(mapping_from_python(job), overrides, Path(folder), name, ())
-    path = Path(job)
-    return _problem(read_mapping(path), overrides, path.parent, path.stem, (path,))
+    if isinstance(job, Document):
+        document = job
+    elif isinstance(job, Mapping):
+        document = Document(entries=mapping_from_python(job), folder=Path(folder), name=name)
+    else:
+        document = read_document(Path(job))
+    try:
+        apply_overrides(document, overrides)
+        return _problem(document.entries, document.folder, document.name, document.sources)
+    except SpecError as error:
+        others = _other_mistakes(document.entries, document.folder)
+        raise placed([*document.mistakes, error, *others], document.places) from None
 
 
-def _problem(
-    document: dict[str, Any], overrides: Sequence[str], folder: Path, name: str, sources: tuple[Path, ...]
-) -> Problem:
-    for override in overrides:
-        apply_override(document, override)
+def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[Path, ...]) -> Problem:
     require_todays_names(document)
-    own, several = split(document.get("settings"))
-    job = build(Job, {**document, "settings": own} if several else document, "")
-    path = device_path(job.cluster.device, folder)
-    entry = job.cluster.device if path is None else read_mapping(path)
-    require_no_profile(entry)
+    job, several = _job(document)
+    path, entry = _device_entry(job.cluster.device, folder)
     given_model = read(job.model, folder)
     machine = Machine(
         section=with_target(job.cluster, entry, job.search.target),
@@ -257,6 +266,47 @@ def _problem(
         settings=first.settings if len(alternatives) == 1 else {},
         alternatives=alternatives if len(alternatives) > 1 else (),
     )
+
+
+def _job(document: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
+    """The record of a job, and its settings of several values."""
+    own, several = split(document.get("settings"))
+    return build(Job, {**document, "settings": own} if several else document, ""), several
+
+
+def _device_entry(device: Reference, folder: Path) -> tuple[Path | None, Reference]:
+    """The file of a job's device, if it has one, and what the device is."""
+    path = device_path(device, folder)
+    entry = device if path is None else read_mapping(path)
+    require_no_profile(entry)
+    return path, entry
+
+
+def _other_mistakes(document: Mapping[str, Any], folder: Path) -> Iterator[SpecError]:
+    """What is wrong with the parts of a job that can be read one by one."""
+    parts = {name: value for name, value in document.items() if isinstance(value, Mapping)}
+    cluster, search = parts.get("cluster", {}), parts.get("search", {})
+    precision = parts.get("training", {}).get("precision")
+    checks: list[tuple[object, Callable[[Any], object]]] = [
+        (document, _job),
+        (document.get("model"), lambda model: read(model, folder)),
+        (cluster.get("device"), lambda device: device_of(_device_entry(device, folder)[1])),
+        (cluster.get("framework"), lambda framework: catalog.framework_of(framework, FRAMEWORK)),
+        (precision, _require_recipe),
+        (parts.get("strategy"), read_given),
+        *((value, check) for value, check in parts_of_search(search)),
+    ]
+    for value, check in checks:
+        try:
+            if isinstance(value, str | Mapping):
+                check(value)
+        except SpecError as error:
+            yield error
+
+
+def _require_recipe(precision: Reference) -> None:
+    if isinstance(precision, str):
+        require_known(PRECISION, precision, catalog.precisions())
 
 
 def _alternatives(

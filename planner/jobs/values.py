@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.quantities import COUNT, Kind, number
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 
@@ -25,12 +26,26 @@ def decision_value(name: str, value: object, where: str) -> int:
         if not isinstance(value, bool) and value not in (0, 1):
             raise SpecError(where, f"expected true or false, got {shown(value)}.")
         return int(bool(value))
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    given = counted(value, where)
+    whole = int(given) if isinstance(given, float) and given.is_integer() else given
     if isinstance(whole, bool) or not isinstance(whole, int):
         raise SpecError(where, f"expected a whole number, got {shown(value)}.")
     if not 1 <= whole <= MAX_DEGREE:
         raise SpecError(where, f"must be from 1 to {MAX_DEGREE}, got {shown(value)}.")
     return whole
+
+
+def counted(value: object, where: str, kind: Kind = COUNT) -> object:
+    """
+    A value with the number that it means, if it is text with a unit; others as they are.
+
+    >>> counted("1k", "search.pin.mbs"), counted("full", "search.pin.recompute"), counted(8, "search.pin.tp")
+    (1000, 'full', 8)
+    """
+    try:
+        return number(value, kind) if isinstance(value, str) else value
+    except ValueError as error:
+        raise SpecError(where, f"{error}.") from None
 
 
 def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from costmodel.facts.workload import Precision
 from planner.report.devices import used_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
@@ -81,6 +82,17 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
         f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "
         f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
     )
+    if said := units_text(problem):
+        yield "units", said
+
+
+def units_text(problem: Problem) -> str:
+    """The numbers of a training that its job writes with units; empty where there are none."""
+    given = problem.document.get("training") or {}
+    read = {name: getattr(problem.facts.workload, name) for name in given if isinstance(given[name], str)}
+    said = [f"{name} {given[name]} is {value:,.0f}" for name, value in read.items() if not isinstance(value, Precision)]
+    is_binary = "sequence_length" in read
+    return "; ".join(said) + (" (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and is_binary else "")
 
 
 def _model_text(model: ModelRecord) -> str:

@@ -18,9 +18,11 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.validation import shown
 from planner.jobs.document import nested
-from planner.jobs.entries import Job
+from planner.jobs.entries import Job, kinds
+from planner.jobs.values import counted
 from planner.runs.contradictions import require_no_contradiction
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
@@ -74,6 +76,9 @@ CONVERTER = "python -m benchmarks.measured_runs --runs OLD.csv -o FOLDER, in the
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 """How programs write yes and no; pandas makes ``1.0`` of a column with empty cells, spreadsheets ``TRUE``."""
+
+UNITS = {"step_seconds": SECONDS, "peak_memory_gib": GIBIBYTES}
+"""Measurements that may be written with a unit."""
 
 LONGEST_ID = 200
 
@@ -346,8 +351,10 @@ def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
 
 def plain(cell: str, column: str) -> Any:
     """
-    A cell as YAML reads it; numbers that a spreadsheet wrote as 8.0 are whole.
+    A cell as YAML reads it; numbers that a spreadsheet wrote as 8.0 are whole, and may have the units of job files.
 
+    >>> plain("8k", "training.sequence_length")
+    8192
     >>> plain("8.0", "strategy.tp"), plain("true", "strategy.dp_overlap"), plain("{layers: [3, 4]}", "strategy.layout")
     (8, True, {'layers': [3, 4]})
     """
@@ -361,7 +368,8 @@ def plain(cell: str, column: str) -> Any:
         return lowered == "true"
     number = _number_or_none(cell)
     if number is None or not (cell[0].isdigit() or cell[0] in "+-."):
-        return cell
+        kind = kinds().get(column, COUNT if column.startswith("strategy.") else None)
+        return counted(cell, column, kind) if kind else cell
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
@@ -414,8 +422,9 @@ def positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
     cell = cells.get(column, "").strip()
     if not cell:
         return None
+    given = counted(cell, column, UNITS[column]) if column in UNITS else cell
     try:
-        number = float(cell)
+        number = float(str(given))
     except ValueError:
         raise SpecError(column, f"expected a number, got {shown(cell)}.") from None
     if not math.isfinite(number) or number <= 0:

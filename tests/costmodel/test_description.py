@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, mistakes_of
 from costmodel.facts.model import Attention, Experts, Mamba, Mlp
 from costmodel.models.description import model_from_description, model_from_entry
 from costmodel.models.parameters import parameters
@@ -123,4 +123,4 @@ def test_refused_entries(entry: Any, message: str):
     with pytest.raises(SpecError) as refused:
         model_from_entry(entry, "models.x", "x")
 
-    assert str(refused.value).startswith(message)
+    assert str(mistakes_of(refused.value)[0]).startswith(message)

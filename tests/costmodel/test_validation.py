@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic.dataclasses import dataclass
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, mistakes_of
 from costmodel.facts.calibration import Constants
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
@@ -43,10 +43,10 @@ def a_model(**changes: Any) -> dict[str, Any]:
 
 
 def message(record_type: type, mapping: object, where: str = "model") -> str:
-    """What the user reads."""
+    """What the user reads first."""
     with pytest.raises(SpecError) as raised:
         build(record_type, mapping, where)
-    return str(raised.value)
+    return str(mistakes_of(raised.value)[0])
 
 
 def test_valid_data_becomes_the_record():

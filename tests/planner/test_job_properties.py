@@ -8,7 +8,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import PlanningError
+from costmodel.errors import SpecError, mistakes_of
 from planner.jobs.problem import Problem, load
 
 NETWORK = {"name": "nvlink", "num_peers": 8, "bandwidth": 4.5e11, "latency": 3e-6, "decay": 0.9, "reference_peers": 2}
@@ -214,11 +214,11 @@ def mutate(draw, job):
 
 
 def complaint(job, overrides=()):
-    """What the loader says of a job; nothing if it is a problem."""
+    """The longest thing that the loader says of a job; nothing if it is a problem."""
     try:
         problem = load(job, overrides)
-    except PlanningError as error:
-        return str(error)
+    except SpecError as error:
+        return max(map(str, mistakes_of(error)), key=len)
     assert isinstance(problem, Problem)
     return ""
 

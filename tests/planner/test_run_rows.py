@@ -16,7 +16,7 @@ REFUSED = {
     "time: zero": ({"step_seconds": "0"}, "step_seconds: must be a number above 0"),
     "time: negative": ({"step_seconds": "-2.1"}, "step_seconds: must be a number above 0"),
     "time: not a number": ({"step_seconds": "nan"}, "step_seconds: must be a number above 0"),
-    "time: text": ({"step_seconds": "2.1 s"}, "step_seconds: expected a number, got '2.1 s'."),
+    "time: text": ({"step_seconds": "2.1 s"}, "step_seconds: expected seconds such as 5min, got '2.1 s'. Write 2.1s."),
     "time: in milliseconds": ({"step_seconds": "2100"}, "Is it in seconds?"),
     "time: in kiloseconds": ({"step_seconds": "0.0021"}, "Is it in seconds?"),
     "memory: in MiB": ({"peak_memory_gib": "61440"}, "Is it in GiB?"),

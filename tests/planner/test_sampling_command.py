@@ -70,11 +70,11 @@ def a_run(monkeypatch, outcome: object) -> list[dict]:
 class TestRefusals:
     """Wrong input ends with 2 and a sentence, before anything is measured."""
 
-    @pytest.mark.parametrize("text", ["", "0", "0min", "-5s", "10 days", "ten", "1e3", "inf", "5ms", "9" * 12])
+    @pytest.mark.parametrize("text", ["", "0", "0min", "-5s", "10 days", "ten", "1e3s", "inf", "5m", "9" * 12])
     def test_a_budget_is_a_time(self, table, capsys, text):
         """With its unit, or in seconds."""
         assert main(["sample", f"--budget={text}", "-o", str(table)]) == 2
-        assert "expected a time above 0 such as 90s, 10min or 1h." in capsys.readouterr().err
+        assert "planner: --budget: expected " in capsys.readouterr().err
         assert not table.exists()
 
     def test_units_are_those_of_people(self):

@@ -1,0 +1,265 @@
+"""
+Numbers as people write them: ``15T`` tokens, sequences of ``8k``, ``80GiB``, ``400Gbit/s``, ``5min``.
+
+A number and a unit without anything between them; what an entry counts says which units it takes, so that ``T`` are
+trillions of tokens and ``TB`` bytes. Libraries of physical units are no help: to pint ``k`` is Boltzmann's constant,
+``T`` a tesla and ``8 k`` no mistake.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+
+Factors = Mapping[str, int | Fraction]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kind:
+    """
+    What a number may count, and in which units.
+
+    Parameters
+    ----------
+    name
+        As a message says it.
+    example
+        One that is right.
+    units
+        Factor to the unit in which the entry is without one, by spelling.
+    meant
+        What to write instead of spellings that mean several things.
+    """
+
+    name: str
+    example: str
+    units: Factors
+    meant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_DECIMAL: Factors = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_BYTES: Factors = {
+    "B": 1,
+    **{f"{prefix}B": 10 ** (3 * power) for power, prefix in enumerate("kMGTP", start=1)},
+    **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTP", start=1)},
+}
+_BITS: Factors = {f"{prefix}bit/s": Fraction(10 ** (3 * power), 8) for power, prefix in enumerate("kMGT", start=1)}
+_SECONDS: Factors = {
+    "us": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    **dict.fromkeys(("s", "second", "seconds"), 1),
+    **dict.fromkeys(("min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+}
+_MEANT_BYTES = {"KB": ("kB", "KiB"), **{letter: (f"{letter}B", f"{letter}iB") for letter in "MGTP"}}
+_MEANT_BYTES |= {"k": ("kB", "KiB"), "K": ("kB", "KiB")}
+_MEANT_RATES = {
+    **{f"{prefix}{word}": (f"{prefix}bit/s",) for prefix in "kMGT" for word in ("bps", "b/s", "bit", "bits/s")},
+    **{unit: (f"{unit}/s",) for unit in _BYTES},
+}
+
+_MEANT_COUNTS = {"G": ("B",), "thousand": ("k",), "million": ("M",), "billion": ("B",), "trillion": ("T",)}
+
+COUNT = Kind(name="a count", example="15T", units=_DECIMAL, meant=_MEANT_COUNTS)
+SEQUENCE = Kind(
+    name="a sequence length",
+    example="8k",
+    units={"k": 2**10, "K": 2**10, "M": 2**20},
+    meant={"Ki": ("k",), "Mi": ("M",)},
+)
+BYTES = Kind(name="bytes", example="80GiB", units=_BYTES, meant=_MEANT_BYTES)
+GIBIBYTES = Kind(
+    name="GiB",
+    example="80GiB",
+    units={unit: Fraction(factor) / 2**30 for unit, factor in _BYTES.items()},
+    meant=_MEANT_BYTES,
+)
+RATE = Kind(
+    name="bytes per second",
+    example="50GB/s",
+    units={**{f"{unit}/s": factor for unit, factor in _BYTES.items()}, **_BITS},
+    meant=_MEANT_RATES,
+)
+SECONDS = Kind(
+    name="seconds",
+    example="5min",
+    units=_SECONDS,
+    meant={"m": ("min",), "M": ("min",), "mins": ("min",), "sec": ("s",), "hr": ("h",), "hrs": ("h",)},
+)
+KINDS = (COUNT, SEQUENCE, BYTES, RATE, SECONDS)
+
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_WRITTEN = re.compile(rf"([-+]?{_NUMBER})(e[-+]?[0-9]{{1,3}})?([a-z/]*)", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})+(?![0-9,])")
+_LONGEST = 60
+"""Characters of the longest text that may be a number with a unit."""
+
+_LONGEST_ADVICE = 24
+"""Characters of the longest number that a message proposes."""
+
+
+def number(text: str, kind: Kind) -> int | float | str:
+    """
+    The number that a text with a unit means; other texts as they are.
+
+    >>> number("15T", COUNT), number("8k", SEQUENCE), number("1.5min", SECONDS), number("many", COUNT)
+    (15000000000000, 8192, 90, 'many')
+
+    Raises
+    ------
+    ValueError
+        If it begins like a number but is no unambiguous one, or its unit is not of this kind; with what to write.
+    """
+    found = _parts(text)
+    if found is None or not found[2]:
+        return _as_it_is(text, kind)
+    digits, exponent, unit = found
+    if unit not in kind.units:
+        raise ValueError(f"{_expected(text, kind)}: {_wrong_unit(digits + exponent, unit, kind)}")
+    if exponent:
+        raise ValueError(f"{_expected(text, kind)}, an exponent and a unit at once. {_without_exponent(found, kind)}")
+    return _times(digits, kind.units[unit])
+
+
+def finite(text: str, kind: Kind, where: str) -> float:
+    """
+    The number that a text means, with a unit or without; finite.
+
+    >>> finite("1.5h", SECONDS, "--timeout"), finite("90", SECONDS, "--timeout")
+    (5400.0, 90.0)
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
+    try:
+        given = number(text, kind)
+    except ValueError as error:
+        raise SpecError(where, f"{error}.") from None
+    try:
+        value = float(given)
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise SpecError(where, f"{_expected(text, kind)}.")
+    return value
+
+
+def whole(text: str, kind: Kind, where: str, *, least: int = 1) -> int:
+    """The whole number that a text means; errors as in :func:`finite`, and for one that is less than the least."""
+    value = finite(text, kind, where)
+    if not value.is_integer() or value < least:
+        raise SpecError(where, f"expected a whole number from {least} on, got {shown(text)}.")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """
+    Metadata of an annotation: its numbers may be texts with units of a kind, in records and in their JSON Schema.
+
+    Parameters
+    ----------
+    kind
+        What is counted.
+    """
+
+    kind: Kind
+
+    def read(self, value: object) -> object:
+        """A value with the number that it means, if it is text; a :class:`ValueError` as in :func:`number`."""
+        if isinstance(value, bool):
+            raise ValueError(f"expected a number, got {str(value).lower()}")
+        return number(value, self.kind) if isinstance(value, str) else value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Read first, then check what it is annotated with."""
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The number, or text."""
+        return {"anyOf": [handler(schema), text_schema(self.kind)]}
+
+
+def text_schema(kind: Kind) -> dict[str, Any]:
+    """The JSON Schema of texts with a unit of a kind."""
+    return {"type": "string", "pattern": f"^{_NUMBER}({'|'.join(kind.units)})$"}
+
+
+def _parts(text: str) -> tuple[str, str, str] | None:
+    """Digits, exponent and unit; None where it is nothing of that form."""
+    found = _WRITTEN.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    return (found[1], found[2] or "", found[3]) if found else None
+
+
+def _as_it_is(text: str, kind: Kind) -> str:
+    """Text without a unit, for others to read; refused where it is nearly a number with one."""
+    fix = "" if _is_number(text) or len(text) > _LONGEST else _fix(text.strip(), kind)
+    if fix:
+        raise ValueError(f"{_expected(text, kind)}. {fix}")
+    return text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _fix(text: str, kind: Kind) -> str:
+    """What to write instead of a number with commas, spaces or underscores; empty: it is nothing of that kind."""
+    if _THOUSANDS.match(text):
+        text = text.replace(",", "")
+    together = re.sub(r"[\s_]", "", text.replace(",", "."))
+    found = _parts(together)
+    if found is None:
+        return ""
+    digits, exponent, unit = found
+    if not unit:
+        return f"Write {together}"
+    if unit not in kind.units:
+        wrong = _wrong_unit(digits + exponent, unit, kind)
+        return wrong[0].upper() + wrong[1:]
+    return _without_exponent(found, kind) if exponent else f"Write {together}"
+
+
+def _without_exponent(parts: tuple[str, str, str], kind: Kind) -> str:
+    """What to write instead of a number with an exponent and a unit, where that is no monster."""
+    digits, exponent, unit = parts
+    value = f"{_times(digits + exponent, kind.units[unit])}"
+    return f"Write {value}" if len(value) <= _LONGEST_ADVICE else f"Write {kind.example}, or the number alone"
+
+
+def _expected(text: str, kind: Kind) -> str:
+    return f"expected {kind.name} such as {kind.example}, got {shown(text)}"
+
+
+def _wrong_unit(digits: str, unit: str, kind: Kind) -> str:
+    """Whose unit it is, and what may have been meant."""
+    alike = [known for known in kind.units if known.lower() == unit.lower()]
+    if meant := kind.meant.get(unit) or tuple(alike):
+        return f"there is no unit '{unit}' here. Write {' or '.join(f'{digits}{one}' for one in meant)}"
+    other = next((one.name for one in KINDS if unit in one.units), None)
+    whose = f"'{unit}' is a unit of {other}" if other else f"there is no unit '{unit}'"
+    return f"{whose}. Write {digits} alone, or behind it one of {', '.join(kind.units)}"
+
+
+def _times(digits: str, factor: int | Fraction) -> int | float:
+    """The product, exact where it is whole."""
+    product = Fraction(Decimal(digits)) * factor
+    return int(product) if product.denominator == 1 else float(product)

@@ -1,0 +1,47 @@
+"""``planner init``: a job file with comments from one line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import add_force, add_one_line, add_output_file, add_target, describe, overridden, read_job
+from planner.cli.output import check_output, progress, require_new, write
+
+
+def add_init_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Writes the job that 'planner plan' would plan with the same arguments, each entry with a comment, other "
+        "entries commented out. Writes to stdout, or to a file that does not exist yet."
+    )
+    describe(parser, description)
+    parser.add_argument("job", metavar="MODEL", help="what is trained")
+    parser.add_argument("assignments", metavar="CLUSTER key=value", nargs="*", help="on what; an entry of the job")
+    add_one_line(parser)
+    add_target(parser)
+    add_force(parser)
+    add_output_file(parser)
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    """Check the job and write it."""
+    output: Path | None = arguments.output
+    if all("=" in word for word in arguments.assignments):
+        fix = f"such as: {arguments.job} 512xh100-80gb-sxm --batch 1024 --sequence 8k --tokens 15T."
+        raise SpecError("CLUSTER", "is missing.", f"After a model a cluster and three numbers are needed, {fix}")
+    with progress(f"reading {arguments.job}"):
+        from planner.jobs.problem import load
+        from planner.jobs.written.commented import commented, rebased
+
+        document, overrides = read_job(arguments, arguments.assignments)
+        problem = load(document, overridden(overrides, arguments))
+        check_output(output, problem.sources)
+        require_new(output, force=arguments.force)
+        entries = document.entries if output is None else rebased(document.entries, output.parent)
+        cluster = next(word for word in arguments.assignments if "=" not in word)
+        text = commented(entries, f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan.")
+    write(text, output)
+    return 0

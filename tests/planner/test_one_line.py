@@ -1,0 +1,547 @@
+"""A job in one line, as a file with comments, from standard input; and all of its mistakes at once."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from costmodel.errors import SpecError, SpecErrors, mistakes_of
+from planner import cli
+from planner.jobs.document import Document, parse, read_document
+from planner.jobs.entries import Job, kinds
+from planner.jobs.problem import load
+from planner.jobs.written.commented import commented, rebased
+from planner.jobs.written.one_line import cluster_entries, one_line
+from tests.test_project import README
+
+NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
+OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
+
+JOB = {
+    "model": "llama3-70b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
+    "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 15e12},
+}
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+}
+
+
+def problem_of(model="llama3-70b", cluster="512xh100-80gb-sxm", overrides=(), **numbers):
+    """What a line means."""
+    return load(one_line(model, cluster, NUMBERS | numbers), overrides)
+
+
+def mistakes(model="llama3-70b", cluster="512xh100-80gb-sxm", numbers=None):
+    """What is wrong with a line."""
+    with pytest.raises(SpecError) as caught:
+        load(one_line(model, cluster, NUMBERS if numbers is None else numbers))
+    return [str(one) for one in mistakes_of(caught.value)]
+
+
+@pytest.fixture
+def no_hub(tmp_path, monkeypatch):
+    """A Hugging Face cache without anything."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The file of a small model."""
+    path = tmp_path / "tiny" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+# --- one line --------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_the_job_that_it_says():
+    """The same facts as the file that a person would write."""
+    facts = problem_of().facts
+
+    assert facts == load(JOB).facts
+    assert facts.workload.sequence_length == 8192
+
+
+def test_entries_may_be_changed():
+    """As those of a file."""
+    assert problem_of(overrides=["training.sequence_length=4k", "search.pin.tp=8"]).search.pin == {"tp": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "num_devices", "node", "domain"),
+    [
+        ("512xh100-80gb-sxm", 512, 8, 8),
+        ("64x8xh100-80gb-sxm", 512, 8, 8),
+        ("128x4xh100-80gb-sxm", 512, 4, 4),
+        ("32x16xh100-80gb-sxm", 512, 16, 8),
+        ("1kxh100-80gb-sxm", 1000, 8, 8),
+        ("18x4xgb200", 72, 4, 72),
+        ("9x8xgb200", 72, 8, 72),
+    ],
+)
+def test_clusters(text, num_devices, node, domain):
+    """Nodes smaller than the device's own are NVLink domains, where its own node is one; racks stay whole."""
+    cluster = load(one_line("llama3-8b", text, NUMBERS)).facts.cluster
+
+    assert (cluster.num_devices, cluster.device.devices_per_node) == (num_devices, node)
+    assert cluster.device.networks[0].num_peers == domain
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("512 GPUs", "'512 GPUs' is no cluster. Write the device, too, such as 512xh100-80gb-sxm"),
+        ("512xGPUs", "Write the device, too, such as 512xh100-80gb-sxm"),
+        ("512", "Write the device, too, such as 512xh100-80gb-sxm"),
+        ("h100x512", "'h100x512' is no cluster. Write 512xh100."),
+        ("h100-80gb-sxmx512", "Write 512xh100-80gb-sxm."),
+        ("512 x h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
+        ("64 x 8 x h100", "Write 64x8xh100."),
+        ("512*h100", "Write 512xh100."),
+        ("512 h100", "Write 512xh100."),
+        ("h100", "Write how many, such as 512xh100"),
+        ("h100-80gb-sxm", "Write how many, such as 512xh100-80gb-sxm"),
+        ("0xh100", "'0xh100' is no cluster: expected a whole number from 1 on, got '0'."),
+        ("1.5xh100", "expected a whole number from 1 on, got '1.5'."),
+        ("1,000xh100", "expected a count such as 15T, got '1,000'. Write 1000."),
+        ("1e3kxh100", "an exponent and a unit at once. Write 1000000."),
+        ("8GBxh100", "'GB' is a unit of bytes."),
+        ("", "Write devices and device, such as 512xh100-80gb-sxm"),
+        ("x", "is no cluster."),
+        ("-8xh100", "Write devices and device"),
+    ],
+)
+def test_wrong_clusters(text, message):
+    """Each with the spelling that is right."""
+    with pytest.raises(SpecError) as caught:
+        cluster_entries(text)
+
+    assert caught.value.where == "cluster"
+    assert message in str(caught.value)
+
+
+WRONG = [
+    ({"model": "llama3-70x"}, ["model: 'llama3-70x' is neither in the catalog nor a file. Did you mean 'llama3-70b'?"]),
+    ({"cluster": "8xh1000"}, ["cluster.device: 'h1000' is not in the catalog."]),
+    ({"numbers": {"batch": "1024", "sequence": "8k"}}, ["--tokens: training.tokens: is required but missing."]),
+    (
+        {"numbers": NUMBERS | {"batch": "1,000"}},
+        ["--batch: training.global_batch_size: expected a count such as 15T, got '1,000'. Write 1000."],
+    ),
+    (
+        {"numbers": NUMBERS | {"sequence": "8 k"}},
+        ["--sequence: training.sequence_length: expected a sequence length such as 8k, got '8 k'. Write 8k."],
+    ),
+    ({"numbers": NUMBERS | {"batch": "[8]"}}, ["--batch: training.global_batch_size: expected int, got [8]."]),
+    ({"numbers": NUMBERS | {"batch": "[8"}}, ["--batch: training.global_batch_size: expected int, got '[8'."]),
+    ({"numbers": NUMBERS | {"batch": "0k"}}, ["must be at least 1, got '0k'."]),
+    (
+        {"numbers": NUMBERS | {"tokens": "1k"}},
+        ["--tokens: training.tokens: is 1000, less than one step of 1024 x 8192"],
+    ),
+    ({"numbers": NUMBERS | {"tokens": "1k"}}, ["(written 1k). Write the tokens of the whole training"]),
+    (
+        {"model": "llama3-70x", "cluster": "512 GPUs", "numbers": {"batch": "1e3k", "sequence": "5min"}},
+        [
+            "model: 'llama3-70x'",
+            "cluster: '512 GPUs'",
+            "--batch: training.global_batch_size: expected a count such as 15T, got '1e3k'",
+            "--sequence: training.sequence_length: expected a sequence length such as 8k, got '5min'",
+            "--tokens: training.tokens: is required",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "messages"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+def test_wrong_lines(line, messages):
+    """Every mistake once, with its option, in the order of the line."""
+    found = mistakes(**line)
+
+    assert len(found) == len(messages)
+    assert all(expected in message for expected, message in zip(messages, found, strict=True))
+
+
+# --- models ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_by_its_file(config):
+    """The path of the file or of its folder."""
+    for name in (config, config.parent):
+        assert problem_of(str(name)).facts.model.name == "tiny"
+
+
+def test_a_model_by_its_name_on_the_hub(no_hub):
+    """The catalog has its architecture; what is planned again needs no cache."""
+    problem = problem_of("meta-llama/Meta-Llama-3-70B")
+
+    assert problem.facts == load(JOB).facts
+    assert problem.document["model"] == "llama3-70b"
+
+
+def test_the_cache_comes_first(no_hub):
+    """What was downloaded is what is trained."""
+    folder = no_hub / "models--meta-llama--Meta-Llama-3-70B" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    problem = problem_of("meta-llama/Meta-Llama-3-70B")
+
+    assert problem.facts.model.num_layers == 4
+    assert problem.facts.model.name == "Meta-Llama-3-70B"
+    assert problem.sources == (folder / "config.json",)
+
+
+def test_a_name_that_is_nowhere(no_hub):
+    """How to get the file."""
+    [message] = mistakes("some-lab/Some-Model")
+
+    assert message.startswith(
+        "model: 'some-lab/Some-Model' is no file, nor in the catalog, nor in the Hugging Face cache"
+    )
+    assert "Run 'hf download some-lab/Some-Model config.json', or give the path of a config.json." in message
+    assert "Did you mean 'meta-llama/Meta-Llama-3-70B' or" in mistakes("meta-llama/Meta-Llama-3-70")[0]
+
+
+# --- a file with comments --------------------------------------------------------------------------------------
+
+
+def test_a_commented_file_is_the_same_job(tmp_path):
+    """Facts, search and spelling; every entry of the record is there, given or commented out."""
+    overrides = ["search.pin={tp: 8, recompute: none}", 'search.limits=["pp <= 4", "recompute != full"]', "top=5"]
+    document = one_line("llama3-70b", "64x8xh100-80gb-sxm", NUMBERS)
+    problem = load(document, overrides)
+    path = tmp_path / "job.yaml"
+    path.write_text(commented(document.entries, "A title: with, signs #1"))
+    again = load(path)
+
+    assert (again.facts, again.search, again.top) == (problem.facts, problem.search, problem.top)
+    assert parse(path.read_text(), "job.yaml") == document.entries
+    assert "  sequence_length: 8k\n" in path.read_text()
+    assert all(f"{name}:" in path.read_text() for name in Job.__dataclass_fields__)
+
+
+def test_what_is_commented_out_holds_without_it(tmp_path):
+    """With every comment sign before an entry taken away the job is the same."""
+    text = commented(one_line("llama3-70b", "512xh100-80gb-sxm", NUMBERS).entries, "All entries")
+    entry = [line.replace("# ", "", 1) if is_entry(line) else line for line in text.splitlines()]
+    path = tmp_path / "job.yaml"
+    path.write_text("\n".join(entry))
+    whole = read_document(path)
+
+    assert {"settings", "reliability", "search", "strategy"} <= whole.entries.keys()
+    assert (load(whole).facts, load(whole).search) == (problem_of().facts, problem_of().search)
+
+
+def is_entry(line):
+    """A comment that is an entry, or a section that holds some."""
+    words = line.replace("# ", "", 1).split(":")[0].strip()
+    return line.lstrip().startswith("# ") and words.replace("_", "").isalpha() and words.islower() and ":" in line
+
+
+@pytest.mark.parametrize(
+    "value", ["a: b", "#", "x, y", "8k", "yes", "null", "1e5", "'", '"', "[", "é", "~", "- a", "8.0"]
+)
+def test_any_text_survives(value):
+    """What YAML would read otherwise is quoted."""
+    job = {**JOB, "model": value, "search": {"pin": {value: value}, "limits": [value]}}
+
+    assert parse(commented(job, "Texts"), "job.yaml") == job
+
+
+def test_paths_follow_the_file(config, monkeypatch):
+    """They are relative to the file that names them, those of the line to the working directory."""
+    monkeypatch.chdir(config.parent)
+    job = {"model": "config.json", "cluster": {"device": "h200"}, "search": {"candidates": "none.csv"}}
+    moved = rebased(job, Path("..") / "jobs")
+
+    assert moved == {**job, "model": "../tiny/config.json"}
+
+
+# --- the command line ------------------------------------------------------------------------------------------
+
+
+def test_init_writes_what_plan_plans(tmp_path, capsys):
+    """To a file that was not there, to stdout, and over a file with --force only."""
+    path = tmp_path / "job.yaml"
+    words = ["init", "llama3-70b", "512xh100-80gb-sxm", *OPTIONS, "search.pin.tp=8", "--target", "megatron-lm"]
+
+    assert cli.main([*words, "-o", str(path)]) == 0
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert (load(path).search.pin, load(path).search.target) == ({"tp": 8}, "megatron-lm")
+
+    path.write_text("mine")
+    assert cli.main([*words, "-o", str(path)]) == 2
+    assert path.read_text() == "mine"
+    assert f"planner: {path}: exists already. Name another file, or add --force." in capsys.readouterr().err
+    assert cli.main([*words, "-o", str(path), "--force"]) == 0
+    assert load(path).search.pin == {"tp": 8}
+
+
+def test_init_writes_no_wrong_job(tmp_path, capsys):
+    """A job that cannot be planned is not written."""
+    path = tmp_path / "job.yaml"
+
+    assert cli.main(["init", "llama3-70b", "h100x8", *OPTIONS, "-o", str(path)]) == 2
+    assert cli.main(["init", "llama3-70b", *OPTIONS, "-o", str(path)]) == 2
+    assert "CLUSTER: is missing." in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_the_model_of_a_file_stays_where_it_is(config, monkeypatch, capsys):
+    """The job in another folder names it from there."""
+    monkeypatch.chdir(config.parent.parent)
+    Path("jobs").mkdir()
+
+    assert cli.main(["init", "tiny", "8xh100-80gb-sxm", *OPTIONS, "-o", "jobs/job.yaml"]) == 0
+    assert load("jobs/job.yaml").facts.model.name == "tiny"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["llama3-8b", "8xh100-80gb-sxm", "tp=2", "pp=1", "--batch", "1k", "--sequence", "8k", "--tokens", "1T"],
+        ["--batch", "1k", "llama3-8b", "--sequence", "8k", "8xh100-80gb-sxm", "tp=2", "--tokens", "1T", "pp=1"],
+    ],
+)
+def test_words_may_come_in_any_order(words, capsys):
+    """Options between a model, a cluster and decisions; the report says what k is."""
+    assert cli.main(["estimate", *words]) == 0
+
+    shown = capsys.readouterr().out
+    assert "1,000 x 8,192" in shown
+    assert "sequence_length 8k is 8,192" in shown
+    assert "k is 1,024 in sequence lengths, 1,000 elsewhere" in " ".join(shown.split())
+
+
+def test_standard_input(monkeypatch, capsys, tmp_path):
+    """A job file is read from it, and its mistakes have lines and columns, too."""
+    text = commented(one_line("llama3-8b", "8xh100-80gb-sxm", NUMBERS).entries, "From a pipe")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    assert cli.main(["estimate", "-", "tp=2", "pp=1"]) == 0
+    assert "llama3-8b on 8 x h100-80gb-sxm" in capsys.readouterr().out
+
+    for content, message in [
+        (b"", "standard input: is empty."),
+        (b"\xff", "standard input: is not text in UTF-8 (byte 0)."),
+        (b"a" * (2**20 + 1), "standard input: is larger than 1024 KiB"),
+        (b"model: x\ncluster: [", "standard input: is not YAML in line 3"),
+        (
+            text.replace("num_devices: 8", "num_devices: 8 k").encode(),
+            "column 16: cluster.num_devices: expected a count",
+        ),
+    ]:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        assert cli.main(["estimate", "-", "tp=2"]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama3-70b"], "llama3-70b: is no job file. After a model a cluster and three numbers are needed, such as:"),
+        (["tiny/config.json", *OPTIONS], "tiny/config.json: is no job file."),
+        (["llama3-8b", "8xh100-80gb-sxm", "8xh200", *OPTIONS], "8xh200: one cluster was given already."),
+        (["job.yaml", "8xh100-80gb-sxm"], "'8xh100-80gb-sxm': expected key=value"),
+        (["llama3-8b", "8xh100-80gb-sxm", "--batch", "1,000"], "planner: 3 mistakes:\n  --batch: training."),
+    ],
+)
+def test_wrong_words(words, message, config, monkeypatch, capsys):
+    """Exit code 2, one message."""
+    monkeypatch.chdir(config.parent.parent)
+    Path("job.yaml").write_text(commented(JOB, "A job"))
+
+    assert cli.main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_options_change_a_job_file(tmp_path, monkeypatch, capsys):
+    """As the entries that they stand for."""
+    path = tmp_path / "job.yaml"
+    path.write_text(commented({**JOB, "model": "llama3-8b"}, "A job"))
+
+    assert cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k"]) == 0
+    assert "2,000 x 4,096" in capsys.readouterr().out
+
+
+# --- all mistakes at once --------------------------------------------------------------------------------------
+
+WRONG_FILE = """\
+model: llama3-70x
+cluster:
+  device: h1000
+  num_devices: 512 GPUs
+  framework: megatron-cor-0.16
+training:
+  global_batch_size: 1,000
+  sequence_length: 8 k
+  tokens: 1e3k
+  precision: bf61
+serch: {pin: {tp: 8}}
+search:
+  time_limit_seconds: 5m
+  pin: {tpp: 8,
+        pp: 0}
+"""
+
+PLACES = [
+    (1, 8, "model: 'llama3-70x'"),
+    (3, 11, "cluster.device: 'h1000'"),
+    (4, 16, "cluster.num_devices: expected a count such as 15T, got '512 GPUs'"),
+    (5, 14, "cluster.framework: 'megatron-cor-0.16'"),
+    (7, 22, "training.global_batch_size: expected a count such as 15T, got '1,000'"),
+    (8, 20, "training.sequence_length: expected a sequence length such as 8k, got '8 k'"),
+    (9, 11, "training.tokens: expected a count such as 15T, got '1e3k'"),
+    (10, 14, "training.precision: 'bf61'"),
+    (11, 1, "serch: no such entry. Did you mean 'search'?"),
+    (13, 23, "search.time_limit_seconds: expected seconds such as 5min, got '5m'"),
+    (14, 14, "search.pin.tpp: no such decision. Did you mean 'tp'?"),
+    (15, 13, "search.pin.pp: must be from 1 to 1000000000, got 0."),
+]
+
+
+def test_all_mistakes_of_a_file_with_their_places(tmp_path):
+    """Names and numbers, sections and decisions, in the order of the file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(WRONG_FILE)
+    with pytest.raises(SpecErrors) as caught:
+        load(path)
+    found = [str(one) for one in caught.value.errors]
+
+    assert len(found) == len(PLACES)
+    for (line, column, message), error in zip(PLACES, found, strict=True):
+        assert error.startswith(f"{path}, line {line}, column {column}: {message}")
+
+
+def test_an_error_without_a_place_is_as_before():
+    """Of a mapping, and of what the command line changes."""
+    with pytest.raises(SpecError) as caught:
+        load({**JOB, "top": 0})
+    assert str(caught.value) == "top: must be at least 1, got 0."
+
+
+def test_a_missing_entry_has_the_place_of_its_section(tmp_path):
+    """Where it should be written."""
+    path = tmp_path / "job.yaml"
+    path.write_text("model: llama3-8b\ncluster:\n  device: h200\ntraining: {}\n")
+    with pytest.raises(SpecError) as caught:
+        load(path, ["training={global_batch_size: 8}"])
+
+    assert [str(one).removeprefix(f"{path}, ") for one in mistakes_of(caught.value)] == [
+        "line 2, column 1: cluster.num_devices: is required but missing.",
+        "training.sequence_length: is required but missing.",
+        "training.tokens: is required but missing.",
+    ]
+
+
+def test_numbers_keep_their_spelling(tmp_path):
+    """Where a rule computes with what was written otherwise."""
+    path = tmp_path / "job.yaml"
+    path.write_text(commented(JOB, "A job").replace("15000000000000.0", "1e5"))
+    with pytest.raises(SpecError, match=r"is 100000, less than one step of .* \(written 1e5\)\. Write the tokens"):
+        load(path)
+
+
+def test_a_long_list_of_mistakes_says_so():
+    """The first twenty."""
+    job = {**JOB, **{f"wrong{number}": 1 for number in range(50)}}
+    with pytest.raises(SpecErrors, match=r"^the first 20 mistakes: ") as caught:
+        load(Document(entries=job))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_the_readme_shows_what_is_printed(tmp_path, monkeypatch, capsys):
+    """Its three mistakes, letter by letter."""
+    monkeypatch.chdir(tmp_path)
+    shown = README.partition("planner: 3 mistakes:\n")[2].partition("```")[0]
+    Path("job.yaml").write_text(
+        "model: llama3-8b\ncluster:\n  device: h100-80gb\n  num_devices: 8\ntraining:\n"
+        "  global_batch_size: 1,000\n  sequence_length: 8 k\n  tokens: 1T\n"
+    )
+
+    assert cli.main(["plan", "job.yaml"]) == 2
+    assert capsys.readouterr().err.endswith(f"planner: 3 mistakes:\n{shown}")
+
+
+# --- where units are read --------------------------------------------------------------------------------------
+
+
+def test_kinds_say_what_each_number_counts():
+    """By the annotations of the records."""
+    assert kinds()["training.sequence_length"].name == "a sequence length"
+    assert kinds()["cluster.memory_gib"].name == "GiB"
+    assert "cluster.device" not in kinds()
+
+
+UNITS = [
+    ("reliability.mttr_seconds=4min", lambda problem: problem.reliability.mttr_seconds, 240),
+    ("reliability.storage_bandwidth=500GB/s", lambda problem: problem.reliability.checkpoint.storage_bandwidth, 5e11),
+    ("search.time_limit_seconds=2h", lambda problem: problem.search.time_limit_seconds, 7200),
+    ("search.memory_headroom_gib=2048MiB", lambda problem: problem.search.memory_headroom_bytes, 2**31),
+    ("cluster.memory_gib=64GiB", lambda problem: problem.facts.cluster.device.memory_bytes, 2**36),
+    (
+        "cluster.device={base: h200, memory_bytes: 100GB}",
+        lambda problem: problem.facts.cluster.device.memory_bytes,
+        1e11,
+    ),
+    ("cluster.num_devices=1k", lambda problem: problem.facts.cluster.num_devices, 1000),
+    ("search.allow.mbs=[1, 1k]", lambda problem: problem.search.allow["mbs"], (1, 1000)),
+    ("search.limits=[num_microbatches >= 1k]", lambda problem: problem.search.limits[0].number, 1000),
+    ("strategy={mbs: 1k}", lambda problem: problem.given.decisions["mbs"], 1000),
+]
+
+
+@pytest.mark.parametrize(("assignment", "read", "value"), UNITS, ids=[assignment for assignment, _, _ in UNITS])
+def test_units_of_a_job(assignment, read, value):
+    """In each section, in the unit of the entry."""
+    assert read(load(JOB, [assignment])) == value
+
+
+def test_units_in_csv_files(tmp_path):
+    """Variants of a batch, and the strategies of a list."""
+    from planner.batch.jobs import JobSet
+
+    job, rows, listed = tmp_path / "job.yaml", tmp_path / "rows.csv", tmp_path / "list.csv"
+    job.write_text(commented(JOB, "A job"))
+    rows.write_text('name,training.sequence_length,training.tokens\nlong,128k,2T\nwrong,"1,000",2T\n')
+    listed.write_text("tp,mbs\n8,1k\n")
+    long, wrong = JobSet([job], rows=rows)
+
+    assert load(long.document).facts.workload.sequence_length == 131_072
+    with pytest.raises(SpecError, match=r"got '1,000'\. Write 1000\."):
+        load(wrong.document)
+    assert load({**JOB, "search": {"candidates": str(listed)}}).search.candidates.rows == ({"tp": 8, "mbs": 1000},)
+
+
+def test_units_in_measured_runs():
+    """Cells of a job's entries, and measurements."""
+    from planner.runs.table import plain, positive_or_none
+
+    assert plain("8k", "training.sequence_length") == 8192
+    assert plain("8k", "training.global_batch_size") == 8000
+    assert positive_or_none({"step_seconds": "1.5min"}, "step_seconds") == 90
+    assert positive_or_none({"peak_memory_gib": "64GiB"}, "peak_memory_gib") == 64
+    with pytest.raises(SpecError, match=r"training\.tokens: expected a count such as 15T, got '15 T'\. Write 15T\."):
+        plain("15 T", "training.tokens")
+
+
+def test_units_of_options(capsys, tmp_path):
+    """Times and counts of commands; a mistake names the option."""
+    assert cli._parse(["batch", "jobs", "--out", "out", "--timeout", "5min", "--max-jobs", "20k"]).timeout == 300
+    for option, text in (("--timeout", "5m"), ("--max-jobs", "1,000"), ("--processes", "two")):
+        assert cli.main(["batch", str(tmp_path), "--out", str(tmp_path / "out"), option, text]) == 2
+        assert f"planner: {option}: expected " in capsys.readouterr().err

@@ -130,11 +130,13 @@ def _meant(plain: str) -> Sequence[str]:
     alike = [key for key in known if _series(key)[0] == series] if series else []
     if found := difflib.get_close_matches(plain, alike, n=1, cutoff=SPELLED_ALIKE):
         return [known[found[0]]]
-    numbers = sorted((_far(number, _series(key)[1]), key) for key in map(plain_name, names("devices")) if key in alike)
+    several = {**{key: (device,) for key, device in known.items()}, **_ambiguous()}
+    same = [key for key in several if series and _series(key)[0] == series]
+    numbers = sorted((_far(number, _series(key)[1]), len(key), key) for key in same)
     # Other numbers are no guess where the number is the same.
     furthest = 1.0 if numbers and numbers[0][0] == 1.0 else NEAR_NUMBER
-    if near := [known[key] for far, key in numbers if far <= furthest]:
-        return near[:MOST_MEANT]
+    if near := dict.fromkeys(device for far, _, key in numbers if far <= furthest for device in several[key]):
+        return list(near)[:MOST_MEANT]
     found = difflib.get_close_matches(plain, known, n=1, cutoff=SPELLED_ALIKE) if series else []
     return [known[key] for key in found if set(_series(key)[0]) & set(series)]
 

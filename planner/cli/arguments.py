@@ -58,7 +58,7 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "a job in one line",
         "MODEL: a name of 'planner catalog models' or on the Hugging Face hub, or the path of a config.json. CLUSTER: "
-        "devices and device such as 512xh100-80gb-sxm, or nodes, devices of each and device: 64x8xh100-80gb-sxm.",
+        "devices and device such as 512xh100, or nodes, devices of each and device: 64x8xh100.",
     )
     group.add_argument("--batch", metavar="N", help="sequences per optimizer step, such as 1024 or 1k (1,000)")
     group.add_argument("--sequence", metavar="N", help="tokens per sequence, such as 8192 or 8k (8,192)")
@@ -166,7 +166,7 @@ def _require_job_file(name: str) -> None:
     """Refuse a model without a cluster."""
     path = Path(name)
     if path.suffix.lower() == ".json" or path.is_dir() or (not path.suffix and not path.exists()):
-        fix = f"such as: {name} 512xh100-80gb-sxm --batch 1024 --sequence 8k --tokens 15T."
+        fix = f"such as: {name} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
         raise SpecError(name, "is no job file.", f"After a model a cluster and three numbers are needed, {fix}")
 
 

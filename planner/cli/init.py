@@ -30,7 +30,7 @@ def run_init(arguments: argparse.Namespace) -> int:
     """Check the job and write it."""
     output: Path | None = arguments.output
     if all("=" in word for word in arguments.assignments):
-        fix = f"such as: {arguments.job} 512xh100-80gb-sxm --batch 1024 --sequence 8k --tokens 15T."
+        fix = f"such as: {arguments.job} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
         raise SpecError("CLUSTER", "is missing.", f"After a model a cluster and three numbers are needed, {fix}")
     with progress(f"reading {arguments.job}"):
         from planner.jobs.problem import load

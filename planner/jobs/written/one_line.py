@@ -13,8 +13,8 @@ from planner.jobs.cluster import device_of
 from planner.jobs.document import Document, Plain, nested, parse
 from planner.jobs.written.places import NOWHERE, Place
 
-EXAMPLE = "512xh100-80gb-sxm"
-SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of each and device: 64x8xh100-80gb-sxm."
+EXAMPLE = "512xh100"
+SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of each and device: 64x8xh100."
 
 CLUSTER = re.compile(r"([0-9][^x\s]*)x(?:([0-9][^x\s]*)x)?([A-Za-z]\S*)")
 SWAPPED = re.compile(r"([A-Za-z]\S*?)x([0-9]+)")
@@ -36,7 +36,7 @@ def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
     model
         Name in the catalog or on the Hugging Face hub, or path of a ``config.json``.
     cluster
-        Such as ``512xh100-80gb-sxm``.
+        Such as ``512xh100``.
     numbers
         Texts by option, those of ``OPTIONS``.
 
@@ -71,7 +71,7 @@ def cluster_entries(text: str) -> dict[str, Plain]:
 
     Nodes that are smaller than the device's own are NVLink domains of their own, where the device's domain is a node.
 
-    >>> cluster_entries("64x8xh100-80gb-sxm")
+    >>> cluster_entries("64x8xh100")
     {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 8}
     >>> cluster_entries("128x4xh100-80gb-sxm")
     {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 4, 'scale_up_size': 4}

@@ -272,7 +272,7 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
         ),
         (["model", "llama3-8b", "--sequence-length", "0"], "planner: sequence_length: must be at least 1, got '0'."),
         (["model", "llama3-8b", "--sequence-length", "long"], "planner: sequence_length: expected int, got 'long'."),
-        (["catalog", "h100"], "planner: catalog: 'h100' is not in it."),
+        (["catalog", "h101"], "planner: catalog: 'h101' is not in it."),
     ],
 )
 def test_wrong_names_end_with_2(arguments, message, capsys):

@@ -173,7 +173,7 @@ class TestRefusals:
             ({"networks": []}, "expected a list of levels"),
             ({"networks": [5]}, r"networks\.0"),
             ({"sources": "hi"}, "expected a mapping"),
-            ({"base": "h100"}, "is not in the catalog"),
+            ({"base": "h101"}, "is not in the catalog"),
             ({"base": "h100-80gb-sxm", "peak_flops": {"bf16": 1e16}}, "fastest sampled matmul reaches"),
         ],
     )

@@ -345,8 +345,8 @@ BAD_VALUES = [
     ("model", 405, "model: expected text"),
     (
         "cluster__device",
-        "h100-80g-sxm",
-        "cluster.device: 'h100-80g-sxm' is not in the catalog. Did you mean 'h100-80gb-",
+        "h100-80gb-smx",
+        "cluster.device: 'h100-80gb-smx' is not in the catalog. Did you mean 'h100-80gb-",
     ),
     ("cluster__device", {"base": "h101"}, "cluster.device.base: 'h101' is not in the catalog."),
     ("cluster__device", {"base": 3}, "cluster.device.base: expected a name, got 3."),
@@ -354,10 +354,10 @@ BAD_VALUES = [
     ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.calibration: is required but missing."),
     (
         "cluster__device",
-        "h100",
-        "cluster.device: 'h100' is not in the catalog. Did you mean 'h100-80gb-sxm' or 'h100-96gb-hbm2e'?",
+        "a100",
+        "cluster.device: 'a100' means several devices. Which of a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or ",
     ),
-    ("cluster__device", "H100-80GB-SXM", "Did you mean 'h100-80gb-sxm'?"),
+    ("cluster__device", "H100-80GB-SXMX", "Did you mean 'h100-80gb-sxm'?"),
     ("training__precision", "bf17", "training.precision: 'bf17' is not in the catalog. Did you mean 'bf16'?"),
     ("training__precision", {"compute": "bf16"}, "training.precision.weight_bytes: is required but missing."),
     # records

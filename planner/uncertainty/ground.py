@@ -235,7 +235,7 @@ def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
         stacks = next(each for each in run.related if _total(ground, name, each) >= FEWEST_RUNS or ANY in each)
         runs = sum(ground.runs(name, value, stack) for stack in stacks)
         of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_listed(stacks)}"
-        does, called = (text.format(value=VALUES.get((name, value), value)) for text in FEATURES[name])
+        does, called = _said(name, value)
         beside = ground.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""
         what = f"{called} with {_listed(stacks)}" if of else called
@@ -247,9 +247,16 @@ def _feature_on(run: Traits, ground: Ground, name: str, value: str) -> Iterator[
     """A feature that few runs on its generation of devices have, where there are enough of these to tell."""
     if run.is_own_device or ground.total(name, run.architecture) < FEWEST_RUNS:
         return
-    does, called = (text.format(value=VALUES.get((name, value), value)) for text in FEATURES[name])
+    does, called = _said(name, value)
     runs, on = ground.runs(name, value, run.architecture), f"on {run.architecture}"
     yield from _few(name, f"{value} {on}", runs, none=f"no measured run {on} {does}", what=f"{called} {on}")
+
+
+def _said(name: str, value: str) -> tuple[str, str]:
+    """What a run with a feature does, and what the feature is called."""
+    does, called = FEATURES[name]
+    shown = VALUES.get((name, value), value)
+    return does.format(value=shown), called.format(value=shown)
 
 
 def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.vocabulary import vocabulary_of
-from planner.frameworks.megatron.options import WHERE, Option, options
+from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
@@ -269,21 +269,6 @@ def understand(words: Iterable[str]) -> Understood:
     if strangers:
         found.notes.append(f"Not understood, no options that are known here: {', '.join(dict.fromkeys(strangers))}.")
     return found
-
-
-def by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each option with the words behind it; words before the first one are passed over."""
-    name, values = "", list[str]()
-    for word in words:
-        if not word.startswith("--"):
-            values.append(word)
-            continue
-        if name:
-            yield name, values
-        name, equals, value = word.partition("=")
-        values = [value] if equals else []
-    if name:
-        yield name, values
 
 
 def _merge(found: Understood, name: str, values: list[str]) -> None:

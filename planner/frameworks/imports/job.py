@@ -10,14 +10,14 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import accelerate_job, devices_of
-from planner.frameworks.imports.arguments import by_option, megatron_job, require_known
+from planner.frameworks.imports.arguments import megatron_job, require_known
 from planner.frameworks.imports.bridge import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.recipes import recipe_job
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.trainer import Trainer, trainer_of
-from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.text import known_part, unknown, written

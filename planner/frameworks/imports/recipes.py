@@ -15,9 +15,9 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import by_option
 from planner.frameworks.imports.finish import finished, newest, prepared
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import set_entry

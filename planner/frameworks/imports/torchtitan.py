@@ -16,9 +16,9 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import by_option
 from planner.frameworks.imports.finish import degree, finished, prepared
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import known_part, unknown_names
 

@@ -190,7 +190,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
     """
     known = options()
     found: Arguments = {}
-    for name, values in _by_option(words):
+    for name, values in by_option(words):
         if name not in known:
             raise SpecError(f"{WHERE}.{name[:80]}", "is no option of Megatron-LM.", did_you_mean(name, known))
         option = known[name]
@@ -201,8 +201,9 @@ def read_arguments(words: Iterable[str]) -> Arguments:
     return found
 
 
-def _by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    name, values = "", []
+def by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each option with the words behind it; words before the first one are passed over."""
+    name, values = "", list[str]()
     for word in words:
         if not word.startswith("--"):
             values.append(word)

@@ -72,7 +72,7 @@ def cluster_entries(text: str) -> dict[str, Plain]:
     Nodes that are smaller than the device's own are NVLink domains of their own, where the device's domain is a node.
 
     >>> cluster_entries("64x8xh100")
-    {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 8}
+    {'device': 'h100', 'num_devices': 512, 'devices_per_node': 8}
     >>> cluster_entries("128x4xh100-80gb-sxm")
     {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 4, 'scale_up_size': 4}
 

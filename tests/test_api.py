@@ -1,4 +1,4 @@
-"""The public names: what ``planner/API.md`` lists is what there is, each with types and a docstring."""
+"""The public names: what ``docs/python_api.md`` lists is what there is, each with types and a docstring."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 import planner
 from costmodel import catalog
-from tests.imports import MODULES, ROOT
+from tests.documents import blocks, page
+from tests.imports import MODULES
 
-PAGE = (ROOT / "planner" / "API.md").read_text(encoding="utf-8")
+PAGE = page("python_api")
 LISTED = dict(re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE))
 CLASSES = {
     node.name
@@ -81,10 +82,10 @@ def test_every_field_of_a_public_record_is_explained(name):
     assert [field for field in public(name).__dataclass_fields__ if not re.search(rf"\b{field}\b", text)] == []
 
 
-def test_python_of_the_readme_imports_public_names():
+def test_python_of_the_documents_imports_public_names():
     """What its examples import, they may."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+    trees = [ast.parse(block.text) for block in blocks("python") if "planner" in block.text]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
     assert {node.module for node in nodes} == {"planner"}
     assert {name.name for node in nodes for name in node.names} <= set(planner.__all__)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
-import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from constraints import RULES, sentence
-from costmodel.strategy import DECISIONS
 from planner import cli
 from planner.describe import describe_catalog
-from planner.frameworks import TARGETS
-from tests import readme_example
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +36,6 @@ PYTHON = [path for path in FILES if path.suffix == ".py"]
 MARKDOWN = [path for path in FILES if path.suffix == ".md"]
 PUBLIC = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in PACKAGES]
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:home|root|tmp|mnt|work|Users)/\w")
@@ -50,26 +44,6 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:home|root|tmp|mnt|work|Users)/\w")
 def label(path: Path) -> str:
     """The path as one reads it."""
     return str(path.relative_to(ROOT))
-
-
-def pasted(name: str) -> list[str]:
-    """Lines of the README's code block below ``<!-- command: name -->``."""
-    _, _, rest = README.partition(f"<!-- command: {name} -->\n")
-    return rest.split("```")[1].splitlines()[1:]
-
-
-def subcommands() -> dict[str, argparse.ArgumentParser]:
-    """The parsers of ``planner plan`` and its siblings."""
-    actions = cli._parser()._actions
-    (choices,) = (action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
-    return dict(choices)
-
-
-def readme_commands() -> list[list[str]]:
-    """Arguments of each ``planner ...`` line in the README's shell blocks."""
-    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    lines = [part.strip() for text in blocks for line in text.splitlines() for part in line.split("&&")]
-    return [shlex.split(line)[1:] for line in lines if re.match(r"(\S*/)?planner ", line)]
 
 
 def is_docstring(node: ast.AST) -> bool:
@@ -90,73 +64,7 @@ def code_lines(path: Path) -> set[int]:
     return {number for number, line in lines if line.strip() and not line.lstrip().startswith("#")} - strings
 
 
-# --- the README ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arguments", readme_commands(), ids=" ".join)
-def test_commands_of_the_readme_exist(arguments):
-    """Every command that the README shows parses, and its files are there."""
-    parsed = cli._parse(arguments)
-
-    assert callable(parsed.run)
-    assert all((ROOT / word).exists() for word in arguments if word.startswith("benchmarks/"))
-
-
-@pytest.mark.parametrize("command", subcommands())
-def test_every_command_is_in_the_readme(command):
-    """Nobody should need the help to learn that a command exists."""
-    assert command in {arguments[0] for arguments in readme_commands()}
-
-
-@pytest.mark.parametrize("command", subcommands())
-def test_every_option_is_in_the_readme(command):
-    """The README shows each option once; ``-o`` stands for ``--output``."""
-    options = {string for action in subcommands()[command]._actions for string in action.option_strings}
-
-    assert options - {"-h", "--help", "--output"} <= {word for arguments in readme_commands() for word in arguments}
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_is_in_the_readme(target):
-    """A row of its table says what is written and what is refused."""
-    assert re.search(rf"^\|[^|]*`{target}`[^|]*\|[^|]+\|[^|]+\|$", README, flags=re.MULTILINE)
-
-
-def test_readme_shows_what_plan_prints():
-    """The example is the first command's own output; ``python -m tests.readme_example`` writes it anew."""
-    assert readme_commands()[0] == ["plan", readme_example.JOB]
-    assert readme_example.shown() == readme_example.example()
-
-
-def test_two_commands_are_lines_to_paste():
-    """One line each, from an empty environment."""
-    assert [len(pasted(name)) for name in ("plan", "test")] == [1, 1]
-    assert all(pasted(name)[0].startswith("python3.11 -m venv .venv && ") for name in ("plan", "test"))
-
-
-def test_ci_runs_the_commands_of_the_readme():
-    """It takes them from between the markers, so that they cannot drift apart."""
-    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-
-    assert "run_readme_command plan" in script
-    assert "run_readme_command test" in script
-
-
-@pytest.mark.parametrize("name", DECISIONS)
-def test_every_decision_is_in_the_glossary(name):
-    """What the planner may choose has a line that says what it means."""
-    _, _, glossary = README.partition("## Glossary")
-
-    assert f"| `{name}` |" in glossary
-
-
-@pytest.mark.parametrize("code", ["0", "1", "2", "3"])
-def test_every_exit_code_is_in_the_readme(code):
-    """What scripts rely on."""
-    assert f"| {code} | " in README
-
-
-# --- the rest of the words -------------------------------------------------------------------------------------
+# --- the words -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=label)

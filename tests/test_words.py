@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import PAGES
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("costmodel", "constraints", "planner")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -98,7 +100,7 @@ def test_names_are_the_fields(path):
     assert {name: WORDS[name] for name in identifiers(path) if name in WORDS} == {}
 
 
-@pytest.mark.parametrize("path", [*FILES, ROOT / "README.md"], ids=label)
+@pytest.mark.parametrize("path", [*FILES, *PAGES], ids=label)
 def test_output_has_no_riddles(path):
     """The listed phrases are said plainly."""
     text = " ".join(path.read_text(encoding="utf-8").split())

@@ -12,7 +12,7 @@ from planner.traces.extraction import Extracted
 
 PROFILED = (
     "All times are of steps under the profiler, which slows the host: predicted steps are longer than those without. "
-    "One step measured without it mends that: planner trace project (YOUR_TRACE.md, section 5)."
+    "One step measured without it mends that: planner trace project (docs/guides/traces.md, section 5)."
 )
 
 MOST_OTHERS = 12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import shlex
 from contextlib import suppress
 from importlib import import_module
@@ -25,6 +24,7 @@ from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entri
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan
 from planner.report.records.setting import FORMAT_VERSION
+from tests.documents import page
 from tests.planner.test_job import JOBS
 
 JOB = {
@@ -352,12 +352,10 @@ def test_accelerate_refuses_experts_on_tensor_parallel_ranks():
 
 # --- from job to file --------------------------------------------------------------------------------------
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
-
-def test_the_readmes_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
+def test_the_documents_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
     """Each of them, one after the other, in a folder with nothing but the example jobs."""
-    (block,) = re.findall(r"## From plan to launch\n.*?```sh\n(.*?)```", README, flags=re.DOTALL)
+    block = page("guides/other_frameworks").split("```sh\n")[1].partition("```")[0]
     (tmp_path / "benchmarks").symlink_to(JOBS.parent)
     monkeypatch.chdir(tmp_path)
 

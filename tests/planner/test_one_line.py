@@ -15,7 +15,7 @@ from planner.jobs.entries import Job, kinds
 from planner.jobs.problem import load
 from planner.jobs.written.commented import commented, rebased
 from planner.jobs.written.one_line import cluster_entries, one_line
-from tests.test_project import README
+from tests.documents import page
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
@@ -464,10 +464,10 @@ def test_a_long_list_of_mistakes_says_so():
     assert "\n" not in str(caught.value)
 
 
-def test_the_readme_shows_what_is_printed(tmp_path, monkeypatch, capsys):
+def test_the_documents_show_what_is_printed(tmp_path, monkeypatch, capsys):
     """Its three mistakes, letter by letter."""
     monkeypatch.chdir(tmp_path)
-    shown = README.partition("planner: 3 mistakes:\n")[2].partition("```")[0]
+    shown = page("get_started").partition("planner: 3 mistakes:\n")[2].partition("```")[0]
     Path("job.yaml").write_text(
         "model: llama3-8b\ncluster:\n  device: h101\n  num_devices: 8\ntraining:\n"
         "  global_batch_size: 1,000\n  sequence_length: 8 k\n  tokens: 1T\n"

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from costmodel.errors import SpecError as SpecError
     from planner.batch.job_result import JobResult as JobResult
     from planner.batch.run import plan_many as plan_many
+    from planner.explanation.any_job import AnyJob as AnyJob
+    from planner.explanation.any_job import read_any as read_any
     from planner.explanation.compare import Comparison as Comparison
     from planner.explanation.compare import compare as compare
+    from planner.explanation.compare import compare_two as compare_two
     from planner.explanation.explain import Explanation as Explanation
     from planner.explanation.explain import explain as explain
     from planner.frameworks import export as export
@@ -48,9 +51,10 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "costmodel.errors": "PlanningError SpecError",
+    "planner.explanation.any_job": "AnyJob read_any",
     "planner.batch.job_result": "JobResult",
     "planner.batch.run": "plan_many",
-    "planner.explanation.compare": "Comparison compare",
+    "planner.explanation.compare": "Comparison compare compare_two",
     "planner.explanation.explain": "Explanation explain",
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",

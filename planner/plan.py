@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from costmodel.models.utilization import flops_per_second_per_device, tokens_per
 from costmodel.reliability import on_cluster, storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, RankEstimate
-from costmodel.strategy import Strategy
+from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
 from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
@@ -448,8 +448,23 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
-    strategy = fitted(problem, strategy, given)
-    judged = with_idle_nodes(problem, strategy.num_devices)
+    return judged(problem, fitted(problem, strategy, given), given)
+
+
+def judged(problem: Problem, strategy: Strategy, given: Collection[str] = DECISIONS) -> EstimateReport:
+    """
+    A whole strategy costed, with the rules that forbid it.
+
+    Parameters
+    ----------
+    problem
+        The job, of each setting with one value.
+    strategy
+        Every decision.
+    given
+        Names of those that somebody gave; the others were assumed.
+    """
+    of_devices = with_idle_nodes(problem, strategy.num_devices)
     conventions = conventions_of(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -457,8 +472,8 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
         model=model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(judged, estimated.estimate))),
-        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(judged, strategy)),
+        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(of_devices, estimated.estimate))),
+        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(of_devices, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 

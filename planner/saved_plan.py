@@ -15,7 +15,9 @@ from planner.jobs.document import read_text
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import read_given
 from planner.plan import Plan, evaluate
-from planner.report.records.setting import FORMAT_VERSION
+
+FORMAT_VERSION = 1
+"""Of JSON reports; grows when an entry changes its name, unit or meaning; new entries do not count."""
 
 MAX_BYTES = 2**28
 """A report has some kilobytes per pipeline rank and plan; a longer file is something else."""

@@ -11,8 +11,10 @@ from planner.cli.arguments import (
     add_target,
     add_time_limit,
     describe,
+    overridden,
     report_on_job,
 )
+from planner.cli.output import check_output, progress, write
 
 EXIT_CODES = """exit codes:
   0  explained: why this plan, why no strategy fits, or why not the given strategy
@@ -50,15 +52,50 @@ def run_explain(arguments: argparse.Namespace) -> int:
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "The job's own strategy, or decisions such as tp=8 pp=4, against the best plan: step, memory, days "
-        "and GPU-hours, where the time goes, and the rules that the given strategy breaks."
+        "The job's own strategy, or decisions such as tp=8 pp=4, against the best plan; or two jobs against each "
+        "other: step, memory, days and GPU-hours, where the time goes, and the rules that a given strategy breaks. A "
+        "job is a job file, what 'import' takes, a JSON report of 'plan' or 'estimate', or one line; what has several "
+        "words stands in quotation marks, with entries of its own: 'run.sh tp=4 --set GBS=512', 'plan.json --number "
+        "2'. Of two jobs one without a strategy stands for its fastest plan; key=value outside of the marks holds for "
+        "both."
     )
     describe(parser, description, COMPARE_EXIT_CODES)
     add_job(parser)
+    parser.usage = f"{parser.usage}\n       {parser.prog} [options] JOB JOB [key=value ...]"
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
+    )
     add_time_limit(parser, "the best plan so far is compared with")
     add_output(parser, EXPLANATION_FORMATS)
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare and print."""
-    return report_on_job(arguments, "planner.explanation.compare", "compare", "comparing")
+    words = [arguments.job, *arguments.assignments]
+    jobs = [word for word in words if "=" not in (word.split() or [""])[0]]
+    from planner.explanation.any_job import is_job
+
+    if len(jobs) > 2 or not is_job(jobs[-1]):
+        return report_on_job(arguments, "planner.explanation.compare", "compare", "comparing")
+    with progress(f"comparing {' and '.join(jobs)}"):
+        from planner.explanation.any_job import read_any
+        from planner.explanation.compare import compare_two
+        from planner.frameworks.imports.job import read_variables
+        from planner.jobs.written.one_line import OPTIONS
+        from planner.report import render
+
+        numbers = [
+            f"{entry}={text}" for name, entry in OPTIONS.items() if (text := getattr(arguments, name)) is not None
+        ]
+        entries = [*numbers, *(word for word in words if word not in jobs)]
+        limits = overridden([], arguments)
+        read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
+        check_output(arguments.output, [path for one in read for path in one.sources])
+        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_fastest()
+        text = render(report, arguments.format)
+    write(text, arguments.output)
+    return int(report.exit_code)

@@ -1,31 +1,81 @@
-"""The verb ``compare``: what the fastest plan would gain over a strategy that somebody runs already."""
+"""The verb ``compare``: what the fastest plan, or another job's, would gain over a strategy that somebody runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
+from costmodel.models.parameters import parameters
+from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
 from planner.jobs.problem import Problem
-from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
+from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """
+    One of two jobs that are compared.
+
+    Parameters
+    ----------
+    name
+        What it was called.
+    what
+        Which strategy of it is compared, in words.
+    report
+        That strategy's estimate.
+    notes
+        What was left out or assumed when it was read, a sentence each.
+    exit_code
+        0: estimated, or proven to be the fastest; 3: the fastest that was found in time.
+    """
+
+    name: str
+    what: str
+    report: EstimateReport
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlike:
+    """
+    What two jobs do not have in common.
+
+    Parameters
+    ----------
+    what
+        Such as model or cluster.
+    given, best
+        What it is in the first and in the second job.
+    """
+
+    what: str
+    given: str
+    best: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
-    A given strategy compared with the fastest plan.
+    A given strategy compared with the fastest plan, or the strategies of two jobs with each other.
 
     Parameters
     ----------
     report
-        The report of the job: its best plan, or why no strategy fits.
+        The report of the job: its best plan, or why no strategy fits. Of two jobs the second one's.
     given
-        The estimate of the given strategy, with the rules that forbid it.
+        The estimate of the given strategy, with the rules that forbid it. Of two jobs the first one's.
+    sides
+        The two jobs, first and second; empty where one job's strategy is compared with its fastest plan.
     """
 
-    report: PlanReport
+    report: PlanReport | EstimateReport
     given: EstimateReport
+    sides: tuple[Side, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -34,8 +84,8 @@ class Comparison:
 
     @property
     def best(self) -> Plan | None:
-        """The job's fastest plan; None where no strategy fits, or where time ran out before one was found."""
-        return self.report.fastest
+        """The job's fastest plan, or the second job's; None where none fits, or time ran out before one was found."""
+        return self.report.plan if isinstance(self.report, EstimateReport) else self.report.fastest
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -64,14 +114,38 @@ class Comparison:
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the predictions cannot tell the two apart."""
+        """Whether the predictions cannot tell the two apart, which they can where the jobs are unlike."""
+        if self.unlike:
+            return False
         best, given = sorted((self._best, self.given.plan), key=lambda one: one.step_seconds)
         return given.is_within_noise(best)
 
     @property
     def exit_code(self) -> int:
         """0: compared with a proven plan; 1: infeasible; 3: the time limit came before the proof."""
+        if isinstance(self.report, EstimateReport):
+            return max((side.exit_code for side in self.sides), default=0)
         return EXIT_CODES[self.report.outcome.status]
+
+    @property
+    def status(self) -> str:
+        """How the search for the best plan ended; of two jobs ``compared``."""
+        return "compared" if isinstance(self.report, EstimateReport) else self.report.outcome.status
+
+    @property
+    def unlike(self) -> tuple[Unlike, ...]:
+        """What the two jobs do not have in common."""
+        return tuple(_unlike(self.given, self.report)) if self.sides else ()
+
+    @property
+    def same_step(self) -> bool:
+        """Whether both steps train the same model on as many tokens, so that their times can be compared."""
+        return not {one.what for one in self.unlike} & {"model", "batch"}
+
+    @property
+    def same_run(self) -> bool:
+        """Whether both trainings train the same model on as many tokens, so that their days can be compared."""
+        return not {one.what for one in self.unlike} & {"model", "tokens"}
 
     @property
     def _best(self) -> Plan:
@@ -100,5 +174,86 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     if not decisions and not given.decisions and given.layout is None:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
         raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
-    alone = replace(problem, top=1).with_limits(simplest=False)
-    return Comparison(given=estimate(problem, decisions or {}), report=plan(alone, certified=False))
+    return with_fastest(problem, estimate(problem, decisions or {}))
+
+
+def with_fastest(problem: Problem, given: EstimateReport) -> Comparison:
+    """A strategy that was costed already, compared with its job's fastest plan."""
+    return Comparison(given=given, report=fastest(problem))
+
+
+def fastest(problem: Problem) -> PlanReport:
+    """A job's fastest plan, whatever is simpler."""
+    return plan(replace(problem, top=1).with_limits(simplest=False), certified=False)
+
+
+# --- two jobs ----------------------------------------------------------------------------------------------
+
+
+def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ...] = ()) -> Side:
+    """
+    A job with the strategy that was given for it, or its fastest one, as one of two that are compared.
+
+    Parameters
+    ----------
+    report
+        What :func:`planner.plan.estimate` or :func:`fastest` returned.
+    name
+        What it is called.
+    notes
+        What was left out or assumed when it was read.
+
+    Raises
+    ------
+    SpecError
+        If it holds no plan.
+    """
+    if isinstance(report, EstimateReport):
+        return Side(name=name, what="its strategy", report=report, notes=notes)
+    if report.fastest is None:
+        raise SpecError(name, "has no plan: there is nothing to compare.")
+    code = report.exit_code
+    what = "its fastest plan" if code == 0 else "the fastest plan that was found within the time limit"
+    return Side(
+        name=name, what=what, report=judged(report.chosen, report.fastest.strategy), notes=notes, exit_code=code
+    )
+
+
+def compare_two(first: Side, second: Side) -> Comparison:
+    """
+    Compare the strategies of two jobs, which may differ in model, cluster and batch.
+
+    >>> from planner import estimate, load
+    >>> job = {"model": "llama3-8b", "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12}}
+    >>> jobs = [load({**job, "cluster": {"device": "h100-80gb-sxm", "num_devices": each}}) for each in (64, 128)]
+    >>> sides = [side_of(estimate(one, {"tp": 2}), "mine") for one in jobs]
+    >>> [(one.what, one.given, one.best) for one in compare_two(*sides).unlike]
+    [('cluster', '64 x h100-80gb-sxm', '128 x h100-80gb-sxm')]
+    """
+    return Comparison(given=first.report, report=second.report, sides=(first, second))
+
+
+def _unlike(one: PlanReport | EstimateReport, other: PlanReport | EstimateReport) -> Iterator[Unlike]:
+    facts, others = one.chosen.facts, other.chosen.facts
+    texts = _texts(others)
+    for what, text in _texts(facts).items():
+        if text != texts[what] or (what == "model" and _plain(facts.model) != _plain(others.model)):
+            yield Unlike(what=what, given=text, best=texts[what])
+
+
+def _texts(facts: Facts) -> dict[str, str]:
+    """What jobs may differ in."""
+    cluster, work = facts.cluster, facts.workload
+    return {
+        "model": f"{facts.model.name}, {parameters(facts.model):,} parameters",
+        "cluster": f"{cluster.num_devices:,} x {cluster.device.name}",
+        "node": f"{cluster.device.devices_per_node} GPUs",
+        "framework": cluster.framework.name if cluster.framework else "none",
+        "batch": f"{work.global_batch_size:,} x {work.sequence_length:,} tokens",
+        "tokens": f"{work.tokens:,.0f}",
+        "precision": work.precision.name,
+    }
+
+
+def _plain(model: Model) -> Model:
+    return replace(model, name="", source="")

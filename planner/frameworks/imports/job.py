@@ -60,6 +60,25 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
     return _from_script(text, place.parent, overrides, variables)
 
 
+FOREIGN = ("MODEL_ARGS", "distributed_type")
+"""Entries of YAML files that are no jobs."""
+
+
+def is_foreign(path: Path) -> bool:
+    """
+    Whether a file is what a framework starts with, and no job file.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read.
+    """
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        return True
+    content = parse(read_text(path), str(path), last_counts=True)
+    return isinstance(content, Mapping) and any(name in content for name in FOREIGN)
+
+
 def read_variables(assignments: Sequence[str]) -> dict[str, str]:
     """
     Variables by name, from ``NAME=VALUE``.

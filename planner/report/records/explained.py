@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from costmodel.strategy import decision_text
+from planner.plan import PlanReport
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.record import Figure, Record, entry
@@ -13,7 +15,7 @@ from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
-    from planner.explanation.compare import Comparison
+    from planner.explanation.compare import Comparison, Side
     from planner.explanation.explain import Binding, Explanation
     from planner.plan import Plan
 
@@ -100,46 +102,147 @@ class ExplanationRecord(SettingRecord):
         )
 
 
+class SideRecord(Record):
+    """One of two jobs that are compared."""
+
+    name: str = entry("What it was called.")
+    what: str = entry("Which strategy of it is compared.")
+    notes: list[str] = entry("What was left out or assumed when it was read.")
+    setting: SettingRecord = entry("What a report of it alone begins with.")
+
+    @classmethod
+    def of(cls, side: Side) -> SideRecord:
+        """The record of a side."""
+        return cls.read(side, notes=list(side.notes), setting=SettingRecord.of_job(side.report, "estimate"))
+
+
+class UnlikeRecord(Record):
+    """What two jobs do not have in common."""
+
+    what: str = entry("model, cluster, node, framework, batch, tokens or precision.")
+    given: str = entry("What it is in the first job.")
+    best: str = entry("What it is in the second job.")
+
+
+class MemoryDifferenceRecord(Record):
+    """One part of the memory of two strategies' fullest pipeline ranks."""
+
+    name: str = entry("What the memory holds.")
+    best_bytes: Figure = entry("What it takes in the best plan.")
+    given_bytes: Figure = entry("What it takes in the given strategy.")
+    difference_bytes: Figure = entry("The second minus the first.")
+
+    @classmethod
+    def of(cls, best: PlanRecord, given: PlanRecord) -> list[MemoryDifferenceRecord]:
+        """What two ranks hold, the largest difference first."""
+        ours, theirs = (max(plan.ranks, key=attrgetter("peak_memory_bytes")).bytes for plan in (best, given))
+        lines = [
+            cls(name=name, best_bytes=ours.get(name, 0.0), given_bytes=theirs.get(name, 0.0), difference_bytes=more)
+            for name in dict.fromkeys((*ours, *theirs))
+            if (more := theirs.get(name, 0.0) - ours.get(name, 0.0)) or ours.get(name)
+        ]
+        return sorted(lines, key=lambda line: -abs(line.difference_bytes))
+
+
+class TokenDifferenceRecord(Record):
+    """One part of two steps, by what it costs a token, which does not depend on batch and number of devices."""
+
+    name: str = entry("The part of the step.")
+    best_device_seconds: Figure = entry("Exposed time of all devices per million tokens in the best plan.")
+    given_device_seconds: Figure = entry("The same in the given strategy.")
+    difference_device_seconds: Figure = entry("The second minus the first.")
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> list[TokenDifferenceRecord]:
+        """Every part, what matters most first."""
+        if comparison.best is None:
+            return []
+        scales = [_device_seconds(plan) for plan in (comparison.best, comparison.given.plan)]
+        pairs = [
+            (one.name, one.best_seconds * scales[0], one.given_seconds * scales[1]) for one in comparison.differences
+        ]
+        lines = [
+            cls(name=name, best_device_seconds=best, given_device_seconds=given, difference_device_seconds=given - best)
+            for name, best, given in pairs
+        ]
+        return sorted(lines, key=lambda line: -abs(line.difference_device_seconds))
+
+
+def _device_seconds(plan: Plan) -> float:
+    """What a second of a step is in seconds of all devices per million tokens."""
+    work = plan.facts.workload
+    return plan.cluster.num_devices / (work.global_batch_size * work.sequence_length / 1e6)
+
+
+class ApartRecord(Record):
+    """What sets two strategies apart besides the parts of their steps."""
+
+    sides: list[SideRecord] = entry("Two jobs; what the report begins with is the second's. Empty where it is one job.")
+    unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
+    per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
+    memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
+
+    @classmethod
+    def of(cls, comparison: Comparison, best: PlanRecord | None, given: PlanRecord) -> ApartRecord:
+        """The record of a comparison's two strategies."""
+        return cls.read(
+            comparison,
+            sides=[SideRecord.of(side) for side in comparison.sides],
+            per_token=TokenDifferenceRecord.of(comparison),
+            memory=MemoryDifferenceRecord.of(best, given) if best else [],
+        )
+
+
 class ComparisonRecord(SettingRecord):
-    """The report of planner compare."""
+    """The report of planner compare: of a job's strategy and its fastest plan, or of two jobs."""
 
     kind: Literal["comparison"] = entry("Of which kind the report is.")
-    status: str = entry("How the search for the best plan ended.", "report.outcome.status")
-    best: PlanRecord | None = entry("The best plan.")
-    given: PlanRecord = entry("The given strategy.")
+    status: str = entry("How the search for the best plan ended; of two jobs compared.")
+    best: PlanRecord | None = entry("The best plan; of two jobs the second one's.")
+    given: PlanRecord = entry("The given strategy; of two jobs the first one's.")
     allowed: bool = entry("Whether the rules allow the given strategy.")
     broken_rules: list[str] = entry("Sentences of the rules that forbid it.", "given.broken_rules")
     broken_preferences: list[str] = entry(
         "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
     )
     assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
-    saved_seconds_per_step: Figure | None = entry("By how much the best plan's step is shorter.", "saved_seconds")
-    saved_fraction: Figure | None = entry("The time saved per step, as a share of the given step.")
+    saved_seconds_per_step: Figure | None = entry(
+        "By how much the best plan's step is shorter; null where the steps of two jobs train different models or "
+        "numbers of tokens.",
+        "saved_seconds",
+    )
+    saved_fraction: Figure | None = entry("The time saved per step, as a share of the given step; null as above.")
     saved_days: Figure | None = entry("Days that the best plan saves.")
     saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
     within_noise: bool | None = entry(
         "Whether the difference is within the noise of the predictions.", "is_within_noise"
     )
     differences: list[DifferenceRecord] = entry("In which lines of the step.")
+    apart: ApartRecord = entry("What else sets the two apart.")
     conflict: ConflictRecord | None = entry("Why nothing fits.")
 
     @classmethod
     def of(cls, comparison: Comparison) -> ComparisonRecord:
         """The record of a comparison."""
-        report, given, best = comparison.report, comparison.given, comparison.best
-        conflict = report.outcome.conflict
-        nothing_saved = {} if best else dict.fromkeys(SAVED)
+        report, given = comparison.report, comparison.given
+        best, ours = _plan(comparison.best), PlanRecord.of_plan(given.plan)
+        conflict = report.outcome.conflict if isinstance(report, PlanReport) else None
+        nothing_saved = dict.fromkeys(SAVED if best is None else () if comparison.same_step else OF_STEP)
         return cls.read(
             comparison,
             **dict(SettingRecord.of_job(report, "comparison")),
             **nothing_saved,
-            best=_plan(best),
-            given=PlanRecord.of_plan(given.plan),
+            best=best,
+            given=ours,
             allowed=not given.broken_rules,
             assumed={name: decision_text(name, value) for name, value in given.assumed.items()},
-            conflict=ConflictRecord.of(report, conflict) if conflict else None,
+            apart=ApartRecord.of(comparison, best, ours),
+            conflict=ConflictRecord.of(report, conflict) if isinstance(report, PlanReport) and conflict else None,
         )
 
+
+OF_STEP = ("saved_seconds_per_step", "saved_fraction")
+"""Entries of a comparison that need two steps that train the same."""
 
 SAVED = ("saved_seconds_per_step", "saved_fraction", "saved_days", "saved_gpu_hours", "within_noise")
 """Entries of a comparison that need a best plan."""

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from planner.frameworks.runnable import targets_of
 from planner.report.framework import ASSUMED, is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.record import Figure, Record, entry
+from planner.saved_plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from costmodel.facts.workload import Workload
     from planner.conventions import Conventions
     from planner.jobs.problem import Problem
     from planner.plan import EstimateReport, PlanReport
-
-FORMAT_VERSION = 1
-"""Grows when an entry changes its name, unit or meaning; new entries do not count."""
 
 
 class JobRecord(Record):

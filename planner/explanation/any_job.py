@@ -1,0 +1,177 @@
+"""A job in any form that people have it in: a job file, one line, what a framework starts with, a saved plan."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from costmodel.strategy import Strategy
+from planner.explanation.compare import Comparison, Side, fastest, side_of, with_fastest
+from planner.frameworks.imports.job import import_job, is_foreign, read_variables
+from planner.jobs.document import Document, read_document, read_text
+from planner.jobs.problem import Problem, load, read_decisions, split_overrides
+from planner.jobs.written.one_line import OPTIONS, one_line
+from planner.plan import EstimateReport, PlanReport, estimate, judged
+from planner.saved_plan import MAX_BYTES, read_plan
+
+ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".txt")
+"""Of files, which no cluster in one word has."""
+
+HINT = "Put a job of several words in quotation marks: 'llama3-70b 512xh100 --batch 1024 --sequence 8k --tokens 15T'."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnyJob:
+    """
+    A job, and the strategy that comes with it.
+
+    Parameters
+    ----------
+    name
+        How it was called.
+    problem
+        The job, with the strategy that it gives.
+    decisions
+        Those that were given beside it.
+    strategy
+        The one of a saved plan, whole.
+    notes
+        What was left out or assumed when it was read, a sentence each.
+    sources
+        Files that were read.
+    """
+
+    name: str
+    problem: Problem
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    strategy: Strategy | None = None
+    notes: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
+
+    def report(self) -> EstimateReport | PlanReport:
+        """The estimate of its strategy, or its fastest plan where none is given."""
+        if self.strategy is not None:
+            return judged(self.problem, self.strategy)
+        given = self.problem.given
+        if self.decisions or given.decisions or given.layout:
+            return estimate(self.problem, self.decisions)
+        return fastest(self.problem)
+
+    def side(self) -> Side:
+        """It as one of two that are compared; errors as in :func:`planner.explanation.compare.side_of`."""
+        return side_of(self.report(), self.name, self.notes)
+
+    def with_fastest(self) -> Comparison:
+        """Its strategy compared with its fastest plan."""
+        given = self.report()
+        if not isinstance(given, EstimateReport):
+            hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
+            raise SpecError(self.name, "has no strategy to compare the fastest plan with.", hint)
+        return with_fastest(self.problem, given)
+
+
+def is_job(word: str) -> bool:
+    """Whether a word of a command line is a whole job: a file, or several words in quotation marks."""
+    words = word.split()
+    if not words or "=" in words[0]:
+        return False
+    return len(words) > 1 or word.lower().endswith(ENDINGS) or Path(word).is_file()
+
+
+def read_any(
+    text: str, entries: Sequence[str] = (), variables: Mapping[str, str] | None = None, limits: Sequence[str] = ()
+) -> AnyJob:
+    """
+    Read a job.
+
+    Parameters
+    ----------
+    text
+        A file, or words as a command takes them. A file may have ``key=value``, ``--set NAME=VALUE`` (of a script) or
+        ``--number N`` (of a report) with it, a model and a cluster ``--batch``, ``--sequence`` and ``--tokens``.
+    entries
+        Further ``key=value``, as of several jobs; none of them changes a saved plan.
+    variables
+        What scripts leave to their environment.
+    limits
+        Entries of searches.
+
+    Raises
+    ------
+    SpecError
+        If it is none, or its words are not understood.
+
+    >>> job = read_any("llama3-8b 8xh100 --batch 64 --sequence 8k --tokens 1T tp=2")
+    >>> job.problem.facts.workload.sequence_length, job.decisions
+    (8192, {'tp': 2})
+    """
+    words, own, options = _words(text)
+    overrides, decisions = split_overrides([*entries, *own])
+    path = Path(words[0])
+    if len(words) > 1:
+        document = one_line(words[0], words[1], {name: options[name] for name in OPTIONS if name in options})
+        return _job(text, document, [*overrides, *limits], decisions)
+    if path.suffix.lower() == ".json" and _is_report(path):
+        return _saved(text, path, own, options.get("number", "1"))
+    if is_foreign(path):
+        given = {**(variables or {}), **read_variables(options.get("set", "").split("\n") if "set" in options else [])}
+        try:
+            imported = import_job(path, overrides, given)
+        except SpecError as error:
+            raise SpecError(f"{text}: {error.where}", error.problem, error.hint) from None
+        problem = load(imported.document, limits, name=path.stem)
+        decided = read_decisions(decisions)
+        return AnyJob(name=text, problem=problem, decisions=decided, notes=imported.notes, sources=(path,))
+    return _job(text, read_document(path), [*overrides, *limits], decisions)
+
+
+def _job(name: str, document: Document, overrides: Sequence[str], decisions: Sequence[str]) -> AnyJob:
+    problem = load(document, overrides)
+    return AnyJob(name=name, problem=problem, decisions=read_decisions(decisions), sources=problem.sources)
+
+
+def _saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
+    if own:
+        raise SpecError(name, f"is a saved plan, which {own[0]} cannot change.", "Give the job file instead.")
+    if not number.isdecimal() or len(number) > 9:
+        raise SpecError("--number", f"expected a whole number, got '{number[:80]}'.")
+    saved = read_plan(path, int(number))
+    return AnyJob(name=name, problem=saved.problem, strategy=saved.plan.strategy, sources=(path,))
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file is JSON of this planner; what is no JSON at all is left to others to refuse."""
+    text = read_text(path, MAX_BYTES)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and "format_version" in content
+
+
+def _words(text: str) -> tuple[list[str], list[str], dict[str, str]]:
+    """Plain words, ``key=value``, and the values of options; ``--set`` may come several times, a line each."""
+    if Path(text).is_file():
+        return [text], [], {}
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(text[:80], f"cannot be split into words: {error}.") from None
+    words, entries, options = list[str](), list[str](), dict[str, str]()
+    left = iter(parts)
+    for part in left:
+        if part.startswith("--"):
+            name, equals, value = part[2:].partition("=")
+            if name not in (*OPTIONS, "set", "number"):
+                raise SpecError(text[:80], f"no job has the option --{name}.", HINT)
+            value = value if equals else next(left, "")
+            options[name] = f"{options[name]}\n{value}" if name == "set" and name in options else value
+        else:
+            (entries if "=" in part else words).append(part)
+    if not 1 <= len(words) <= 2 or (len(words) == 1 and not is_job(words[0])):
+        raise SpecError(text[:80], "is no job.", HINT)
+    return words, entries, options

@@ -1,0 +1,163 @@
+"""The sections of two jobs that are compared, and tables of the figures of any two plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from planner.report.conflicts import broken_sections
+from planner.report.results import FIGURES
+from planner.report.section import Section
+from planner.report.strategies import strategies_section
+from planner.report.wording import NOTHING, gib, part_label, seconds
+
+if TYPE_CHECKING:
+    from planner.explanation.compare import Comparison
+    from planner.report.records.explained import (
+        ComparisonRecord,
+        MemoryDifferenceRecord,
+        SideRecord,
+    )
+    from planner.report.records.plan import PlanRecord
+
+NAMES = ("first", "second")
+
+
+def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Section]:
+    """The sections of two jobs that are compared, in reading order."""
+    first, second = whole.given, whole.best
+    assert second is not None, "both sides have a plan"
+    rows = [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
+    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, first, second))))
+    if whole.apart.unlike:
+        yield _unlike_section(comparison, whole)
+    for name, side in zip(NAMES, comparison.sides, strict=True):
+        for section in broken_sections(side.report.broken_rules):
+            yield replace(section, title=f"Forbidden: the {name} strategy breaks these rules")
+    table = strategies_section([first.strategy, second.strategy])
+    yield replace(table, notes=("1: the first job's strategy; 2: the second's.", *table.notes[1:]))
+    yield figures_section("The first against the second", first, second, NAMES)
+    yield parts_section(comparison, whole)
+    yield memory_section(whole.apart.memory, NAMES, swapped=True)
+    for name, each in zip(NAMES, whole.apart.sides, strict=True):
+        if each.notes:
+            numbered = tuple((str(number), note) for number, note in enumerate(each.notes, start=1))
+            yield Section(title=f"How the {name} was read", rows=numbered)
+
+
+def _side_text(side: SideRecord) -> str:
+    cluster, training = side.setting.cluster, side.setting.training
+    return (
+        f"{side.name}: {side.what}; {side.setting.model.name} on {cluster.num_devices:,} x {cluster.device}, "
+        f"{training.global_batch_size:,} x {training.sequence_length:,} tokens per step, {training.precision}"
+    )
+
+
+def _answer(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
+    ours, theirs = (one.tokens_per_second_per_gpu for one in (first, second))
+    if comparison.same_step:
+        text = (
+            f"the first takes {seconds(first.step_time_seconds)} s per step, the second "
+            f"{seconds(second.step_time_seconds)} s, {_more(second.step_time_seconds / first.step_time_seconds)}"
+        )
+    else:
+        text = f"the first trains {ours:,.1f} tokens/s/GPU, the second {theirs:,.1f}, {_more(theirs / ours)}"
+    noise = "; the difference is within the noise of the predictions" if comparison.is_within_noise else ""
+    if not comparison.same_run:
+        return f"{text}{noise}"
+    days, hours = comparison.saved_days, comparison.saved_gpu_hours
+    return (
+        f"{text}: {abs(days):,.2f} days {'less' if days >= 0 else 'more'}, {abs(hours):,.0f} GPU-hours "
+        f"{'less' if hours >= 0 else 'more'}{noise}"
+    )
+
+
+def _more(ratio: float) -> str:
+    return f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'}"
+
+
+def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
+    notes = []
+    if not comparison.same_step:
+        notes.append(
+            "Steps of different models or batches take different times whatever the strategy: compare tokens/s."
+        )
+    if not comparison.same_run:
+        notes.append("Days and GPU-hours are of different trainings.")
+    return Section(
+        title="What differs between the two jobs",
+        header=("", *NAMES),
+        rows=tuple((one.what, one.given, one.best) for one in whole.apart.unlike),
+        notes=tuple(notes),
+    )
+
+
+def figures_section(title: str, first: PlanRecord, second: PlanRecord, names: tuple[str, str]) -> Section:
+    """Figures of two plans and the differences; of devices only where they differ."""
+    same = first.num_devices == second.num_devices
+    rows = tuple(_figure(name, first, second) for name in FIGURES if name != "GPUs" or not same)
+    return Section(title=title, header=("", *names, "difference"), rows=rows)
+
+
+def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:
+    path, text = FIGURES[name]
+    ours, theirs = attrgetter(path)(first), attrgetter(path)(second)
+    return (name, text(ours), text(theirs), signed(theirs - ours, text))
+
+
+def parts_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
+    """Where the steps of two jobs differ; by what it costs a token where batches, models or devices differ."""
+    alike = comparison.same_step and not any(one.what == "cluster" for one in whole.apart.unlike)
+    lines = (
+        [(one.name, one.given_seconds, one.best_seconds) for one in whole.differences]
+        if alike
+        else [(one.name, one.given_device_seconds, one.best_device_seconds) for one in whole.apart.per_token]
+    )
+    what = "Seconds of the step" if alike else "GPU-seconds per million tokens"
+    return _lines_section(
+        f"{what} by part, largest difference first",
+        ("part", *NAMES),
+        [(part_label(name), ours, theirs) for name, ours, theirs in lines],
+        seconds,
+    )
+
+
+def memory_section(
+    lines: Sequence[MemoryDifferenceRecord], names: tuple[str, str], *, swapped: bool = False
+) -> Section:
+    """What the fullest pipeline ranks of two plans hold: of the best and the given one, or swapped."""
+    rows = [
+        (one.name, one.given_bytes, one.best_bytes) if swapped else (one.name, one.best_bytes, one.given_bytes)
+        for one in lines
+    ]
+    title = "Memory of the fullest pipeline rank, GiB per GPU, largest difference first"
+    return _lines_section(title, ("what it holds", *names), rows, gib)
+
+
+def _lines_section(
+    title: str, header: tuple[str, ...], rows: Sequence[tuple[str, float, float]], text: Callable[[float], str]
+) -> Section:
+    """Lines of two plans, what they are more in the second one, and their sums."""
+    whole = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
+    return Section(
+        title=title,
+        header=(*header, "difference"),
+        rows=tuple(
+            (name, text(ours), text(theirs), signed(theirs - ours, text))
+            for name, ours, theirs in (*rows, whole)
+            if name == "all" or any(digit in text(ours) + text(theirs) for digit in "123456789")
+        ),
+    )
+
+
+def signed(more: float, text: Callable[[float], str]) -> str:
+    """
+    A difference with its sign, or nothing where it rounds to nothing.
+
+    >>> signed(-0.25, seconds), signed(1e-6, seconds)
+    ('-0.250', '-')
+    """
+    written = text(abs(more))
+    return f"{'+' if more > 0 else '-'}{written}" if any(digit in written for digit in "123456789") else NOTHING

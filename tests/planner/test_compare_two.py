@@ -1,0 +1,137 @@
+"""``planner compare A B``: two jobs in any form, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import compare_two, estimate, load, plan, read_any, render
+from planner.cli import main
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
+    "strategy": {"tp": 4, "recompute": "full"},
+}
+LINE = "llama3-8b 16xb200 --batch 128 --sequence 8k --tokens 100B"
+SCRIPT = """torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+  --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm \\
+  --disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 128256 --max-position-embeddings 8192 \\
+  --position-embedding-type rope --seq-length 8192 --micro-batch-size 1 --global-batch-size $GBS --bf16 \\
+  --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer --train-iters 1000
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A job with a strategy, a script and a saved plan."""
+    paths = {name: tmp_path / name for name in ("job.yaml", "run.sh", "plan.json")}
+    paths["job.yaml"].write_text(json.dumps(JOB))
+    paths["run.sh"].write_text(SCRIPT)
+    paths["plan.json"].write_text(render(plan(load({**JOB, "strategy": {}})), "json"))
+    return {name: str(path) for name, path in paths.items()}
+
+
+def test_both_sides_cost_what_estimate_says(files):
+    """And the differences are those of the two."""
+    compared = compare_two(read_any(files["job.yaml"]).side(), read_any(f"{files['job.yaml']} tp=2").side())
+
+    first, second = (estimate(load(JOB), given).plan for given in ({}, {"tp": 2}))
+    assert (compared.given.plan, compared.best) == (first, second)
+    assert compared.saved_seconds == first.step_seconds - second.step_seconds
+    assert sum(one.seconds for one in compared.differences) == pytest.approx(compared.saved_seconds)
+    assert compared.unlike == ()
+
+
+def test_every_form_is_a_job(files):
+    """A script by its arguments, a saved plan by its first strategy, one line by its fastest plan."""
+    script = read_any(f"{files['run.sh']} --set GBS=64 cluster.device=h100-80gb-sxm")
+    saved, line = read_any(f"{files['plan.json']} --number 2"), read_any(LINE)
+
+    document = json.loads(Path(files["plan.json"]).read_text())
+    assert script.report().plan.strategy.tp == 2
+    assert script.problem.facts.workload.global_batch_size == 64
+    assert saved.report().plan.step_seconds == pytest.approx(document["plans"][1]["step_time_seconds"])
+    assert line.report().fastest.cluster.num_devices == 16
+
+
+def test_unlike_jobs_say_so(files):
+    """Steps of other batches on other devices are compared by what a token costs."""
+    compared = compare_two(read_any(files["job.yaml"]).side(), read_any(LINE).side())
+    document = json.loads(render(compared, "json"))
+    text = " ".join(render(compared).split())
+
+    assert {one["what"] for one in document["apart"]["unlike"]} == {"cluster", "batch"}
+    assert document["saved_seconds_per_step"] is None
+    assert document["saved_gpu_hours"] == compared.saved_gpu_hours
+    assert "cluster 8 x h100-80gb-sxm 16 x b200" in text
+    assert "GPU-seconds per million tokens by part" in text
+    per_token = sum(one["given_device_seconds"] for one in document["apart"]["per_token"])
+    assert per_token == pytest.approx(1e6 / compared.given.plan.tokens_per_second_per_device)
+
+
+def test_memory_is_compared_by_what_it_holds(files):
+    """The parts add up to the peaks of both, and full recomputation keeps fewer activations."""
+    document = json.loads(
+        render(compare_two(*(read_any(files[name]).side() for name in ("job.yaml", "plan.json"))), "json")
+    )
+
+    parts = document["apart"]["memory"]
+    for which in ("given", "best"):
+        assert sum(one[f"{which}_bytes"] for one in parts) == pytest.approx(document[which]["peak_memory_bytes"])
+    of_activations = next(one for one in parts if one["name"] == "activations")
+    assert of_activations["given_bytes"] < of_activations["best_bytes"]
+
+
+@pytest.mark.parametrize("format", ["table", "json", "markdown"])
+def test_the_command(files, capsys, format):
+    """Entries outside of quotation marks hold for both, a saved plan needs none."""
+    script = [files["run.sh"], "cluster.device=h100-80gb-sxm", "--set", "GBS=64"]
+
+    assert main(["compare", *script, files["plan.json"], "--format", format]) == 0
+
+    printed = capsys.readouterr().out
+    assert {"table": "first   ", "json": '"status": "compared"', "markdown": "- first: "}[format] in printed
+    assert "recompute" in printed
+
+
+def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
+    """As a job file with a strategy is."""
+    words = ["compare", files["run.sh"], "cluster.device=h100-80gb-sxm", "--set", "GBS=64", "--format", "json"]
+
+    assert main(words) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], document["given"]["strategy"]["tp"]) == ("optimal", 2)
+    assert document["saved_seconds_per_step"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama3-8b", "job.yaml"], "Put a job of several words in quotation marks"),
+        (["plan.json tp=2", "job.yaml"], "is a saved plan, which tp=2 cannot change"),
+        (["plan.json --number 99", "job.yaml"], "has plans 1 to"),
+        (["run.sh --set GBS=64", "job.yaml"], "run.sh --set GBS=64: cluster.device: is no argument of Megatron-LM"),
+        (["job.yaml --speed 9", "job.yaml"], "no job has the option --speed"),
+        (["job.yaml", "missing.yaml"], "missing.yaml: no such file"),
+        (["job.yaml 'x", "job.yaml"], "cannot be split into words"),
+        (["llama3-8b 8xh100", "job.yaml"], "training.global_batch_size: is required"),
+    ],
+)
+def test_what_cannot_be_compared(files, tmp_path, monkeypatch, capsys, words, message):
+    """Each message names the job that it is about, and the fix."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["compare", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_job_without_a_plan_has_nothing_to_compare(files):
+    """A model that does not fit is named."""
+    with pytest.raises(SpecError, match="has no plan"):
+        read_any("llama3-405b 8xh100 --batch 64 --sequence 8k --tokens 1T").side()

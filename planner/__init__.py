@@ -1,7 +1,8 @@
 """
 Plan the pretraining of a language model: ``from planner import load, plan, estimate, explain``.
 
-Nothing is imported before it is used, so that ``planner --help`` answers at once.
+:mod:`planner.api` says what may be relied on. Nothing is imported before it is used, so that ``planner --help``
+answers at once.
 """
 
 from __future__ import annotations
@@ -14,83 +15,87 @@ from typing import TYPE_CHECKING, Any
 from costmodel.former_names import install
 
 if TYPE_CHECKING:
-    from costmodel.errors import PlanningError as PlanningError
-    from costmodel.errors import SpecError as SpecError
-    from planner.batch.job_result import JobResult as JobResult
-    from planner.batch.run import plan_many as plan_many
-    from planner.explanation.any_job import AnyJob as AnyJob
-    from planner.explanation.any_job import read_any as read_any
-    from planner.explanation.compare import Comparison as Comparison
-    from planner.explanation.compare import compare as compare
-    from planner.explanation.compare import compare_two as compare_two
-    from planner.explanation.explain import Explanation as Explanation
-    from planner.explanation.explain import explain as explain
-    from planner.frameworks import export as export
-    from planner.frameworks.accelerate import to_accelerate as to_accelerate
-    from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
-    from planner.frameworks.imports.job import import_job as import_job
-    from planner.frameworks.launch import launched as launched
-    from planner.frameworks.megatron.bridge import to_megatron_bridge as to_megatron_bridge
-    from planner.frameworks.megatron.lm import to_megatron_lm as to_megatron_lm
-    from planner.frameworks.megatron.read import Imported as Imported
-    from planner.frameworks.megatron.read import from_megatron_lm as from_megatron_lm
-    from planner.frameworks.target import Export as Export
-    from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
-    from planner.jobs.problem import Problem as Problem
-    from planner.jobs.problem import load as load
-    from planner.plan import EstimateReport as EstimateReport
-    from planner.plan import Plan as Plan
-    from planner.plan import PlanReport as PlanReport
-    from planner.plan import estimate as estimate
-    from planner.plan import plan as plan
-    from planner.report import render as render
-    from planner.saved_plan import read_plan as read_plan
-    from planner.studies.device_counts import PlansBySize as PlansBySize
-    from planner.studies.device_counts import SizedPlan as SizedPlan
-    from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
+    from planner.api import Comparison as Comparison
+    from planner.api import EstimateReport as EstimateReport
+    from planner.api import Explanation as Explanation
+    from planner.api import Export as Export
+    from planner.api import Imported as Imported
+    from planner.api import JobResult as JobResult
+    from planner.api import Plan as Plan
+    from planner.api import PlanReport as PlanReport
+    from planner.api import PlanningError as PlanningError
+    from planner.api import PlansBySize as PlansBySize
+    from planner.api import Problem as Problem
+    from planner.api import SizedPlan as SizedPlan
+    from planner.api import SpecError as SpecError
+    from planner.api import compare as compare
+    from planner.api import estimate as estimate
+    from planner.api import explain as explain
+    from planner.api import export as export
+    from planner.api import from_megatron_lm as from_megatron_lm
+    from planner.api import import_job as import_job
+    from planner.api import launched as launched
+    from planner.api import load as load
+    from planner.api import plan as plan
+    from planner.api import plan_for_sizes as plan_for_sizes
+    from planner.api import plan_many as plan_many
+    from planner.api import read_plan as read_plan
+    from planner.api import render as render
+    from planner.api import to_accelerate as to_accelerate
+    from planner.api import to_deepspeed as to_deepspeed
+    from planner.api import to_megatron_bridge as to_megatron_bridge
+    from planner.api import to_megatron_lm as to_megatron_lm
+    from planner.api import to_torchtitan as to_torchtitan
 
-_NAMES = {
-    "costmodel.errors": "PlanningError SpecError",
-    "planner.explanation.any_job": "AnyJob read_any",
-    "planner.batch.job_result": "JobResult",
-    "planner.batch.run": "plan_many",
-    "planner.explanation.compare": "Comparison compare compare_two",
-    "planner.explanation.explain": "Explanation explain",
-    "planner.frameworks": "export",
-    "planner.frameworks.accelerate": "to_accelerate",
-    "planner.frameworks.deepspeed": "to_deepspeed",
-    "planner.frameworks.imports.job": "import_job",
-    "planner.frameworks.launch": "launched",
-    "planner.frameworks.megatron.bridge": "to_megatron_bridge",
-    "planner.frameworks.megatron.lm": "to_megatron_lm",
-    "planner.frameworks.megatron.read": "Imported from_megatron_lm",
-    "planner.frameworks.target": "Export",
-    "planner.frameworks.torchtitan": "to_torchtitan",
-    "planner.jobs.problem": "Problem load",
-    "planner.plan": "EstimateReport Plan PlanReport estimate plan",
-    "planner.report": "render",
-    "planner.saved_plan": "read_plan",
-    "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
-}
-"""Public names by the module that defines them."""
+    __version__: str
 
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(_HOMES)
+__all__ = [
+    "Comparison",
+    "EstimateReport",
+    "Explanation",
+    "Export",
+    "Imported",
+    "JobResult",
+    "Plan",
+    "PlanReport",
+    "PlanningError",
+    "PlansBySize",
+    "Problem",
+    "SizedPlan",
+    "SpecError",
+    "compare",
+    "estimate",
+    "explain",
+    "export",
+    "from_megatron_lm",
+    "import_job",
+    "launched",
+    "load",
+    "plan",
+    "plan_for_sizes",
+    "plan_many",
+    "read_plan",
+    "render",
+    "to_accelerate",
+    "to_deepspeed",
+    "to_megatron_bridge",
+    "to_megatron_lm",
+    "to_torchtitan",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name not in _HOMES:
+    """Ask for a public name in ``planner.api`` when it is first wanted."""
+    if name not in __all__ and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module("planner.api"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """Public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 class _Package(ModuleType):
@@ -102,7 +107,7 @@ class _Package(ModuleType):
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        is_home = isinstance(value, ModuleType) and _HOMES.get(name) == value.__name__
+        is_home = isinstance(value, ModuleType) and name in __all__
         super().__setattr__(name, getattr(value, name) if is_home else value)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from constraints import RULES, sentence
+from costmodel.version import DISTRIBUTION
 from planner import cli
 from planner.describe import describe_catalog
 
@@ -115,8 +116,8 @@ def test_changelog_has_the_version():
 
 
 def test_the_command_line_knows_its_distribution():
-    """``planner --version`` asks for the distribution by name."""
-    assert PROJECT["name"] == cli.DISTRIBUTION
+    """``planner --version`` and ``planner.__version__`` ask for the distribution by name."""
+    assert PROJECT["name"] == DISTRIBUTION
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -6,15 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from costmodel.version import version
 from planner.jobs.cluster import device_path
 from planner.jobs.document import Plain
 from planner.jobs.model import config_path
 
-DISTRIBUTION = "pretraining-planner"
 KEY_BYTES = 16
 
 
@@ -22,7 +21,7 @@ class Fingerprints:
     """Fingerprints of jobs; the hashes of unchanged files are remembered."""
 
     def __init__(self) -> None:
-        self._version = _version()
+        self._version = version()
         self._files: dict[tuple[str, int, int], str] = {}
 
     def key(self, name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
@@ -53,13 +52,6 @@ class Fingerprints:
             return self._files[seen]
         except (OSError, ValueError):
             return "cannot be read"
-
-
-def _version() -> str:
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _named_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:

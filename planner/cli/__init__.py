@@ -16,8 +16,6 @@ from importlib import import_module
 from costmodel.errors import PlanningError, SpecErrors
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 
-DISTRIBUTION = "pretraining-planner"
-
 EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
@@ -130,10 +128,8 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print and stop."""
-        from importlib.metadata import PackageNotFoundError, version
+        from costmodel.version import SOURCES, version
 
-        try:
-            print(f"planner {version(DISTRIBUTION)}")
-        except PackageNotFoundError:
-            print("planner, not installed: running from its sources")
+        known = version()
+        print("planner, not installed: running from its sources" if known == SOURCES else f"planner {known}")
         parser.exit()

@@ -1,0 +1,237 @@
+"""
+What scripts and programs may rely on: ``from planner.api import load, plan``.
+
+``__all__`` is the promise: the verbs, the records that they take and return, the errors, and the catalog. Nothing is
+imported before it is used. ``from planner import load, plan`` gives the same verbs.
+
+**Stable.** These names, the parameters of the functions, and the fields and properties of the records with their units.
+Versions follow semantic versioning (semver.org): the last number of :data:`__version__` grows with corrections. As
+long as the first one is 0, the middle one grows where something stable changes or goes; from 1.0 on the first one does.
+
+**JSON.** Reports and the lines of a batch carry ``format_version``, which grows when an entry changes its name, unit or
+meaning. New entries do not count: read what you know and ignore the rest. Every output has a JSON Schema, which
+``planner schema NAME`` prints; where it has no ``format_version``, it keeps its entries as a stable name does.
+
+**Deprecation.** Before a stable name goes, it warns with ``DeprecationWarning`` for one minor version at least, and says
+what takes its place. An import of a module that moved says where it is now.
+
+**Not stable.** All other modules and names of ``planner``, ``costmodel`` and ``constraints``; the wording of tables,
+pages and messages; predicted figures, which move when the model gets better or is fitted to more runs: ``CHANGELOG.md``
+says when. A plan that must stay is saved as JSON (:func:`read_plan`).
+
+**Errors.** What a user can cause is a :class:`PlanningError`; wrong input is a :class:`SpecError`, several mistakes at
+once are :class:`SpecErrors`. That no strategy fits is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costmodel import catalog as catalog
+    from constraints.conflict import Conflict as Conflict
+    from costmodel.errors import PlanningError as PlanningError
+    from costmodel.errors import SpecError as SpecError
+    from costmodel.errors import SpecErrors as SpecErrors
+    from costmodel.facts.cluster import Cluster as Cluster
+    from costmodel.facts.reliability import RecoveryLevel as RecoveryLevel
+    from costmodel.facts.reliability import Reliability as Reliability
+    from costmodel.step.estimate import Estimate as Estimate
+    from costmodel.strategy import Strategy as Strategy
+    from costmodel.tables import Facts as Facts
+    from planner.alternatives import AlternativeOutcome as AlternativeOutcome
+    from planner.batch.job_result import JobOutcome as JobOutcome
+    from planner.batch.job_result import JobResult as JobResult
+    from planner.batch.job_result import JobStatus as JobStatus
+    from planner.batch.jobs import BatchJob as BatchJob
+    from planner.batch.run import plan_many as plan_many
+    from planner.certificate import Certificate as Certificate
+    from planner.checkpoints import CheckpointSchedule as CheckpointSchedule
+    from planner.conventions import Conventions as Conventions
+    from planner.conventions import ModelSummary as ModelSummary
+    from planner.explanation.compare import Comparison as Comparison
+    from planner.explanation.compare import compare as compare
+    from planner.explanation.explain import Binding as Binding
+    from planner.explanation.explain import Difference as Difference
+    from planner.explanation.explain import Explanation as Explanation
+    from planner.explanation.explain import explain as explain
+    from planner.frameworks import export as export
+    from planner.frameworks.accelerate import to_accelerate as to_accelerate
+    from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
+    from planner.frameworks.imports.job import import_job as import_job
+    from planner.frameworks.launch import launched as launched
+    from planner.frameworks.megatron.bridge import to_megatron_bridge as to_megatron_bridge
+    from planner.frameworks.megatron.lm import to_megatron_lm as to_megatron_lm
+    from planner.frameworks.megatron.read import Imported as Imported
+    from planner.frameworks.megatron.read import from_megatron_lm as from_megatron_lm
+    from planner.frameworks.target import Export as Export
+    from planner.frameworks.target import Program as Program
+    from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
+    from planner.idle_devices import FewerDevices as FewerDevices
+    from planner.jobs.document import Document as Document
+    from planner.jobs.limits import SearchLimits as SearchLimits
+    from planner.jobs.problem import Alternative as Alternative
+    from planner.jobs.problem import Machine as Machine
+    from planner.jobs.problem import Problem as Problem
+    from planner.jobs.problem import load as load
+    from planner.jobs.strategy_file import StrategyFile as StrategyFile
+    from planner.plan import EstimateReport as EstimateReport
+    from planner.plan import Plan as Plan
+    from planner.plan import PlanReport as PlanReport
+    from planner.plan import estimate as estimate
+    from planner.plan import plan as plan
+    from planner.recommendation import Recommendation as Recommendation
+    from planner.report import render as render
+    from planner.saved_plan import SavedPlan as SavedPlan
+    from planner.saved_plan import read_plan as read_plan
+    from planner.search.branch_and_bound import Outcome as Outcome
+    from planner.search.branch_and_bound import Status as Status
+    from planner.search.listed import CandidateListReport as CandidateListReport
+    from planner.studies.device_counts import PlansBySize as PlansBySize
+    from planner.studies.device_counts import SizedPlan as SizedPlan
+    from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
+    from planner.uncertainty.ground import Gap as Gap
+    from planner.uncertainty.intervals import Interval as Interval
+    from planner.uncertainty.operators import TimedOperator as TimedOperator
+    from planner.uncertainty.peaks import Chance as Chance
+
+    __version__: str
+
+_NAMES = {
+    "constraints.conflict": "Conflict",
+    "costmodel.errors": "PlanningError SpecError SpecErrors",
+    "costmodel.facts.cluster": "Cluster",
+    "costmodel.facts.reliability": "RecoveryLevel Reliability",
+    "costmodel.step.estimate": "Estimate",
+    "costmodel.strategy": "Strategy",
+    "costmodel.tables": "Facts",
+    "planner.alternatives": "AlternativeOutcome",
+    "planner.batch.job_result": "JobOutcome JobResult JobStatus",
+    "planner.batch.jobs": "BatchJob",
+    "planner.batch.run": "plan_many",
+    "planner.certificate": "Certificate",
+    "planner.checkpoints": "CheckpointSchedule",
+    "planner.conventions": "Conventions ModelSummary",
+    "planner.explanation.compare": "Comparison compare",
+    "planner.explanation.explain": "Binding Difference Explanation explain",
+    "planner.frameworks": "export",
+    "planner.frameworks.accelerate": "to_accelerate",
+    "planner.frameworks.deepspeed": "to_deepspeed",
+    "planner.frameworks.imports.job": "import_job",
+    "planner.frameworks.launch": "launched",
+    "planner.frameworks.megatron.bridge": "to_megatron_bridge",
+    "planner.frameworks.megatron.lm": "to_megatron_lm",
+    "planner.frameworks.megatron.read": "Imported from_megatron_lm",
+    "planner.frameworks.target": "Export Program",
+    "planner.frameworks.torchtitan": "to_torchtitan",
+    "planner.idle_devices": "FewerDevices",
+    "planner.jobs.document": "Document",
+    "planner.jobs.limits": "SearchLimits",
+    "planner.jobs.problem": "Alternative Machine Problem load",
+    "planner.jobs.strategy_file": "StrategyFile",
+    "planner.plan": "EstimateReport Plan PlanReport estimate plan",
+    "planner.recommendation": "Recommendation",
+    "planner.report": "render",
+    "planner.saved_plan": "SavedPlan read_plan",
+    "planner.search.branch_and_bound": "Outcome Status",
+    "planner.search.listed": "CandidateListReport",
+    "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
+    "planner.uncertainty.ground": "Gap",
+    "planner.uncertainty.intervals": "Interval",
+    "planner.uncertainty.operators": "TimedOperator",
+    "planner.uncertainty.peaks": "Chance",
+}
+"""Names by the module that defines them."""
+
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = [
+    "__version__",
+    "Alternative",
+    "AlternativeOutcome",
+    "BatchJob",
+    "Binding",
+    "CandidateListReport",
+    "catalog",
+    "Certificate",
+    "Chance",
+    "CheckpointSchedule",
+    "Cluster",
+    "compare",
+    "Comparison",
+    "Conflict",
+    "Conventions",
+    "Difference",
+    "Document",
+    "estimate",
+    "Estimate",
+    "EstimateReport",
+    "explain",
+    "Explanation",
+    "export",
+    "Export",
+    "Facts",
+    "FewerDevices",
+    "from_megatron_lm",
+    "Gap",
+    "import_job",
+    "Imported",
+    "Interval",
+    "JobOutcome",
+    "JobResult",
+    "JobStatus",
+    "launched",
+    "load",
+    "Machine",
+    "ModelSummary",
+    "Outcome",
+    "plan",
+    "Plan",
+    "plan_for_sizes",
+    "plan_many",
+    "PlanningError",
+    "PlanReport",
+    "PlansBySize",
+    "Problem",
+    "Program",
+    "read_plan",
+    "Recommendation",
+    "RecoveryLevel",
+    "Reliability",
+    "render",
+    "SavedPlan",
+    "SearchLimits",
+    "SizedPlan",
+    "SpecError",
+    "SpecErrors",
+    "Status",
+    "Strategy",
+    "StrategyFile",
+    "TimedOperator",
+    "to_accelerate",
+    "to_deepspeed",
+    "to_megatron_bridge",
+    "to_megatron_lm",
+    "to_torchtitan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first asked for."""
+    if name == "__version__":
+        from costmodel.version import version
+
+        return version()
+    if name == "catalog":
+        return import_module("costmodel.catalog")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What may be relied on, imported or not."""
+    return sorted(__all__)

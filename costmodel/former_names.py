@@ -58,6 +58,7 @@ RENAMED = {
     "planner.stage_options": "planner.search.stages.options",
     "planner.stage_search": "planner.search.stages.search",
     "planner.report.explained": "planner.report.records.explained, planner.report.document",
+    "planner.report.schema": "planner.schema.reports",
     "planner.report.stages": "planner.report.strategies",
     "planner.shortage": "planner.infeasibility.memory_gap",
     "planner.sizes": "planner.infeasibility.cluster_sizes",

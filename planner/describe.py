@@ -64,9 +64,9 @@ def model_text(described: Plain) -> str:
     causal = described["attention_convention"] == "causal"
     convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
     rows = [
-        *((key, _text(value)) for key, value in whole.items() if key in _MODEL_ROWS),
+        *((key, _text(value)) for key, value in whole.items() if key in MODEL_FACTS),
         *layer_rows(described),
-        *((key, f"{described[key]:,}") for key in ("parameters", "active_parameters", "mtp_parameters")),
+        *((key, f"{described[key]:,}") for key in MODEL_COUNTS),
         ("flops_per_token", f"{described['flops_per_token']:.6g}"),
         ("", described["flops_per_token_counts"]),
         ("", f"sequences of {described['sequence_length']:,} tokens; {convention}"),
@@ -79,7 +79,7 @@ def layer_rows(described: Plain) -> list[tuple[str, str]]:
     return [(name, _layer_text(layer)) for name in ("layers", "mtp_layers") for layer in described[name]]
 
 
-_MODEL_ROWS = (
+MODEL_FACTS = (
     "name",
     "family",
     "source",
@@ -94,18 +94,23 @@ _MODEL_ROWS = (
     "extras",
     "is_text_part",
 )
+"""What a description says of a model, by the names of :class:`costmodel.facts.model.Model`."""
+
+MODEL_COUNTS: Mapping[str, str] = {
+    "parameters": "Parameters, without multi-token prediction.",
+    "active_parameters": "Those of them that a token uses.",
+    "mtp_parameters": "Parameters of multi-token prediction.",
+}
+"""The parameters that a description counts."""
 
 
 def _model_facts(model: Model) -> Plain:
-    return {name: getattr(model, name) for name in _MODEL_ROWS}
+    return {name: getattr(model, name) for name in MODEL_FACTS}
 
 
 def _counts(model: Model) -> Plain:
-    return {
-        "parameters": parameters(model),
-        "active_parameters": active_parameters(model),
-        "mtp_parameters": mtp_parameters(model),
-    }
+    counts = (parameters(model), active_parameters(model), mtp_parameters(model))
+    return dict(zip(MODEL_COUNTS, counts, strict=True))
 
 
 def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
@@ -224,11 +229,20 @@ def _aliases() -> tuple[str, ...]:
     return tuple(spelled for spelled, _ in catalog.spellings())
 
 
+ALIAS: Mapping[str, str] = {
+    "name": "As clouds, drivers and people write it.",
+    "device": "The device of the catalog that it means.",
+    "GB/s to other nodes": "Of each device, where the name says it; else empty.",
+    "note": "What the name leaves open; empty: nothing.",
+}
+"""What the catalog says of a name."""
+
+
 def _alias(name: str) -> Plain:
     meant = dict(catalog.spellings())[name]
     bandwidth = meant.internode_bandwidth
     outwards = "" if bandwidth is None else f"{bandwidth / 1e9:.3g}"
-    return {"name": name, "device": meant.device, "GB/s to other nodes": outwards, "note": meant.note}
+    return dict(zip(ALIAS, (name, meant.device, outwards, meant.note), strict=True))
 
 
 def _calibration_row(calibration: Plain) -> Plain:

@@ -31,6 +31,7 @@ COMMANDS = {
         "planner.cli.describe",
         "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
     ),
+    "schema": ("planner.cli.describe", "JSON Schemas of job files, reports and all else that programs read and write"),
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
     "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),

@@ -1,11 +1,11 @@
-"""``planner model`` and ``planner catalog``: what was read, and what is known."""
+"""``planner model`` and ``planner catalog``: what was read, and what is known; ``planner schema``: how it is written."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from planner.cli.arguments import TEXT_FORMATS, add_output
+from planner.cli.arguments import TEXT_FORMATS, add_output, add_output_file, describe
 from planner.cli.output import check_output, progress, write
 
 ATTENTION_CONVENTIONS = ("full", "causal")
@@ -42,6 +42,13 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, TEXT_FORMATS)
 
 
+def add_schema_options(parser: argparse.ArgumentParser) -> None:
+    """Say what ``planner schema`` takes."""
+    describe(parser, "Prints the JSON Schema of what programs read and write; without a name, which there are.")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="job, report, batch-line, or another of the list")
+    add_output_file(parser)
+
+
 def run_model(arguments: argparse.Namespace) -> int:
     """Describe a model."""
     with progress(f"reading {arguments.model}"):
@@ -62,4 +69,15 @@ def run_catalog(arguments: argparse.Namespace) -> int:
         described = describe_catalog(arguments.entry)
     check_output(arguments.output, ())
     write({"table": catalog_text, "json": json_text}[arguments.format](described), arguments.output)
+    return 0
+
+
+def run_schema(arguments: argparse.Namespace) -> int:
+    """Print a schema, or the list."""
+    check_output(arguments.output, ())
+    with progress("making the schema"):
+        from planner.schema import list_text, schema_text
+
+        text = list_text() if arguments.name is None else schema_text(arguments.name)
+    write(text, arguments.output)
     return 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from planner.jobs.problem import Problem
 from planner.plan import Plan, PlanReport
 from planner.projection.anchor import Anchor, AnchorRun, Moved
 from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, projected_plan
+from planner.projection.records import ProjectionRecord, advice_lines
 from planner.report.wording import gib, part_label, seconds
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS
@@ -29,37 +30,7 @@ def projection_text(found: Projection) -> str:
 
 def projection_json(found: Projection) -> str:
     """A projection as JSON; seconds and bytes, null where nothing was measured."""
-    said = {
-        "step_seconds": found.step_seconds,
-        "step_seconds_of_model": found.model.plan.step_seconds,
-        "interval": asdict(found.interval) | {"probability": COVERAGE},
-        "measured_fraction": found.measured_fraction,
-        "noise": found.anchor.noise,
-        "open_deviation": found.open_deviation,
-        "peak_bytes": found.peak_bytes,
-        "peak_bytes_of_model": found.model.plan.estimate.device_bytes,
-        "most_peak_bytes": found.most_peak_bytes,
-        "memory_bytes": found.report.plan.memory_bytes,
-        "parts": [asdict(part) for part in found.parts],
-        "small_runs": [_run_record(one) for one in found.anchor.runs],
-        "constants": [asdict(one) for one in found.anchor.moved],
-        "advice": list(advice_lines(found.anchor)),
-    }
-    return json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _run_record(one: AnchorRun) -> dict[str, object]:
-    return {
-        "name": one.case.run.id,
-        "measured_seconds": one.measured_seconds,
-        "model_seconds": one.model_seconds,
-        "anchored_seconds": one.anchored_seconds,
-        "measured_bytes": one.measured_bytes,
-        "model_bytes": one.model_bytes,
-        "noise": one.noise,
-        "differences": list(one.differences),
-        "doubts": list(one.case.run.doubts),
-    }
+    return json.dumps(ProjectionRecord.of(found).plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _lines(found: Projection) -> Iterator[str]:
@@ -81,20 +52,6 @@ def _lines(found: Projection) -> Iterator[str]:
     for part in found.parts:
         if part.seconds > LEAST_SHARE * found.step_seconds:
             yield _part(part)
-
-
-def advice_lines(found: Anchor) -> Iterator[str]:
-    """What more small runs would tell: seconds of a layer from those of a step, where all have as many layers."""
-    counts = {one.case.facts.model.num_layers for one in found.timed}
-    if len(counts) == 1:
-        yield (
-            f"all small runs have {_layers(counts.pop())}, which does not tell seconds of a layer from those of a "
-            "step: a run with another number of layers would"
-        )
-
-
-def _layers(number: int) -> str:
-    return f"{number} layers" if number > 1 else "1 layer"
 
 
 def _part(one: ProjectedPart) -> str:

@@ -1,50 +1,40 @@
 """
 The JSON Schema of the job file, for editors that complete and check it.
 
-``python -m planner.schema`` writes it anew, and that of the reports.
-
 Types and limits come from the records that read the job, descriptions from their docstrings, names from the catalog.
 """
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
-
-from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema
+from typing import Any
 
 from costmodel import catalog
 from costmodel.catalog.releases import NEWEST, release_of
-from costmodel.facts import calibration, device, framework, model, reliability, samples, workload
+from costmodel.facts import device, framework, workload
 from costmodel.models.description import Description
 from costmodel.quantities import COUNT, text_schema
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
 from planner.jobs.written.commented import descriptions
-from planner.report import schema as of_reports
+from planner.schema.records import Schema, record_schema, whole
 from planner.setting_choices import ANY, CHOOSABLE
 
-PATH = Path(__file__).with_name("job.schema.json")
-
-Schema: TypeAlias = dict[str, Any]
-
-LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+PATH = Path(__file__).parents[1] / "job.schema.json"
 
 
-HOMES = (job, model, device, workload, reliability, calibration, samples, framework)
-"""Modules that hold the records of a job."""
+def for_editors() -> str:
+    """The line by which YAML language servers find the schema as it is installed here, without a network."""
+    return f"# yaml-language-server: $schema={PATH.as_uri()}"
 
 
 def job_schema() -> Schema:
     """The whole schema as plain data."""
-    schema = _record_schema(job.Job)
+    schema = record_schema(job.Job)
     definitions: Schema = schema["$defs"]
     for inline in (device.Device, workload.Precision, framework.Framework, Description):
-        own = _record_schema(inline)
+        own = record_schema(inline)
         definitions.update(own.pop("$defs", {}))
         definitions[inline.__name__] = own
     schema["properties"]["model"]["anyOf"] = _model_forms(definitions["Description"])
@@ -69,30 +59,14 @@ def job_schema() -> Schema:
     definitions["JobSettings"] = _with_several(definitions["Settings"])
     schema["properties"]["settings"]["anyOf"] = [{"$ref": "#/$defs/JobSettings"}, {"type": "null"}]
     schema["properties"]["settings"].pop("$ref", None)
-    whole = {"$schema": GenerateJsonSchema.schema_dialect, "title": "Pretraining job", **schema}
-    return {name: _with_limits(part) for name, part in whole.items()}
+    return whole("Pretraining job", schema)
 
 
-def schema_text(schema: Schema) -> str:
-    """A schema as its checked-in file holds it."""
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _record_schema(record_type: Any) -> Schema:
-    """Pydantic's schema of a record, with the docstrings of it and of the records inside."""
-    schema: Schema = TypeAdapter(record_type).json_schema()
-    for name, definition in schema.get("$defs", {}).items():
-        _describe(definition, next(getattr(home, name) for home in HOMES if hasattr(home, name)))
-    _describe(schema, record_type)
-    return schema
-
-
-def _describe(schema: Schema, record_type: type) -> None:
-    schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
-    texts = descriptions(record_type)
-    for name, entry in schema["properties"].items():
-        entry.pop("title", None)
-        entry["description"] = texts.get(name, schema["description"])
+def device_schema() -> Schema:
+    """A device file: a device as a job describes it, or what differs from one of the catalog."""
+    job = job_schema()
+    forms: Schema = job["$defs"]["ClusterSection"]["properties"]["device"]["anyOf"][1]
+    return whole("Device", {**forms, "description": job["$defs"]["Device"]["description"], "$defs": job["$defs"]})
 
 
 def _with_several(settings: Schema) -> Schema:
@@ -103,20 +77,6 @@ def _with_several(settings: Schema) -> Schema:
         several = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"anyOf": one}}
         properties[name] = {**properties[name], "anyOf": [*properties[name]["anyOf"], several, {"const": ANY}]}
     return {**settings, "properties": properties}
-
-
-def _with_limits(part: Any) -> Any:
-    """Limits in the words of JSON Schema where pydantic leaves them in its own; architectures by their names."""
-    if isinstance(part, list):
-        return [_with_limits(item) for item in part]
-    if not isinstance(part, dict):
-        return part
-    if part.get("format") == "architecture":
-        return {"enum": list(catalog.architectures()), "type": "string"}
-    return {
-        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _with_limits(inner)
-        for name, inner in part.items()
-    }
 
 
 def _constants(definitions: Schema) -> Schema:
@@ -188,8 +148,3 @@ def _decision(name: str) -> Schema:
 
 _DEGREE = {"type": "integer", "minimum": 1, "maximum": 10**9}
 
-
-if __name__ == "__main__":
-    for path, schema in ((PATH, job_schema()), (of_reports.PATH, of_reports.report_schema())):
-        path.write_text(schema_text(schema), encoding="utf-8")
-        print(f"wrote {path}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 
 from costmodel.traces.breakdown import Breakdown
 from costmodel.traces.change import Layout
 from planner.report.console import sections_text
+from planner.report.records.record import Figure, Record, entry
 from planner.report.section import Section, numbered
 from planner.traces.what_if import WhatIf
 
@@ -16,17 +16,40 @@ PARTS = ("computation", "communication", "overlapped", "idle")
 """Parts of a step in the order of the table."""
 
 
+class WindowRecord(Record):
+    """What the time of a rank's step goes into; the parts add up to it."""
+
+    computation: int = entry("Nanoseconds of computation alone.")
+    communication: int = entry("Nanoseconds of communication alone.")
+    overlapped: int = entry("Nanoseconds of both at once.")
+    idle: int = entry("Nanoseconds of neither.")
+
+
+class WhatIfRecord(Record):
+    """The answer of planner trace what-if."""
+
+    seconds: Figure = entry("The changed step, in a run that goes on as the recorded one does.")
+    traced_seconds: Figure = entry("The step as it was recorded.")
+    replayed_seconds: Figure = entry("The replay of the recorded step.")
+    before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into, by rank.")
+    after: dict[str, WindowRecord] = entry(
+        "What the changed step's replay goes into, by rank; by stage of the pipeline where the layout changes."
+    )
+    doubts: list[str] = entry("What the traces lack, how far the replay is off, and what was guessed.")
+
+    @classmethod
+    def of(cls, found: WhatIf) -> WhatIfRecord:
+        """The record of a changed step."""
+        return cls.read(found, before=_windows(found.before), after=_windows(found.after), doubts=list(found.doubts))
+
+
+def _windows(parts: Mapping[int, Breakdown]) -> dict[str, WindowRecord]:
+    return {str(rank): WindowRecord.read(one) for rank, one in parts.items()}
+
+
 def what_if_json(found: WhatIf) -> str:
     """As JSON."""
-    said = {
-        "seconds": found.seconds,
-        "traced_seconds": found.traced_seconds,
-        "replayed_seconds": found.replayed_seconds,
-        "before": {str(rank): asdict(one) for rank, one in found.before.items()},
-        "after": {str(rank): asdict(one) for rank, one in found.after.items()},
-        "doubts": list(found.doubts),
-    }
-    return json.dumps(said, indent=2, ensure_ascii=False)
+    return json.dumps(WhatIfRecord.of(found).plain(), indent=2, ensure_ascii=False)
 
 
 def what_if_text(found: WhatIf) -> str:

@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, type] = {
 """Sections of which every entry is shown."""
 
 HEAD = """\
-Entries that are commented out have the value that holds without them. Every entry: planner/job.schema.json.
+Entries that are commented out have the value that holds without them. Every entry: planner schema job.
 Numbers may have units: 15T tokens, batches of 1k (1,000), sequences of 8k (8,192), 80GiB, 50GB/s, 5min.
 """
 

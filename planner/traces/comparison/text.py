@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from planner.report.console import sections_text
+from planner.report.records.record import Figure, Record, entry
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING
 from planner.traces.comparison.compare import ComparedPart, ComparedRank, ComparedStep
@@ -96,21 +96,52 @@ def _milliseconds(value: float) -> str:
     return f"{1e3 * value:,.2f}" if value else NOTHING
 
 
+class ComparedPartRecord(Record):
+    """One part of both steps."""
+
+    name: str = entry("What it is.")
+    predicted_seconds: Figure = entry("What it adds to the planner's step.")
+    traced_seconds: Figure = entry("What it adds to the traced step.")
+    predicted_hidden_seconds: Figure = entry("Communication behind computation in the planner's step.")
+    traced_hidden_seconds: Figure = entry("Communication behind computation in the traced step.")
+    difference_seconds: Figure = entry("By how much the planner predicts more.")
+
+
+class ComparedRankRecord(Record):
+    """A rank that was traced."""
+
+    rank: int | None = entry("Its number; null where its trace does not say.")
+    stage: int = entry("The pipeline rank of the job, from 0, that it is one of.")
+    iteration: str = entry("Name of the iteration that was taken.")
+    num_iterations: int = entry("How many its trace has.")
+    traced_seconds: Figure = entry("That iteration.")
+
+
+class ComparedStepRecord(Record):
+    """The answer of planner trace compare."""
+
+    job: str = entry("Name of the job.")
+    predicted_seconds: Figure = entry("The planner's step.")
+    traced_seconds: Figure = entry("The traced step.")
+    error: Figure = entry("Predicted over traced, less 1.")
+    num_ranks: int = entry("How many ranks were traced.")
+    ranks: list[ComparedRankRecord] = entry("These ranks.")
+    num_stages: int = entry("Pipeline ranks of the job.")
+    device: str = entry("What the job says that it runs on.")
+    traced_device: str = entry("What the traces say.")
+    operator_times: list[str] = entry("Who timed the planner's operators.")
+    parts: list[ComparedPartRecord] = entry("In the order of a step: of both sides the mean over the traced ranks.")
+    doubts: list[str] = entry("What the traces lack, and what could not be laid side by side.")
+
+
 def compared_json(found: ComparedStep) -> str:
     """The same as data; seconds."""
-    parts = [{**asdict(one), "difference_seconds": one.difference_seconds} for one in found.parts]
-    document = {
-        "job": found.job,
-        "predicted_seconds": found.predicted_seconds,
-        "traced_seconds": found.traced_seconds,
-        "error": found.error,
-        "num_ranks": len(found.ranks),
-        "ranks": [asdict(one) for one in found.ranks],
-        "num_stages": found.num_stages,
-        "device": found.device,
-        "traced_device": found.traced_device,
-        "operator_times": list(found.operator_times),
-        "parts": parts,
-        "doubts": list(found.doubts),
-    }
-    return json.dumps(document, indent=2)
+    record = ComparedStepRecord.read(
+        found,
+        num_ranks=len(found.ranks),
+        ranks=list(found.ranks),
+        operator_times=list(found.operator_times),
+        parts=list(found.parts),
+        doubts=list(found.doubts),
+    )
+    return json.dumps(record.plain(), indent=2)

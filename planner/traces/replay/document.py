@@ -3,18 +3,155 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import Any
 
-from costmodel.traces.iterations import Iteration
 from costmodel.traces.processors import ProcessorUse
+from planner.report.records.record import Figure, Record, entry
 from planner.traces.replay.report import RankReplay, ReplayReport, Side, difference
-
-Plain: TypeAlias = dict[str, Any]
 
 NUM_SHARES = 100
 """Parts of an iteration of which JSON has the share of processors."""
+
+
+class PartsRecord(Record):
+    """Nanoseconds of a window; the parts do not overlap."""
+
+    computation: int = entry("Computation alone.")
+    communication: int = entry("Communication alone.")
+    overlapped: int = entry("Both at once.")
+    idle: int = entry("Neither.")
+
+
+class TrackRecord(Record):
+    """A thread of the host, or a stream of a device."""
+
+    kind: str = entry("thread or stream.", "track.kind")
+    process: str = entry("The process of a thread, the device of a stream.", "track.process")
+    number: str = entry("Its number, as the profiler has it.", "track.number")
+    num_tasks: int = entry("Tasks on it.")
+    computation_nanoseconds: int = entry("In which it computes or copies.", "computation")
+    communication_nanoseconds: int = entry("In which it communicates; of a thread none.", "communication")
+
+
+class ProcessorsRecord(Record):
+    """Share of the device's processors that kernels occupy."""
+
+    mean_fraction: Figure = entry("Mean over the iteration.", "mean")
+    num_kernels: int = entry("Number of kernels.")
+    num_kernels_left_out: int = entry("Those of them whose blocks or device were not recorded.", "num_unknown")
+    nanoseconds_left_out: int = entry("That the latter take together.", "unknown_nanoseconds")
+    fractions: list[Figure] = entry("The share in each of equal parts of the iteration.")
+
+    @classmethod
+    def of(cls, use: ProcessorUse) -> ProcessorsRecord:
+        """The record of a use."""
+        shares = use.shares.reshape(NUM_SHARES, -1).mean(axis=1).tolist()
+        return cls.read(use, fractions=[round(share, 4) for share in shares])
+
+
+class SideRecord(Record):
+    """A rank's iteration, measured or replayed."""
+
+    nanoseconds: int = entry("From its begin to its end.")
+    breakdown_nanoseconds: PartsRecord = entry("What they go into.", "breakdown")
+    tracks: list[TrackRecord] = entry("What each thread and stream does.")
+    processors: ProcessorsRecord | None = entry("null where no kernel says how many blocks it has.")
+
+    @classmethod
+    def of(cls, side: Side) -> SideRecord:
+        """The record of a side."""
+        return cls.read(
+            side,
+            tracks=[TrackRecord.read(use) for use in side.streams],
+            processors=None if side.processors is None else ProcessorsRecord.of(side.processors),
+        )
+
+
+class IterationRecord(Record):
+    """An iteration of a trace."""
+
+    name: str = entry("The profiler's name for it, or its number.")
+    host_nanoseconds: int = entry("Its length on the host.", "duration")
+    found: str = entry("How it was found: steps, optimizer, repetition or whole.")
+
+
+class RankReplayRecord(Record):
+    """One rank, measured and replayed."""
+
+    rank: int = entry("Its number.")
+    iteration: int = entry("Which of its iterations was replayed, from 0.")
+    iterations: list[IterationRecord] = entry("All that its trace has.")
+    difference_fraction: Figure = entry("Replayed over measured, less 1.")
+    without_events_nanoseconds: int = entry("A replay in which no stream waits for another.", "without_events")
+    sum_of_tasks_nanoseconds: int = entry("All that occupies its device added up.", "sum_of_tasks")
+    measured: SideRecord = entry("As it was recorded.")
+    replayed: SideRecord = entry("As it was replayed.")
+
+    @classmethod
+    def of(cls, one: RankReplay) -> RankReplayRecord:
+        """The record of a rank."""
+        return cls.read(
+            one,
+            iteration=one.iterations.index(one.iteration),
+            iterations=list(one.iterations),
+            difference_fraction=difference(one.measured.nanoseconds, one.replayed.nanoseconds),
+            measured=SideRecord.of(one.measured),
+            replayed=SideRecord.of(one.replayed),
+        )
+
+
+class PathPartRecord(Record):
+    """All pieces of the critical path with one name."""
+
+    name: str = entry("Of the tasks, or what lies between them.")
+    kind: str = entry("Of the tasks.")
+    num_tasks: int = entry("Number of pieces.")
+    nanoseconds: int = entry("That they take of the iteration.")
+    fraction: Figure = entry("Their share of it.")
+
+
+class CriticalPathRecord(Record):
+    """The tasks that make the replayed iteration as long as it is."""
+
+    rank: int = entry("Where it ends.")
+    nanoseconds: int = entry("Its length: the iteration's.")
+    parts: list[PathPartRecord] = entry("What it consists of, the longest part first.")
+
+    @classmethod
+    def of(cls, report: ReplayReport) -> CriticalPathRecord:
+        """The record of a report's path."""
+        whole = report.replayed.iteration
+        parts = [
+            PathPartRecord.read(part, fraction=part.nanoseconds / whole if whole else 0.0) for part in report.path_parts
+        ]
+        return cls(rank=report.path_rank, nanoseconds=whole, parts=parts)
+
+
+class ReplayRecord(Record):
+    """The answer of planner trace replay."""
+
+    sources: list[str] = entry("The files that it was made of.")
+    num_tasks: int = entry("Tasks of the graph.")
+    num_dependencies: int = entry("Its dependencies.")
+    measured_nanoseconds: int = entry("The iteration as it was recorded.", "measured.iteration")
+    replayed_nanoseconds: int = entry("The iteration as it was replayed.", "replayed.iteration")
+    difference_fraction: Figure = entry("Replayed over measured, less 1.", "difference")
+    ranks: list[RankReplayRecord] = entry("What is said of each rank.")
+    critical_path: CriticalPathRecord = entry("What holds the iteration up.")
+    doubts: list[str] = entry("Sentences on what the traces lack, and what was inferred.")
+
+    @classmethod
+    def of(cls, report: ReplayReport) -> ReplayRecord:
+        """The record of a report."""
+        return cls.read(
+            report,
+            sources=list(report.sources),
+            num_tasks=len(report.graph.tasks),
+            num_dependencies=len(report.graph.edges),
+            ranks=[RankReplayRecord.of(one) for one in report.ranks],
+            critical_path=CriticalPathRecord.of(report),
+            doubts=list(report.doubts),
+        )
 
 
 def replay_json(report: ReplayReport) -> str:
@@ -22,68 +159,6 @@ def replay_json(report: ReplayReport) -> str:
     return json.dumps(replay_document(report), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def replay_document(report: ReplayReport) -> Plain:
+def replay_document(report: ReplayReport) -> dict[str, Any]:
     """What a replay says, as plain data."""
-    whole = report.replayed.iteration
-    return {
-        "sources": list(report.sources),
-        "num_tasks": len(report.graph.tasks),
-        "num_dependencies": len(report.graph.edges),
-        "measured_nanoseconds": report.measured.iteration,
-        "replayed_nanoseconds": whole,
-        "difference_fraction": report.difference,
-        "ranks": [_rank(one) for one in report.ranks],
-        "critical_path": {
-            "rank": report.path_rank,
-            "nanoseconds": whole,
-            "parts": [
-                {**asdict(part), "fraction": part.nanoseconds / whole if whole else 0.0} for part in report.path_parts
-            ],
-        },
-        "doubts": list(report.doubts),
-    }
-
-
-def _rank(one: RankReplay) -> Plain:
-    return {
-        "rank": one.rank,
-        "iteration": one.iterations.index(one.iteration),
-        "iterations": [_iteration(each) for each in one.iterations],
-        "difference_fraction": difference(one.measured.nanoseconds, one.replayed.nanoseconds),
-        "without_events_nanoseconds": one.without_events,
-        "sum_of_tasks_nanoseconds": one.sum_of_tasks,
-        "measured": _side(one.measured),
-        "replayed": _side(one.replayed),
-    }
-
-
-def _iteration(one: Iteration) -> Plain:
-    return {"name": one.name, "host_nanoseconds": one.duration, "found": one.found}
-
-
-def _side(side: Side) -> Plain:
-    return {
-        "nanoseconds": side.nanoseconds,
-        "breakdown_nanoseconds": asdict(side.breakdown),
-        "tracks": [
-            {
-                **asdict(use.track),
-                "num_tasks": use.num_tasks,
-                "computation_nanoseconds": use.computation,
-                "communication_nanoseconds": use.communication,
-            }
-            for use in side.streams
-        ],
-        "processors": None if side.processors is None else _processors(side.processors),
-    }
-
-
-def _processors(use: ProcessorUse) -> Plain:
-    shares: Sequence[float] = use.shares.reshape(NUM_SHARES, -1).mean(axis=1).tolist()
-    return {
-        "mean_fraction": use.mean,
-        "num_kernels": use.num_kernels,
-        "num_kernels_left_out": use.num_unknown,
-        "nanoseconds_left_out": use.unknown_nanoseconds,
-        "fractions": [round(share, 4) for share in shares],
-    }
+    return ReplayRecord.of(report).plain()

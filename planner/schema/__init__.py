@@ -1,0 +1,62 @@
+"""JSON Schemas of what programs read and write, by name; none is made before it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.former_names import explain_members
+from costmodel.validation import shown
+
+SCHEMAS: Mapping[str, tuple[str, str]] = {
+    "job": ("job.job_schema", "a job file, for plan, estimate, explain, compare, batch; init and import write one"),
+    "device": ("job.device_schema", "a device file, for cluster.device; calibrate, fit and trace write one"),
+    "report": ("reports.report_schema", "plan, estimate, explain and compare --format json"),
+    "report-row": ("rows.report_row_schema", "a row of plan and estimate --format csv"),
+    "batch-line": ("batches.line_schema", "a line of what batch --out writes"),
+    "batch-row": ("batches.row_schema", "a row of what batch --table writes"),
+    "top": ("batches.top_schema", "top --format json"),
+    "top-row": ("batches.top_row_schema", "a row of top --format csv"),
+    "model": ("described.model_schema", "model --format json"),
+    "catalog": ("described.catalog_schema", "catalog --format json, all of it, a list or one entry"),
+    "sample-row": ("rows.sample_row_schema", "a row of samples, for fit; sample and trace extract write them"),
+    "trace-read": ("traces.read_schema", "trace read --format json"),
+    "trace-replay": ("traces.replay_schema", "trace replay --format json"),
+    "trace-compare": ("traces.compare_schema", "trace compare --format json"),
+    "trace-what-if": ("traces.what_if_schema", "trace what-if --format json"),
+    "trace-project": ("traces.project_schema", "trace project --format json"),
+}
+"""What makes each schema, and what it is of."""
+
+
+def schema(name: str) -> dict[str, Any]:
+    """
+    The JSON Schema of a name of ``SCHEMAS``, as plain data.
+
+    Raises
+    ------
+    SpecError
+        If there is no such name.
+    """
+    if name not in SCHEMAS:
+        raise SpecError("schema", f"{shown(name)} is none.", did_you_mean(name, SCHEMAS))
+    module, function = SCHEMAS[name][0].split(".")
+    made: dict[str, Any] = getattr(import_module(f"{__name__}.{module}"), function)()
+    return {"$schema": made.pop("$schema"), "$id": f"urn:pretraining-planner:schema:{name}", **made}
+
+
+def schema_text(name: str) -> str:
+    """The JSON Schema of a name as JSON."""
+    return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
+
+
+def list_text() -> str:
+    """The names, and what each is of."""
+    width = max(map(len, SCHEMAS))
+    return "\n".join(f"{name:{width}}  {what}" for name, (_, what) in SCHEMAS.items())
+
+
+explain_members(__name__)

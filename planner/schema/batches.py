@@ -1,0 +1,100 @@
+"""The JSON Schemas of a batch: its lines, its table, and the ranking of its jobs."""
+
+from __future__ import annotations
+
+from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult
+from planner.batch.table import OF_LINE as OF_ROW
+from planner.batch.top import OF_LINE
+from planner.batch.work import OF_PLAN, OF_RUN
+from planner.jobs.written.commented import descriptions
+from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
+from planner.report.records.reports import PlanReportRecord
+from planner.report.records.strategy import StrategyRecord
+from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
+
+NUMBER = {"type": "number"}
+CELL = {"type": ["boolean", "number", "string", "null"]}
+
+OPEN = {"description": "An entry of the job that differs from its file, by dotted key.", **CELL}
+
+
+def line_schema() -> Schema:
+    """A line of the results: a job and its outcome; the whole report where ``--full`` asked for it."""
+    outcome, plan = record_schema(JobOutcome, "serialization"), _plan()
+    report = tree_schema(PlanReportRecord)
+    definitions = {**outcome.get("$defs", {}), **report.pop("$defs"), "Plan": plan, "Report": report}
+    of_outcome = outcome["properties"] | {
+        "plans": {**outcome["properties"]["plans"], "items": {"$ref": "#/$defs/Plan"}},
+        "report": {"$ref": "#/$defs/Report", "description": outcome["properties"]["report"]["description"]},
+    }
+    properties = {
+        "kind": {"const": KIND, "description": "Of which kind the line is."},
+        "format_version": {
+            "const": FORMAT_VERSION,
+            "description": "Grows when an entry changes its name, unit or meaning; new entries do not count.",
+        },
+        **_job(),
+        **of_outcome,
+    }
+    return whole("Line of a batch", {**closed(properties, optional=("report",)), "$defs": definitions})
+
+
+def row_schema() -> Schema:
+    """A row of the table: a plan of a job, or a job without one."""
+    return whole("Row of a batch", _row())
+
+
+def top_schema() -> Schema:
+    """The ranking: an entry for each job, the best one first."""
+    line = line_schema()
+    shown = {name: line["properties"][name] for name in OF_LINE}
+    entry = closed({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
+    names = ("Plan", "StrategyRecord", "JobStatus")
+    definitions = {name: part for name, part in line["$defs"].items() if name in names}
+    return whole("Ranking of jobs", {"type": "array", "items": entry, "$defs": definitions})
+
+
+def top_row_schema() -> Schema:
+    """A row of the ranking: that of the table, with its place."""
+    row = _row()
+    return whole("Row of a ranking", {**row, "properties": {"rank": _rank(), **row["properties"]}})
+
+
+def _plan() -> Schema:
+    """The key figures of one plan, as :func:`planner.batch.work.figures` writes them."""
+    plan = tree_schema(NumberedPlanRecord)["properties"]
+    run = tree_schema(TrainingRunRecord)["properties"]
+    properties = {
+        "number": plan["number"],
+        **{name: plan[name] for name in OF_PLAN},
+        "tokens_per_second": {**NUMBER, "description": "Tokens that all devices together train per second."},
+        **{name: run[name] for name in OF_RUN},
+        "checkpoint_interval_steps": tree_schema(CheckpointRecord)["properties"]["interval_steps"],
+        "strategy": plan["strategy"],
+        "settings": plan["settings"],
+    }
+    return closed(properties)
+
+
+def _row() -> Schema:
+    """Cells by column: what a line says of a job, overrides by dotted key, and the figures of a plan."""
+    job, outcome = _job(), record_schema(JobOutcome, "serialization")["properties"]
+    own = {name: {**CELL, "description": (job | outcome)[name]["description"]} for name in OF_ROW}
+    decisions = tree_schema(StrategyRecord)["properties"]
+    figures = {name: entry for name, entry in _plan()["properties"].items() if name not in ("strategy", "settings")}
+    cells = {name: {**CELL, "description": entry["description"]} for name, entry in (figures | decisions).items()}
+    return {**closed(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
+
+
+def _job() -> dict[str, Schema]:
+    """What a line says of a job before its outcome."""
+    texts = descriptions(JobResult)
+    return {
+        **{name: {"type": "string", "description": texts[name]} for name in ("key", "name", "source")},
+        "overrides": {"type": "object", "description": texts["overrides"]},
+    }
+
+
+def _rank() -> Schema:
+    return {"type": "integer", "minimum": 1, "description": "The job's place, from 1, the best."}
+

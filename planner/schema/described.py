@@ -1,0 +1,103 @@
+"""The JSON Schemas of ``planner model`` and ``planner catalog``, from the records that they show."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from costmodel.facts.calibration import Calibration
+from costmodel.facts.device import Device, Silicon
+from costmodel.facts.framework import Framework
+from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
+from costmodel.facts.workload import Precision
+from costmodel.models.flops import AttentionConvention
+from planner.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS
+from planner.schema.records import Schema, closed, record_schema, whole
+
+TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
+
+
+def model_schema() -> Schema:
+    """Of ``planner model``: what a model is, its different layers, its parameters and FLOPs."""
+    layers = {"type": "array", "items": {"$ref": "#/$defs/LayerKind"}}
+    properties = {
+        **_model_facts(),
+        "layers": {**layers, "description": "Its different layers, in order of first appearance."},
+        "mtp_layers": {**layers, "description": "Those of multi-token prediction."},
+        **_model_counts(),
+        "flops_per_token": {"type": "number", "description": "Model FLOPs of one token."},
+        "flops_per_token_counts": {**TEXT, "description": "What they count."},
+        "sequence_length": {**COUNT, "description": "Tokens per sequence that they hold for."},
+        "attention_convention": {
+            "enum": list(get_args(AttentionConvention)),
+            "description": "Whether scores that the causal mask hides are counted.",
+        },
+    }
+    return whole("Model", {**closed(properties), "$defs": _layer_kinds()})
+
+
+def catalog_schema() -> Schema:
+    """Of ``planner catalog``: all lists, one of them, or one entry."""
+    definitions: Schema = {"Model": closed({**_model_facts(), **_model_counts()}), "Alias": _alias()}
+    for record in (Device, Calibration, Silicon, Framework, Precision):
+        made = record_schema(record, "serialization")
+        definitions.update(made.pop("$defs", {}))
+        definitions[record.__name__] = closed(made["properties"])
+    note = {"note": {**TEXT, "description": "What the name leaves open."}}
+    entries = definitions["Device"]
+    definitions["Device"] = closed(entries["properties"] | note, optional=("note",))
+    definitions["Precision"] = closed(
+        definitions["Precision"]["properties"] | {"source": {**TEXT, "description": "Where its bytes come from."}}
+    )
+    lists = {
+        name: {
+            "type": "array",
+            "items": {"$ref": f"#/$defs/{record}"},
+            "description": f"The {name} of the catalog, each with its sources.",
+        }
+        for name, record in ENTRIES.items()
+    }
+    whole_catalog = {**closed(lists, optional=tuple(lists)), "minProperties": 1}
+    one = [{"$ref": f"#/$defs/{record}"} for record in ENTRIES.values()]
+    return whole("Catalog", {"anyOf": [whole_catalog, *one], "$defs": definitions})
+
+
+ENTRIES = {
+    "devices": "Device",
+    "aliases": "Alias",
+    "calibrations": "Calibration",
+    "architectures": "Silicon",
+    "frameworks": "Framework",
+    "models": "Model",
+    "precisions": "Precision",
+}
+"""The record of each list of the catalog."""
+
+
+def _model_facts() -> Schema:
+    known = _properties(Model)
+    number = {"num_layers": {**COUNT, "description": "Number of layers without the multi-token prediction."}}
+    return {name: (known | number)[name] for name in MODEL_FACTS}
+
+
+def _model_counts() -> Schema:
+    return {name: {**COUNT, "description": text} for name, text in MODEL_COUNTS.items()}
+
+
+def _alias() -> Schema:
+    return closed({name: {**TEXT, "description": text} for name, text in ALIAS.items()})
+
+
+def _layer_kinds() -> Schema:
+    """A layer with how often it occurs; blocks with what they are."""
+    made = record_schema(Layer, "serialization")
+    definitions: Schema = made["$defs"]
+    for block in (*get_args(Mixer), Mlp, Experts):
+        kind = {"kind": {"const": block.__name__, "description": "What it is."}}
+        definitions[block.__name__] = closed(kind | definitions[block.__name__]["properties"])
+    number = {"num_layers": {**COUNT, "description": "How many layers are like this."}}
+    return {**definitions, "LayerKind": closed(number | made["properties"])}
+
+
+def _properties(record: Any) -> Schema:
+    properties: Schema = record_schema(record, "serialization")["properties"]
+    return properties

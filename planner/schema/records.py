@@ -1,0 +1,105 @@
+"""The JSON Schema of any record: types and limits from pydantic, descriptions from the records' docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+
+from costmodel import catalog
+from planner.jobs.written.commented import descriptions
+
+Schema: TypeAlias = dict[str, Any]
+
+LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def whole(title: str, schema: Schema) -> Schema:
+    """A schema with its dialect and title, in the words of JSON Schema alone."""
+    parts = {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}
+    return {name: _with_limits(part) for name, part in parts.items()}
+
+
+def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
+    """An object that has these entries, all but the optional ones always, and no others."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
+
+
+def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Schema:
+    """
+    Pydantic's schema of a record, or of a list of them, with the docstrings of it and of the records inside.
+
+    Parameters
+    ----------
+    record_type
+        A dataclass with a docstring that explains its fields, or a type made of such ones.
+    mode
+        Of what may be read, or of what is written, in which no entry is missing.
+    """
+    schema: Schema = TypeAdapter(record_type).json_schema(mode=mode)
+    known = {one.__name__: one for one in _record_types(record_type)}
+    for name, definition in schema.get("$defs", {}).items():
+        if name in known:
+            _describe(definition, known[name])
+            if mode == "serialization":
+                definition.update(required=list(definition["properties"]), additionalProperties=False)
+    if is_dataclass(record_type):
+        _describe(schema, known[record_type.__name__])
+    return schema
+
+
+def tree_schema(tree: Any) -> Schema:
+    """
+    Pydantic's schema of a :class:`planner.report.records.record.Record`, or of several of which a document is one.
+
+    Parameters
+    ----------
+    tree
+        The record's type, or a union of such ones.
+    """
+    schema: Schema = TypeAdapter(tree).json_schema(by_alias=False)
+    records = {**schema.get("$defs", {}), **({"": schema} if "properties" in schema else {})}
+    for record in records.values():
+        for entry in record["properties"].values():
+            entry.pop("title", None)
+            if "description" not in entry:  # pydantic leaves out what the record of the entry says in the same words
+                entry["description"] = records[entry["$ref"].rpartition("/")[2]]["description"]
+    return schema
+
+
+def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[type]:
+    """The dataclasses of which a type consists, at every depth."""
+    if isinstance(part, type) and is_dataclass(part):
+        if part not in seen:
+            yield part
+            for inner in get_type_hints(part, include_extras=False).values():
+                yield from _record_types(inner, seen | {part})
+    for inner in get_args(part):
+        yield from _record_types(inner, seen)
+
+
+def _describe(schema: Schema, record_type: type) -> None:
+    schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
+    texts = descriptions(record_type)
+    for name, entry in schema["properties"].items():
+        entry.pop("title", None)
+        entry["description"] = texts.get(name, schema["description"])
+
+
+def _with_limits(part: Any) -> Any:
+    """Limits in the words of JSON Schema where pydantic leaves them in its own; architectures by their names."""
+    if isinstance(part, list):
+        return [_with_limits(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("format") == "architecture":
+        return {"enum": list(catalog.architectures()), "type": "string"}
+    return {
+        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _with_limits(inner)
+        for name, inner in part.items()
+    }

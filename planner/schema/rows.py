@@ -1,0 +1,99 @@
+"""
+The JSON Schemas of rows of CSV files, a row being an object by column.
+
+Cells are meant as they are read: an empty one is null, ``true`` and ``false`` are booleans, numbers are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.step.estimate import PARTS
+from planner.report.records.outcome import EffortRecord, OutcomeRecord
+from planner.report.records.plan import ChanceRecord, CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
+from planner.report.records.reports import EstimateReportRecord
+from planner.report.records.setting import ClusterRecord
+from planner.report.records.strategy import StrategyRecord
+from planner.report.table_csv import COLUMNS
+from planner.sampling.samples import DTYPES, OPERATORS, PASSES, Machine, Point, Sizes, Timing
+from planner.sampling.table import COLUMNS as OF_SAMPLES
+from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
+
+CELL = {"type": ["boolean", "number", "string", "null"]}
+NUMBER = {"type": ["number", "null"]}
+
+
+def cell(entry: Schema) -> Schema:
+    """What a cell may hold whose column is an entry of a record."""
+    known = {"number": NUMBER, "integer": {"type": ["integer", "null"]}, "boolean": {"type": ["boolean", "null"]}}
+    return {**known.get(str(entry.get("type")), CELL), "description": entry["description"]}
+
+
+def report_row_schema() -> Schema:
+    """A row of ``planner plan`` or ``planner estimate --format csv``: one plan."""
+    entries: dict[str, Schema] = {
+        "job": {**CELL, "description": "Name of the job."},
+        **_entries(EstimateReportRecord, EffortRecord, OutcomeRecord, ClusterRecord, NumberedPlanRecord),
+        **_entries(StrategyRecord, TrainingRunRecord),
+        **_entries(CheckpointRecord, before="checkpoint_"),
+        **_of_parts(),
+        **_ends("step_time", "seconds", "measured step"),
+        **_ends("peak_memory", "bytes", "measured peak"),
+        **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
+    }
+    entries["chance_to_fit"] = _entries(ChanceRecord)["share"]
+    return whole("Row of a report", closed({name: cell(entries[name]) for name in COLUMNS}))
+
+
+def sample_row_schema() -> Schema:
+    """A row of samples, as ``planner sample`` and ``planner trace extract`` write and ``planner fit`` reads them."""
+    entries: Schema = {}
+    for record in (Point, Sizes, Timing, Machine):
+        entries |= record_schema(record, "serialization")["properties"]
+    names = {"operator": tuple(OPERATORS), "pass": PASSES, "dtype": DTYPES}
+    columns = {name: _sample_cell(entries[f"{name}_" if name == "pass" else name]) for name in OF_SAMPLES}
+    columns |= {name: {"enum": list(known), "description": columns[name]["description"]} for name, known in names.items()}
+    return whole("Row of samples", closed(columns))
+
+
+def _sample_cell(entry: Schema) -> Schema:
+    """Numbers may be missing; texts, such as versions, may look like numbers."""
+    kinds = {entry.get("type"), *(form.get("type") for form in entry.get("anyOf", ()))}
+    number = next((kind for kind in ("integer", "number", "boolean") if kind in kinds), None)
+    return cell({**entry, "type": number})
+
+
+def _entries(*records: type, before: str = "") -> dict[str, Schema]:
+    """Entries of records by column; the last record that has one counts."""
+    found: Mapping[str, Schema]
+    entries: dict[str, Schema] = {}
+    for record in records:
+        found = tree_schema(record)["properties"]
+        entries |= {f"{before}{name}": _plain(entry) for name, entry in found.items()}
+    return entries
+
+
+def _plain(entry: Schema) -> Schema:
+    """The one type of an entry that may be null."""
+    forms = [form for form in entry.get("anyOf", ()) if form.get("type") != "null"]
+    return {**entry, **forms[0]} if len(forms) == 1 and "$ref" not in forms[0] else entry
+
+
+def _of_parts() -> dict[str, Schema]:
+    texts = {
+        "exposed_seconds": "{}: its share of the step.",
+        "hidden_seconds": "{}: time that is overlapped with computation.",
+        "difference_seconds": "{}: by how much longer than in the first plan.",
+    }
+    return {
+        f"{part}_{name}": {"type": "number", "description": text.format(part)}
+        for part in PARTS
+        for name, text in texts.items()
+    }
+
+
+def _ends(name: str, unit: str, what: str) -> dict[str, Schema]:
+    return {
+        f"{name}_{side}_{unit}": {"type": "number", "description": f"The {side} bound of the {what}."}
+        for side in ("low", "high")
+    }

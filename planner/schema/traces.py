@@ -1,0 +1,35 @@
+"""The JSON Schemas of what ``planner trace`` says."""
+
+from __future__ import annotations
+
+from planner.projection.records import ProjectionRecord
+from planner.schema.records import Schema, record_schema, tree_schema, whole
+from planner.traces.comparison.text import ComparedStepRecord
+from planner.traces.contents import TraceContents
+from planner.traces.replay.document import ReplayRecord
+from planner.traces.what_if_text import WhatIfRecord
+
+
+def read_schema() -> Schema:
+    """Of ``planner trace read``: a list with an entry for each trace."""
+    return whole("Contents of traces", record_schema(list[TraceContents], "serialization"))
+
+
+def replay_schema() -> Schema:
+    """Of ``planner trace replay``."""
+    return whole("Replay of an iteration", tree_schema(ReplayRecord))
+
+
+def compare_schema() -> Schema:
+    """Of ``planner trace compare``."""
+    return whole("Planned and traced step", tree_schema(ComparedStepRecord))
+
+
+def what_if_schema() -> Schema:
+    """Of ``planner trace what-if``."""
+    return whole("Changed step", tree_schema(WhatIfRecord))
+
+
+def project_schema() -> Schema:
+    """Of ``planner trace project``."""
+    return whole("Projected job", tree_schema(ProjectionRecord))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from planner.api import Imported as Imported
     from planner.api import JobResult as JobResult
     from planner.api import Plan as Plan
-    from planner.api import PlanReport as PlanReport
     from planner.api import PlanningError as PlanningError
+    from planner.api import PlanReport as PlanReport
     from planner.api import PlansBySize as PlansBySize
     from planner.api import Problem as Problem
     from planner.api import SizedPlan as SizedPlan

@@ -12,8 +12,8 @@ long as the first one is 0, the middle one grows where something stable changes 
 meaning. New entries do not count: read what you know and ignore the rest. Every output has a JSON Schema, which
 ``planner schema NAME`` prints; where it has no ``format_version``, it keeps its entries as a stable name does.
 
-**Deprecation.** Before a stable name goes, it warns with ``DeprecationWarning`` for one minor version at least, and says
-what takes its place. An import of a module that moved says where it is now.
+**Deprecation.** A stable name that goes warns with ``DeprecationWarning`` for one minor version at least before that,
+and says what takes its place. An import of a module that moved says where it is now.
 
 **Not stable.** All other modules and names of ``planner``, ``costmodel`` and ``constraints``; the wording of tables,
 pages and messages; predicted figures, which move when the model gets better or is fitted to more runs: ``CHANGELOG.md``
@@ -29,8 +29,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel import catalog as catalog
     from constraints.conflict import Conflict as Conflict
+    from costmodel import catalog as catalog
     from costmodel.errors import PlanningError as PlanningError
     from costmodel.errors import SpecError as SpecError
     from costmodel.errors import SpecErrors as SpecErrors
@@ -147,59 +147,44 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "__version__",
     "Alternative",
     "AlternativeOutcome",
     "BatchJob",
     "Binding",
     "CandidateListReport",
-    "catalog",
     "Certificate",
     "Chance",
     "CheckpointSchedule",
     "Cluster",
-    "compare",
     "Comparison",
     "Conflict",
     "Conventions",
     "Difference",
     "Document",
-    "estimate",
     "Estimate",
     "EstimateReport",
-    "explain",
     "Explanation",
-    "export",
     "Export",
     "Facts",
     "FewerDevices",
-    "from_megatron_lm",
     "Gap",
-    "import_job",
     "Imported",
     "Interval",
     "JobOutcome",
     "JobResult",
     "JobStatus",
-    "launched",
-    "load",
     "Machine",
     "ModelSummary",
     "Outcome",
-    "plan",
     "Plan",
-    "plan_for_sizes",
-    "plan_many",
-    "PlanningError",
     "PlanReport",
+    "PlanningError",
     "PlansBySize",
     "Problem",
     "Program",
-    "read_plan",
     "Recommendation",
     "RecoveryLevel",
     "Reliability",
-    "render",
     "SavedPlan",
     "SearchLimits",
     "SizedPlan",
@@ -209,6 +194,21 @@ __all__ = [
     "Strategy",
     "StrategyFile",
     "TimedOperator",
+    "__version__",
+    "catalog",
+    "compare",
+    "estimate",
+    "explain",
+    "export",
+    "from_megatron_lm",
+    "import_job",
+    "launched",
+    "load",
+    "plan",
+    "plan_for_sizes",
+    "plan_many",
+    "read_plan",
+    "render",
     "to_accelerate",
     "to_deepspeed",
     "to_megatron_bridge",

@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
+import tomllib
 from importlib import import_module
 
 import pytest
 
 import planner
 from costmodel import catalog
-from tests.documents import blocks, page
+from costmodel.version import version
+from planner import api
+from tests.documents import ROOT, blocks, page
 from tests.imports import MODULES
 
 PAGE = page("python_api")
@@ -54,13 +59,60 @@ def test_the_page_lists_what_planner_has():
     words = {word for name in planner.__all__ for one in annotations(name) for word in re.findall(r"\w+", str(one))}
     of_catalog = {name for name in catalog.__all__ if callable(getattr(catalog, name)) and name != "LOADER"}
 
-    assert LISTED.keys() == {*planner.__all__, *(words & CLASSES), *of_catalog}
+    assert LISTED.keys() == {*planner.__all__, "SpecErrors", *(words & CLASSES), *of_catalog}
 
 
 @pytest.mark.parametrize("name", planner.__all__)
 def test_a_public_name_is_the_one_of_its_module(name):
     """Two lists in ``planner/__init__.py`` (for people, for type checkers, for imports), and the page."""
     assert getattr(planner, name) is getattr(import_module(LISTED[name]), name)
+
+
+def test_the_door_has_what_the_page_lists():
+    """``planner.api`` has every name of the page; those of the catalog as ``catalog.devices()``."""
+    of_catalog = {name for name in LISTED if LISTED[name].startswith("costmodel.catalog")}
+
+    assert {*api.__all__} == {*LISTED, "catalog", "__version__"} - of_catalog
+    assert {*planner.__all__} < {*api.__all__}
+    assert api.catalog is catalog
+
+
+@pytest.mark.parametrize("name", sorted(LISTED.keys() & {*api.__all__}))
+def test_a_name_of_the_door_is_the_one_of_its_module(name):
+    """Two lists in ``planner/api.py`` (for type checkers, for imports), and the page."""
+    assert getattr(api, name) is getattr(import_module(LISTED[name]), name)
+
+
+def test_the_version_is_that_of_the_project():
+    """One truth: ``pyproject.toml``, as it was installed."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+    assert planner.__version__ == api.__version__ == stated
+
+
+def test_sources_that_nobody_installed_have_a_version(monkeypatch):
+    """Package managers order it below all others."""
+    monkeypatch.setattr("costmodel.version.DISTRIBUTION", "no-such-distribution")
+    version.cache_clear()
+
+    assert version() == "0+sources"
+    version.cache_clear()
+
+
+def test_imports_are_lazy():
+    """``import planner`` and ``import planner.api`` bring in no library of numbers and no solver."""
+    program = (
+        "import sys, planner, planner.api; print(sorted({'numpy', 'ortools', 'pydantic', 'yaml'} & {*sys.modules}))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_door_says_what_is_stable():
+    """Versions, JSON and how names go."""
+    text = inspect.getdoc(api)
+
+    assert all(word in text for word in ("semver.org", "format_version", "DeprecationWarning", "Not stable"))
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -87,5 +139,5 @@ def test_python_of_the_documents_imports_public_names():
     trees = [ast.parse(block.text) for block in blocks("python") if "planner" in block.text]
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
-    assert {node.module for node in nodes} == {"planner"}
-    assert {name.name for node in nodes for name in node.names} <= set(planner.__all__)
+    assert {node.module for node in nodes} <= {"planner", "planner.api"}
+    assert {name.name for node in nodes for name in node.names} <= set(api.__all__)

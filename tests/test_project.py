@@ -11,7 +11,6 @@ import pytest
 
 from constraints import RULES, sentence
 from costmodel.version import DISTRIBUTION
-from planner import cli
 from planner.describe import describe_catalog
 
 ROOT = Path(__file__).parents[1]

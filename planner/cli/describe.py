@@ -1,4 +1,4 @@
-"""``planner model`` and ``planner catalog``: what was read, and what is known; ``planner schema``: how it is written."""
+"""``planner model``, ``planner catalog``, ``planner schema``: what was read, what is known, how it is written."""
 
 from __future__ import annotations
 

@@ -97,4 +97,3 @@ def _job() -> dict[str, Schema]:
 
 def _rank() -> Schema:
     return {"type": "integer", "minimum": 1, "description": "The job's place, from 1, the best."}
-

@@ -147,4 +147,3 @@ def _decision(name: str) -> Schema:
 
 
 _DEGREE = {"type": "integer", "minimum": 1, "maximum": 10**9}
-

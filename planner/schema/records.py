@@ -48,8 +48,8 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
             _describe(definition, known[name])
             if mode == "serialization":
                 definition.update(required=list(definition["properties"]), additionalProperties=False)
-    if is_dataclass(record_type):
-        _describe(schema, known[record_type.__name__])
+    if is_dataclass(record_type) and isinstance(record_type, type):
+        _describe(schema, record_type)
     return schema
 
 
@@ -74,11 +74,10 @@ def tree_schema(tree: Any) -> Schema:
 
 def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[type]:
     """The dataclasses of which a type consists, at every depth."""
-    if isinstance(part, type) and is_dataclass(part):
-        if part not in seen:
-            yield part
-            for inner in get_type_hints(part, include_extras=False).values():
-                yield from _record_types(inner, seen | {part})
+    if isinstance(part, type) and is_dataclass(part) and part not in seen:
+        yield part
+        for inner in get_type_hints(part).values():
+            yield from _record_types(inner, seen | {part})
     for inner in get_args(part):
         yield from _record_types(inner, seen)
 

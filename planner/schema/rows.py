@@ -52,7 +52,9 @@ def sample_row_schema() -> Schema:
         entries |= record_schema(record, "serialization")["properties"]
     names = {"operator": tuple(OPERATORS), "pass": PASSES, "dtype": DTYPES}
     columns = {name: _sample_cell(entries[f"{name}_" if name == "pass" else name]) for name in OF_SAMPLES}
-    columns |= {name: {"enum": list(known), "description": columns[name]["description"]} for name, known in names.items()}
+    columns |= {
+        name: {"enum": list(known), "description": columns[name]["description"]} for name, known in names.items()
+    }
     return whole("Row of samples", closed(columns))
 
 

@@ -14,6 +14,7 @@ import pytest
 from planner import cli, load, plan
 from planner.batch.progress import Progress
 from planner.batch.run import Tally
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +35,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def lines(path="results.jsonl"):
-    """Lines of a results file by the name of their job."""
-    return {line["name"]: line for line in map(json.loads, Path(path).read_text().splitlines())}
+    """Lines of a results file by the name of their job, each as the schema has it."""
+    found = [valid("batch-line", json.loads(line)) for line in Path(path).read_text().splitlines()]
+    return {line["name"]: line for line in found}
 
 
 # --- batch ----------------------------------------------------------------------------------------------------
@@ -68,7 +70,7 @@ def test_a_batch_from_begin_to_end(capsys):
     assert [(row["framework"], row["framework_is_assumed"]) for row in rows] == [(line["framework"], "true")] * 4
 
     assert cli.main(["top", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
-    [best] = json.loads(capsys.readouterr().out)
+    [best] = valid("top", json.loads(capsys.readouterr().out))
     assert best["plan"] == min(line["plans"], key=lambda each: each["step_time_seconds"])
 
 

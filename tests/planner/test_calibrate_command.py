@@ -26,6 +26,7 @@ from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
 from planner.runs.table import CONVERTER, read
 from tests.builders_runs import GOOD, a_file, rows_of
+from tests.schemas import valid
 
 TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
 
@@ -147,6 +148,7 @@ def test_the_file_is_a_device_of_a_job(folder):
 def test_what_is_written_is_the_catalogs_calibration_and_the_fitted_constants(folder, found):
     """A base by name and numbers that differ from it; what no run depends on is not repeated."""
     text = (folder / "mine.yaml").read_text()
+    valid("device", yaml.safe_load(text))
     written = yaml.safe_load(text)["calibration"]
     numbers = {name: value for name, value in written.items() if name not in ("base", "name", "sources")}
     fields = {field.partition(".")[0] for one in found.determined for field in one.constant.fields}

@@ -31,6 +31,7 @@ from planner.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_kineto import event, kernel, launch, operator, write_file
+from tests.schemas import valid
 
 DEVICE: dict[str, Any] = {
     "name": "core",
@@ -626,7 +627,7 @@ class TestCommands:
 
         main(["trace", "project", str(small), "--job", str(job), "--format", "json"])
 
-        said = json.loads(capsys.readouterr().out)
+        said = valid("trace-project", json.loads(capsys.readouterr().out))
         assert said["interval"]["low_seconds"] < said["step_seconds"] < said["interval"]["high_seconds"]
         assert (said["most_peak_bytes"], said["small_runs"][0]["measured_seconds"]) == (None, 2.0)
 

@@ -7,18 +7,19 @@ import jsonschema
 import pytest
 
 from costmodel.strategy import DECISIONS
-from planner import schema
 from planner.jobs.document import read_mapping
 from planner.jobs.entries import Job
 from planner.jobs.problem import load
+from planner.schema import schema_text
+from planner.schema.job import PATH
 from tests.planner.test_job import JOB, JOBS, a_job, message_of
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(schema.PATH.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(PATH.read_text(encoding="utf-8")))
 
 
 def test_schema_is_up_to_date():
     """A new entry of the job file or of the catalog: run ``python -m planner.schema``."""
-    assert schema.PATH.read_text(encoding="utf-8") == schema.schema_text(schema.job_schema())
+    assert PATH.read_text(encoding="utf-8") == schema_text("job")
 
 
 def test_schema_is_a_schema():
@@ -38,7 +39,7 @@ def test_example_jobs_name_the_schema(path):
     first_line = path.read_text(encoding="utf-8").splitlines()[0]
     relative = first_line.removeprefix("# yaml-language-server: $schema=")
 
-    assert (path.parent / relative).resolve() == schema.PATH.resolve()
+    assert (path.parent / relative).resolve() == PATH.resolve()
 
 
 def every_property(part):

@@ -31,6 +31,7 @@ from planner.uncertainty.operators import strategy_operators
 from tests.builders_cluster import a_device
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message
 from tests.builders_samples import a_sampled
+from tests.schemas import valid
 
 JOB: dict[str, Any] = {
     "model": "llama3-8b",
@@ -443,7 +444,7 @@ class TestCommand:
         assert "0; both columns are of it" in text
         assert OPTIMIZER in text
         assert main(["trace", "compare", str(job), str(path), "--format", "json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = valid("trace-compare", json.loads(capsys.readouterr().out))
         parts = document["parts"]
         assert sum(one["traced_seconds"] for one in parts) == pytest.approx(document["traced_seconds"])
         assert sum(one["predicted_seconds"] for one in parts) == pytest.approx(document["predicted_seconds"])

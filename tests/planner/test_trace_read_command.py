@@ -8,6 +8,7 @@ import pytest
 
 from planner import cli
 from tests.builders_kineto import SENT, a_step, distributed, kernel, operator, write_file
+from tests.schemas import valid
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ class TestText:
 
 class TestJson:
     def test_figures(self, trace, capsys):
-        (one,) = json.loads(said(capsys, trace, "--format", "json"))
+        (one,) = valid("trace-read", json.loads(said(capsys, trace, "--format", "json")))
 
         assert (one["rank"], one["world_size"], one["seconds"]) == (1, 2, pytest.approx(100e-6))
         assert one["num_events"] == {"operator": 1, "call": 1, "kernel": 2, "annotation": 1}

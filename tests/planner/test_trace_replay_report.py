@@ -26,6 +26,7 @@ from planner.traces.replay.side_by_side import side_by_side
 from planner.traces.replay.text import replay_text
 from planner.traces.replay.timeline import CRITICAL, timeline_of
 from tests.builders_traces import a_step
+from tests.schemas import valid
 
 ATTACK = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\x1b[2J"
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -57,7 +58,7 @@ class TestDocument:
 
         Only computation: 20 to 50 and 250 to 350. Neither: 0 to 20 and 350 to 400.
         """
-        (rank,) = replay_document(report)["ranks"]
+        (rank,) = valid("trace-replay", replay_document(report))["ranks"]
 
         for side in ("measured", "replayed"):
             assert rank[side]["breakdown_nanoseconds"] == {
@@ -70,7 +71,7 @@ class TestDocument:
 
     def test_simpler_predictions(self, report):
         """The tasks on streams take 500 us together; there are no events."""
-        (rank,) = replay_document(report)["ranks"]
+        (rank,) = valid("trace-replay", replay_document(report))["ranks"]
 
         assert rank["sum_of_tasks_nanoseconds"] == 500_000
         assert rank["without_events_nanoseconds"] == 400_000
@@ -97,7 +98,7 @@ class TestDocument:
 
     def test_each_rank_has_its_own(self):
         """Two ranks with the same step."""
-        document = replay_document(replay_report([a_step(rank=0), a_step(rank=1)]))
+        document = valid("trace-replay", replay_document(replay_report([a_step(rank=0), a_step(rank=1)])))
 
         assert [one["rank"] for one in document["ranks"]] == [0, 1]
         assert [one["measured"]["nanoseconds"] for one in document["ranks"]] == [400_000, 400_000]

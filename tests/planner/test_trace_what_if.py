@@ -20,6 +20,7 @@ from planner.traces.what_if import Change, what_if
 from planner.traces.what_if_jobs import changed_jobs
 from planner.traces.what_if_network import PlannedNetwork
 from tests.builders_operators import GPU, Recording
+from tests.schemas import valid
 
 JOB = """
 model: {num_layers: 4, hidden_size: 1024, num_heads: 8, ffn_hidden_size: 4096, vocab_size: 32768}
@@ -84,7 +85,7 @@ def replica(tmp_path_factory):
 def answer(capsys, *arguments: object) -> dict:
     """What the command prints as JSON."""
     assert main(["trace", "what-if", *map(str, arguments), "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return valid("trace-what-if", json.loads(capsys.readouterr().out))
 
 
 class TestAnswers:

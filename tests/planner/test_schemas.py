@@ -1,0 +1,174 @@
+"""``planner schema``: each schema is one, is described, and is of one mind with what is really written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from costmodel import catalog
+from planner import cli, estimate, load, plan, render
+from planner.describe import LISTS
+from planner.sampling.samples import Point, Sizes, Timing
+from planner.sampling.table import SamplesFile
+from planner.schema import SCHEMAS
+from tests.builders_samples import A_MACHINE, collective_points
+from tests.documents import page
+from tests.schemas import row, valid, validator
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+    "search": {"stages": "even"},
+    "top": 2,
+}
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command that succeeds writes to stdout."""
+    assert cli.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Rows of CSV by column."""
+    return list(csv.DictReader(text.splitlines()))
+
+
+class TestSchemas:
+    @pytest.mark.parametrize("name", SCHEMAS)
+    def test_a_schema_is_printed(self, name, capsys):
+        """With its dialect and a name of its own; the entries say what they mean."""
+        schema = json.loads(printed(capsys, "schema", name))
+
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert (schema["$schema"], schema["$id"]) == (
+            "https://json-schema.org/draft/2020-12/schema",
+            f"urn:pretraining-planner:schema:{name}",
+        )
+        assert set(silent(schema)) <= {"name", "source"}
+
+    def test_the_names_are_printed(self, capsys):
+        """One a line, each with what it is of."""
+        lines = printed(capsys, "schema").splitlines()
+
+        assert [line.split()[0] for line in lines] == list(SCHEMAS)
+
+    def test_an_unknown_name(self, capsys):
+        """The message names the one that is meant."""
+        assert cli.main(["schema", "batch-lines"]) == 2
+        assert capsys.readouterr().err == "planner: schema: 'batch-lines' is none. Did you mean 'batch-line'?\n"
+
+    def test_into_a_file(self, tmp_path, capsys):
+        """Which other programs take."""
+        assert printed(capsys, "schema", "job", "-o", str(tmp_path / "job.schema.json")) == ""
+        assert json.loads((tmp_path / "job.schema.json").read_text())["title"] == "Pretraining job"
+
+    @pytest.mark.parametrize("name", SCHEMAS)
+    def test_the_page_names_it(self, name):
+        """A row of its table."""
+        assert re.search(rf"^\| `{name}` \| .+ \|$", page("json"), flags=re.MULTILINE)
+
+    @pytest.mark.parametrize("name", SCHEMAS)
+    def test_it_can_fail(self, name):
+        """No schema takes anything."""
+        assert not validator(name).is_valid(5)
+        assert not validator(name).is_valid({"no_such_entry": 1})
+
+
+def silent(part):
+    """Entries of a schema, at every depth, that do not say what they mean."""
+    if isinstance(part, dict):
+        yield from (name for name, entry in part.get("properties", {}).items() if not entry.get("description"))
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from silent(inner)
+
+
+class TestModels:
+    @pytest.mark.parametrize("name", catalog.models())
+    def test_models_of_the_catalog(self, name, capsys):
+        """Dense ones, experts, latent and linear attention, Mamba, multi-token prediction."""
+        valid("model", json.loads(printed(capsys, "model", name, "--format", "json")))
+
+    def test_a_count_as_text_is_none(self, capsys):
+        """The schema says types, too."""
+        found = json.loads(printed(capsys, "model", "llama3-8b", "--format", "json"))
+
+        assert not validator("model").is_valid({**found, "parameters": "8B"})
+
+
+class TestCatalog:
+    def test_all_of_it(self, capsys):
+        """Every list."""
+        assert valid("catalog", json.loads(printed(capsys, "catalog", "--format", "json"))).keys() == LISTS.keys()
+
+    @pytest.mark.parametrize(
+        "name", [*LISTS, "h100-80gb-sxm", "a3-mega", "hopper", "bf16", "megatron-lm-0.14", "dbrx-132b"]
+    )
+    def test_a_list_or_an_entry(self, name, capsys):
+        """An entry alone is a record; of a cloud's name it says what that leaves open."""
+        valid("catalog", json.loads(printed(capsys, "catalog", name, "--format", "json")))
+
+    def test_a_device_is_what_jobs_take(self, capsys):
+        """What the catalog prints can be written into a job file as it is."""
+        found = json.loads(printed(capsys, "catalog", "h200-141gb-sxm", "--format", "json"))
+
+        assert found["memory_bytes"] == 141e9
+
+
+class TestRows:
+    def test_a_report(self):
+        """Plans of a search, and a given strategy."""
+        texts = render(plan(load(JOB)), "csv"), render(estimate(load(JOB), {"tp": 2}), "csv")
+        found = [valid("report-row", row(one)) for text in texts for one in rows(text)]
+
+        assert len(found) == 3
+        assert not validator("report-row").is_valid({**found[0], "mfu": "fast"})
+
+    def test_a_batch(self, tmp_path, monkeypatch, capsys):
+        """Its table, also of a job without a plan and with an override, and the ranking."""
+        monkeypatch.chdir(tmp_path)
+        Path("job.yaml").write_text(yaml.safe_dump(JOB))
+        command = ["batch", "job.yaml", "--out", "out.jsonl", "--table", "all.csv", "--processes", "1"]
+        assert cli.main([*command, "training.global_batch_size=64,7.5"]) == 1
+
+        table = [valid("batch-row", row(one)) for one in rows(Path("all.csv").read_text())]
+        ranked = [valid("top-row", row(one)) for one in rows(printed(capsys, "top", "out.jsonl", "--format", "csv"))]
+
+        assert {one["status"] for one in table} == {"optimal", "wrong_input"}
+        assert table[0]["training.global_batch_size"] == 64
+        assert [one["rank"] for one in ranked] == [1]
+        assert not validator("top-row").is_valid({**ranked[0], "rank": 0})
+
+    def test_samples(self, tmp_path):
+        """The table that ``planner sample`` writes: a matmul, and a collective."""
+        table = SamplesFile(tmp_path / "samples.csv", A_MACHINE)
+        matmul = Point(operator="matmul", pass_="dgrad", dtype="fp8", sizes=Sizes(m=8, n=16, k=32))
+        for point in (matmul, collective_points()[0]):
+            table.add(point, Timing(seconds=1e-3, spread=0.01, repeats=7))
+
+        first, second = (valid("sample-row", row(one)) for one in rows((tmp_path / "samples.csv").read_text()))
+
+        assert (first["operator"], first["k"], first["ranks"]) == ("matmul", 32, None)
+        assert second["ranks"] == 2
+        assert not validator("sample-row").is_valid({**first, "pass": "sideways"})
+
+
+def test_init_names_the_schema_for_editors(tmp_path, capsys):
+    """The first line is what YAML language servers look for: a file of this installation, which needs no network."""
+    path = tmp_path / "job.yaml"
+    line = ["init", "llama3-8b", "8xh100-80gb-sxm", "--batch", "64", "--sequence", "4k", "--tokens", "1B"]
+
+    assert printed(capsys, *line, "-o", str(path)) == ""
+
+    first, _, rest = path.read_text().partition("\n")
+    address = first.removeprefix("# yaml-language-server: $schema=")
+    assert Path(address.removeprefix("file://")).read_text() == printed(capsys, "schema", "job")
+    assert rest == printed(capsys, *line)
+    valid("job", yaml.safe_load(rest))

@@ -16,8 +16,8 @@ meaning. New entries do not count: read what you know and ignore the rest. Every
 and says what takes its place. An import of a module that moved says where it is now.
 
 **Not stable.** All other modules and names of ``planner``, ``costmodel`` and ``constraints``, and the wording of
-tables, pages and messages. Predicted figures move when the model gets better or is fitted to more runs; ``CHANGELOG.md``
-says when. A plan that must stay is saved as JSON (:func:`read_plan`).
+tables, pages and messages. Predicted figures move when the model gets better or is fitted to more runs, which
+``CHANGELOG.md`` says. A plan that must stay is saved as JSON (:func:`read_plan`).
 
 **Errors.** What a user can cause is a :class:`PlanningError`; wrong input is a :class:`SpecError`, several mistakes at
 once are :class:`SpecErrors`. That no strategy fits is an answer, not an error.

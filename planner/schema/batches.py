@@ -18,6 +18,10 @@ CELL = {"type": ["boolean", "number", "string", "null"]}
 OPEN = {"description": "An entry of the job that differs from its file, by dotted key.", **CELL}
 
 
+OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "JobStatus")
+"""Records of a line that a ranking has, too."""
+
+
 def line_schema() -> Schema:
     """A line of the results: a job and its outcome; the whole report where ``--full`` asked for it."""
     outcome, plan = record_schema(JobOutcome, "serialization"), _plan()
@@ -49,8 +53,7 @@ def top_schema() -> Schema:
     line = line_schema()
     shown = {name: line["properties"][name] for name in OF_LINE}
     entry = closed({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
-    names = ("Plan", "StrategyRecord", "JobStatus")
-    definitions = {name: part for name, part in line["$defs"].items() if name in names}
+    definitions = {name: part for name, part in line["$defs"].items() if name in OF_RANKING}
     return whole("Ranking of jobs", {"type": "array", "items": entry, "$defs": definitions})
 
 

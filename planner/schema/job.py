@@ -48,9 +48,9 @@ def job_schema() -> Schema:
         {"type": "null"},
     ]
     training["precision"]["anyOf"] = [*_forms(catalog.precisions(), definitions["Precision"]), {"type": "null"}]
-    definitions["Device"]["properties"]["calibration"]["anyOf"] = _forms(
-        catalog.calibrations(), _constants(definitions)
-    )
+    of_device = definitions["Device"]["properties"]
+    of_device["calibration"]["anyOf"] = _forms(catalog.calibrations(), _constants(definitions))
+    of_device["calibration"].pop("$ref")
     search = definitions["SearchSection"]["properties"]
     search["pin"].update(_decisions("one"))
     search["allow"].update(_decisions("list"))

@@ -22,6 +22,7 @@ from planner.calibration.first import First
 from planner.calibration.wording import calibration_text
 from planner.cli import main
 from planner.jobs.cluster import Fitted, device_text
+from planner.jobs.document import read_mapping
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
 from planner.runs.table import CONVERTER, read
@@ -148,7 +149,7 @@ def test_the_file_is_a_device_of_a_job(folder):
 def test_what_is_written_is_the_catalogs_calibration_and_the_fitted_constants(folder, found):
     """A base by name and numbers that differ from it; what no run depends on is not repeated."""
     text = (folder / "mine.yaml").read_text()
-    valid("device", yaml.safe_load(text))
+    valid("device", read_mapping(folder / "mine.yaml"))
     written = yaml.safe_load(text)["calibration"]
     numbers = {name: value for name, value in written.items() if name not in ("base", "name", "sources")}
     fields = {field.partition(".")[0] for one in found.determined for field in one.constant.fields}

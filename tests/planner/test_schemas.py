@@ -53,6 +53,7 @@ class TestSchemas:
             f"urn:pretraining-planner:schema:{name}",
         )
         assert set(silent(schema)) <= {"name", "source"}
+        assert {*re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema))} <= schema.get("$defs", {}).keys()
 
     def test_the_names_are_printed(self, capsys):
         """One a line, each with what it is of."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.former_names import install
 
 if TYPE_CHECKING:
+    from planner.api import AnyJob as AnyJob
     from planner.api import Comparison as Comparison
     from planner.api import EstimateReport as EstimateReport
     from planner.api import Explanation as Explanation
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from planner.api import SizedPlan as SizedPlan
     from planner.api import SpecError as SpecError
     from planner.api import compare as compare
+    from planner.api import compare_two as compare_two
     from planner.api import estimate as estimate
     from planner.api import explain as explain
     from planner.api import export as export
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from planner.api import plan as plan
     from planner.api import plan_for_sizes as plan_for_sizes
     from planner.api import plan_many as plan_many
+    from planner.api import read_any as read_any
     from planner.api import read_plan as read_plan
     from planner.api import render as render
     from planner.api import to_accelerate as to_accelerate
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AnyJob",
     "Comparison",
     "EstimateReport",
     "Explanation",
@@ -64,6 +68,7 @@ __all__ = [
     "SizedPlan",
     "SpecError",
     "compare",
+    "compare_two",
     "estimate",
     "explain",
     "export",
@@ -74,6 +79,7 @@ __all__ = [
     "plan",
     "plan_for_sizes",
     "plan_many",
+    "read_any",
     "read_plan",
     "render",
     "to_accelerate",

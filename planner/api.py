@@ -50,8 +50,13 @@ if TYPE_CHECKING:
     from planner.checkpoints import CheckpointSchedule as CheckpointSchedule
     from planner.conventions import Conventions as Conventions
     from planner.conventions import ModelSummary as ModelSummary
+    from planner.explanation.any_job import AnyJob as AnyJob
+    from planner.explanation.any_job import read_any as read_any
     from planner.explanation.compare import Comparison as Comparison
+    from planner.explanation.compare import Side as Side
+    from planner.explanation.compare import Unlike as Unlike
     from planner.explanation.compare import compare as compare
+    from planner.explanation.compare import compare_two as compare_two
     from planner.explanation.explain import Binding as Binding
     from planner.explanation.explain import Difference as Difference
     from planner.explanation.explain import Explanation as Explanation
@@ -113,7 +118,8 @@ _NAMES = {
     "planner.certificate": "Certificate",
     "planner.checkpoints": "CheckpointSchedule",
     "planner.conventions": "Conventions ModelSummary",
-    "planner.explanation.compare": "Comparison compare",
+    "planner.explanation.any_job": "AnyJob read_any",
+    "planner.explanation.compare": "Comparison Side Unlike compare compare_two",
     "planner.explanation.explain": "Binding Difference Explanation explain",
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",
@@ -149,6 +155,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 __all__ = [
     "Alternative",
     "AlternativeOutcome",
+    "AnyJob",
     "BatchJob",
     "Binding",
     "CandidateListReport",
@@ -187,6 +194,7 @@ __all__ = [
     "Reliability",
     "SavedPlan",
     "SearchLimits",
+    "Side",
     "SizedPlan",
     "SpecError",
     "SpecErrors",
@@ -194,9 +202,11 @@ __all__ = [
     "Strategy",
     "StrategyFile",
     "TimedOperator",
+    "Unlike",
     "__version__",
     "catalog",
     "compare",
+    "compare_two",
     "estimate",
     "explain",
     "export",
@@ -207,6 +217,7 @@ __all__ = [
     "plan",
     "plan_for_sizes",
     "plan_many",
+    "read_any",
     "read_plan",
     "render",
     "to_accelerate",

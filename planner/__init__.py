@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from costmodel.former_names import install
+from planner.api import SHORT
 
 if TYPE_CHECKING:
     from planner.api import AnyJob as AnyJob
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from planner.api import Problem as Problem
     from planner.api import SizedPlan as SizedPlan
     from planner.api import SpecError as SpecError
+    from planner.api import SpecErrors as SpecErrors
     from planner.api import compare as compare
     from planner.api import compare_two as compare_two
     from planner.api import estimate as estimate
@@ -52,42 +54,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    "AnyJob",
-    "Comparison",
-    "EstimateReport",
-    "Explanation",
-    "Export",
-    "Imported",
-    "JobResult",
-    "Plan",
-    "PlanReport",
-    "PlanningError",
-    "PlansBySize",
-    "Problem",
-    "SizedPlan",
-    "SpecError",
-    "compare",
-    "compare_two",
-    "estimate",
-    "explain",
-    "export",
-    "from_megatron_lm",
-    "import_job",
-    "launched",
-    "load",
-    "plan",
-    "plan_for_sizes",
-    "plan_many",
-    "read_any",
-    "read_plan",
-    "render",
-    "to_accelerate",
-    "to_deepspeed",
-    "to_megatron_bridge",
-    "to_megatron_lm",
-    "to_torchtitan",
-]
+__all__ = list(SHORT)
 
 
 def __getattr__(name: str) -> Any:

@@ -513,7 +513,7 @@ def test_export_target(extend):
     )
     copy.add("planner/frameworks/__init__.py", ("TARGETS = {\n", '    "degrees": "planner.frameworks.degrees",\n'))
     copy.add(
-        "planner/__init__.py",
+        "planner/api.py",
         (
             '    "planner.frameworks.accelerate": "to_accelerate",\n',
             '    "planner.frameworks.degrees": "to_degrees",\n',
@@ -569,7 +569,7 @@ def test_public_name(extend):
     """The number of devices of a plan's sizes, from the package itself."""
     copy = extend("public name")
     copy.add(
-        "planner/__init__.py",
+        "planner/api.py",
         ("_NAMES = {\n", '    "costmodel.strategy": "DECISIONS",\n'),
     )
 

@@ -1,5 +1,5 @@
 """
-Numbers as people write them: ``15T`` tokens, sequences of ``8k``, ``80GiB``, ``400Gbit/s``, ``5min``.
+Numbers as people write them: ``15T`` tokens, sequences of ``8k``, ``80GiB``, ``400Gbit/s``, ``5min``, ``700W``.
 
 A number and a unit without anything between them; what an entry counts says which units it takes, so that ``T`` are
 trillions of tokens and ``TB`` bytes. Libraries of physical units are no help: to pint ``k`` is Boltzmann's constant,
@@ -98,7 +98,21 @@ SECONDS = Kind(
     units=_SECONDS,
     meant={"m": ("min",), "M": ("min",), "mins": ("min",), "sec": ("s",), "hr": ("h",), "hrs": ("h",)},
 )
-KINDS = (COUNT, SEQUENCE, BYTES, RATE, SECONDS)
+_WATTS: Factors = {"W": 1, "kW": 10**3, "MW": 10**6}
+WATTS = Kind(name="watts", example="700W", units=_WATTS, meant={"k": ("kW",), "K": ("kW",), "M": ("MW",)})
+PER_HOUR = Kind(
+    name="a price per hour",
+    example="2.50",
+    units={"/h": 1, "/hour": 1, "/day": Fraction(1, 24)},
+    meant={"h": ("/h",), "/hr": ("/h",), "/d": ("/day",)},
+)
+PER_KWH = Kind(
+    name="a price per kWh",
+    example="0.12",
+    units={"/kWh": 1, "/MWh": Fraction(1, 1000)},
+    meant={"kWh": ("/kWh",), "MWh": ("/MWh",)},
+)
+KINDS = (COUNT, SEQUENCE, BYTES, RATE, SECONDS, WATTS, PER_HOUR, PER_KWH)
 
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _WRITTEN = re.compile(rf"([-+]?{_NUMBER})(e[-+]?[0-9]{{1,3}})?([a-z/]*)", re.IGNORECASE)
@@ -222,10 +236,10 @@ def _is_number(text: str) -> bool:
 
 
 def _fix(text: str, kind: Kind) -> str:
-    """What to write instead of a number with commas, spaces or underscores; empty: it is nothing of that kind."""
+    """What to write instead of a number with commas, spaces or signs of money; empty: it is nothing of that kind."""
     if _THOUSANDS.match(text):
         text = text.replace(",", "")
-    together = re.sub(r"[\s_]", "", text.replace(",", "."))
+    together = re.sub(r"[\s_$€£¥]", "", text.replace(",", "."))
     found = _parts(together)
     if found is None:
         return ""

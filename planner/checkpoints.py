@@ -1,15 +1,20 @@
-"""When to save checkpoints, and what the whole training then takes: MoFa, section 3.4 and equation (44)."""
+"""When to save checkpoints, what the whole training then takes, MoFa, section 3.4 and equation (44), and costs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodel import catalog
 from costmodel import reliability as formulas
+from costmodel.costs import Devices, TrainingCosts, computing_fraction, stepping_seconds, training_costs
 from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
+from costmodel.facts.costs import Costs
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
+from costmodel.step.estimate import Part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +133,47 @@ def schedule_every(
         ettr=formulas.ettr_fraction(effective_seconds=effective, interruption_seconds=interruption),
         days=total / formulas.DAY,
         gpu_hours=total / 3600 * cluster.num_devices,
+    )
+
+
+def schedule_costs(
+    schedule: CheckpointSchedule,
+    costs: Costs,
+    cluster: Cluster,
+    *,
+    num_spares: int,
+    breakdowns: Sequence[Sequence[Part]],
+) -> TrainingCosts:
+    """
+    What the training of a schedule costs.
+
+    Parameters
+    ----------
+    schedule, costs
+        Its times, and prices.
+    cluster
+        The devices that train.
+    num_spares
+        Devices beside them that wait.
+    breakdowns
+        Where the step goes on each pipeline rank.
+    """
+    devices = Devices(
+        num_devices=cluster.num_devices,
+        num_spares=num_spares,
+        total_seconds=schedule.total_seconds,
+        stepping_seconds=stepping_seconds(
+            effective_seconds=schedule.effective_seconds,
+            failures=schedule.failures,
+            interval_seconds=schedule.interval_seconds,
+        ),
+    )
+    return training_costs(
+        devices,
+        costs,
+        catalog.power_draw(),
+        power_watts=cluster.device.power_watts,
+        computing_fraction=computing_fraction(breakdowns),
     )
 
 

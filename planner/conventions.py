@@ -52,6 +52,8 @@ class Conventions:
     ----------
     peak_dtype, peak_flops
         The dense peak that MFU and HFU refer to.
+    peak_bf16_flops
+        The dense bf16 peak, whatever the precision; None: the device has none.
     attention
         Whether the scores that the causal mask hides are counted as FLOPs (``full``) or not (``causal``).
     operator_times
@@ -60,6 +62,7 @@ class Conventions:
 
     peak_dtype: Dtype
     peak_flops: float
+    peak_bf16_flops: float | None
     attention: AttentionConvention
     operator_times: Mapping[str, str]
 
@@ -71,6 +74,7 @@ def conventions_of(facts: Facts) -> Conventions:
     return Conventions(
         peak_dtype=dtype,
         peak_flops=device.peak_flops[dtype],
+        peak_bf16_flops=device.peak_flops.get("bf16"),
         attention="causal" if device.behaviour.kernels.causal_attention else "full",
         operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts)},
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
 from constraints.verdict import violated
+from costmodel.costs import TrainingCosts
 from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
@@ -16,10 +17,10 @@ from costmodel.models.flops import model_flops_per_token, recomputed_flops_per_t
 from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.reliability import on_cluster, storage_bandwidth
 from costmodel.step import estimate as detail
-from costmodel.step.estimate import Estimate, RankEstimate
+from costmodel.step.estimate import Estimate, RankEstimate, rank_breakdowns
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
-from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
+from planner.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_costs
 from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
 from planner.frameworks.runnable import fitted, require_runnable, with_runnable_stages
 from planner.jobs.completion import completed
@@ -155,6 +156,25 @@ class Plan:
     def step_seconds(self) -> float:
         """One optimizer step."""
         return self.estimate.step_seconds
+
+    @property
+    def mfu_bf16(self) -> float | None:
+        """Model FLOPs over the dense bf16 peak, whatever the precision; None where the device has none."""
+        peak = self.cluster.device.peak_flops.get("bf16")
+        needed = self.model_flops_per_second_per_device
+        return None if peak is None else float(utilization_fraction(needed, peak_flops=peak))
+
+    @property
+    def costs(self) -> TrainingCosts:
+        """Device-hours, energy and money of the whole training, on the devices that it uses and the job's spares."""
+        machine, device = self.problem.machine, self.cluster.device
+        return schedule_costs(
+            self.schedule,
+            self.problem.costs,
+            self.cluster,
+            num_spares=machine.section.spare_nodes * device.devices_per_node if machine else 0,
+            breakdowns=rank_breakdowns(self.facts, self.strategy),
+        )
 
     @property
     def tokens_per_second(self) -> float:

@@ -17,6 +17,7 @@ from costmodel.catalog.hardware import (
     device_of,
     devices,
     fitted_as,
+    power_draw,
     silicon,
 )
 from costmodel.catalog.software import (
@@ -63,6 +64,7 @@ __all__ = [
     "models",
     "named",
     "newest_for",
+    "power_draw",
     "precision",
     "precision_source",
     "precisions",

@@ -1,4 +1,4 @@
-"""Devices and their calibrations: silicon in one folder, what its architecture achieves in another."""
+"""Devices, their calibrations and their draw: silicon in one folder, what its architecture achieves in another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import cache
 from typing import Any
 
 from costmodel.catalog.aliases import named
-from costmodel.catalog.files import chain, entry, merged, names, require_known
+from costmodel.catalog.files import chain, entry, merged, names, read, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
+from costmodel.facts.costs import PowerDraw
 from costmodel.facts.device import Device, Silicon
 from costmodel.validation import build, shown
 
@@ -42,6 +43,12 @@ def silicon(name: object, where: str) -> Silicon:
         known = did_you_mean(str(name), architectures())
         raise SpecError(where, f"{shown(name)} is no architecture.", known)
     return build(Silicon, entry("architectures", str(name)), f"catalog.architectures.{name}")
+
+
+@cache
+def power_draw() -> PowerDraw:
+    """What devices draw of their power limit."""
+    return build(PowerDraw, read("power.yaml"), "catalog.power")
 
 
 @cache

@@ -24,6 +24,7 @@ from costmodel.facts.fields import (
     NotNegative,
     Positive,
     Seconds,
+    Watts,
 )
 from costmodel.facts.framework import Behaviour
 
@@ -216,7 +217,7 @@ class Device:
     host_processors: HostProcessors
     power_clock: Positive = 1.0
     num_processors: Count | None = None
-    power_watts: Positive | None = None
+    power_watts: Watts | None = None
     socket_bandwidth: BytesPerSecond | None = None
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()

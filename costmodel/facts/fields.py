@@ -1,7 +1,7 @@
 """
 Types of the entries of every record: counts, positive numbers, fractions, names of dtypes and architectures.
 
-Bytes, bytes per second and seconds may be texts with units (:mod:`costmodel.quantities`).
+Bytes, bytes per second, seconds and watts may be texts with units (:mod:`costmodel.quantities`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from costmodel.quantities import BYTES, RATE, SECONDS, Quantity
+from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
 from costmodel.validation import shown
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -31,7 +31,9 @@ Seconds: TypeAlias = Annotated[NotNegative, Quantity(SECONDS)]
 Bytes: TypeAlias = Annotated[Positive, Quantity(BYTES)]
 BytesOrZero: TypeAlias = Annotated[NotNegative, Quantity(BYTES)]
 BytesPerSecond: TypeAlias = Annotated[Positive, Quantity(RATE)]
+Watts: TypeAlias = Annotated[Positive, Quantity(WATTS)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+PowerUsageEffectiveness: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=10)]
 PositiveFraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})

@@ -15,6 +15,8 @@ METRICS = {
     "ettr": ("ettr", -1),
     "total_time": ("total_seconds", 1),
     "gpu_hours": ("gpu_hours", 1),
+    "cost": ("total_cost", 1),
+    "energy": ("it_energy_mwh", 1),
     "num_devices": ("num_devices", 1),
     "peak_memory": ("peak_memory_bytes", 1),
 }

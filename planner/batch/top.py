@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
 from planner.batch.table import row_of
 
@@ -30,6 +31,16 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     },
 }
 """What the table shows of a plan."""
+
+OF_COSTS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "energy": ("MWh", lambda plan: _figure(plan, "it_energy_mwh", ",.1f")),
+    "cost": ("cost", lambda plan: f"{_figure(plan, 'total_cost', ',.0f')} {plan.get('currency') or ''}".rstrip()),
+}
+"""What it shows besides where jobs are ranked by it."""
+
+
+def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:
+    return "-" if plan.get(name) is None else f"{plan[name]:{form}}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +75,11 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
         One of ``METRICS``.
     count
         How many to keep.
+
+    Raises
+    ------
+    SpecError
+        If their costs are in several currencies.
     """
     name, sign = METRICS[by]
 
@@ -76,22 +92,27 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
                 yield line, min(line["plans"], key=value)
 
     chosen = heapq.nsmallest(count, best(), key=lambda pair: value(pair[1]))
+    currencies = sorted({str(plan["currency"]) for _, plan in chosen if plan.get("total_cost") is not None})
+    if by == "cost" and len(currencies) > 1:
+        problem = f"'cost' cannot rank jobs with costs in {' and '.join(currencies)}."
+        raise SpecError("--by", problem, "Give them one costs.currency, or rank by another figure.")
     return [Ranked(rank=rank, line=line, plan=plan) for rank, (line, plan) in enumerate(chosen, start=1)]
 
 
-def render_top(ranked: list[Ranked], form: str) -> str:
-    """The ranking as a table for people, as JSON or as CSV."""
-    return {"table": _table, "json": _json, "csv": _csv}[form](ranked)
+def render_top(ranked: list[Ranked], form: str, by: str = "step_time") -> str:
+    """The ranking as a table for people, which shows what they are ranked by, as JSON or as CSV."""
+    return _table(ranked, by) if form == "table" else {"json": _json, "csv": _csv}[form](ranked)
 
 
-def _table(ranked: list[Ranked]) -> str:
+def _table(ranked: list[Ranked], by: str) -> str:
     from planner.report.console import table_lines
 
     if not ranked:
         return "No job has a plan.\n"
-    header = ("#", *COLUMNS, "job")
+    columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS}
+    header = ("#", *columns, "job")
     rows = [
-        (str(one.rank), *(text(one.plan) for text in COLUMNS.values()), str(one.line.get("name", ""))) for one in ranked
+        (str(one.rank), *(text(one.plan) for text in columns.values()), str(one.line.get("name", ""))) for one in ranked
     ]
     return "\n".join(table_lines(header, rows)) + "\n"
 

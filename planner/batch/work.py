@@ -23,11 +23,13 @@ OF_PLAN = (
     "model_tflops_per_gpu",
     "mfu",
     "hfu",
+    "mfu_bf16",
     "peak_memory_bytes",
     "headroom_bytes",
     "host_memory_bytes",
 )
 OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
+OF_COSTS = ("device_hours", "it_energy_mwh", "facility_energy_mwh", "it_power_megawatts", "total_cost", "currency")
 """What a line keeps of a plan's record."""
 
 
@@ -92,6 +94,7 @@ def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in OF_PLAN},
         "tokens_per_second": plan.tokens_per_second_per_gpu * plan.num_devices,
         **{name: getattr(plan.training_run, name) for name in OF_RUN},
+        **{name: getattr(plan.costs, name) for name in OF_COSTS},
         "checkpoint_interval_steps": plan.checkpoint.interval_steps,
         "strategy": plan.strategy.model_dump(),
         "settings": dict(plan.settings),

@@ -63,6 +63,9 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", metavar="N", help="sequences per optimizer step, such as 1024 or 1k (1,000)")
     group.add_argument("--sequence", metavar="N", help="tokens per sequence, such as 8192 or 8k (8,192)")
     group.add_argument("--tokens", metavar="N", help="tokens of the whole training, such as 15T")
+    group.add_argument(
+        "--price", metavar="N", help="price of one device for an hour, such as 2.50 (costs.currency: USD)"
+    )
     parser.set_defaults(takes_words=True)
 
 

@@ -146,5 +146,6 @@ def run_top(arguments: argparse.Namespace) -> int:
         print(f"planner: {sentence}", file=sys.stderr)
 
     lines = chain.from_iterable(read_results(path, notify=notify) for path in arguments.results)
-    write(render_top(top(lines, by=arguments.by, count=arguments.top), arguments.format), arguments.output)
+    ranked = top(lines, by=arguments.by, count=arguments.top)
+    write(render_top(ranked, arguments.format, arguments.by), arguments.output)
     return 0

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from costmodel.facts.costs import Costs
 from costmodel.facts.device import Network
 from costmodel.facts.fields import (
     STRICT,
@@ -267,6 +268,8 @@ class Job:
         release has.
     reliability
         How often the job fails, and what recovery and checkpoints cost.
+    costs
+        What devices and electricity cost, and what a data centre adds to their energy; no money without a price.
     search
         What the planner may choose.
     objective
@@ -288,6 +291,7 @@ class Job:
     reliability: Annotated[ReliabilitySection, BeforeValidator(_empty_if_null)] = field(
         default_factory=ReliabilitySection
     )
+    costs: Annotated[Costs, BeforeValidator(_empty_if_null)] = field(default_factory=Costs)
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
     strategy: Entries = field(default_factory=dict)

@@ -13,6 +13,7 @@ from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
+from costmodel.facts.costs import Costs
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
@@ -125,6 +126,8 @@ class Problem:
     variants
         Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
         dp and ep), or are the best whatever they have in common (``all``).
+    costs
+        Prices of devices and electricity, and what is known of energy beyond the devices.
     given
         The strategy that the job gives, to be estimated or compared.
     document
@@ -148,6 +151,7 @@ class Problem:
     top: int
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
+    costs: Costs = field(default_factory=Costs)
     given: StrategyFile = field(default_factory=StrategyFile)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
@@ -259,6 +263,7 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
         objective=job.objective,
         top=job.top,
         variants=job.variants,
+        costs=job.costs,
         sources=(*sources, *(file for file in (given_model.path, path, candidates_file) if file)),
         given=given,
         document=_self_contained(document, given_model.entry, entry),

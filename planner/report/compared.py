@@ -14,7 +14,7 @@ from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
 from planner.report.strategies import strategies_section
-from planner.report.wording import seconds
+from planner.report.wording import money, seconds
 
 
 def compared_sections(comparison: Comparison) -> Iterator[Section]:
@@ -56,5 +56,11 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
     return (
         f"{takes}{forbidden}; the fastest plan{proof} takes {seconds(whole.best.step_time_seconds)} s, "
         f"{abs(comparison.saved_fraction):.1%} {word}: {abs(comparison.saved_days):,.2f} days and "
-        f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours {word}{noise}"
+        f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours{_money(whole)} {word}{noise}"
     )
+
+
+def _money(whole: ComparisonRecord) -> str:
+    """How much money the two differ by, where there are prices."""
+    saved = whole.apart.saved_costs.total_cost if whole.apart.saved_costs else None
+    return "" if saved is None else f", {money(abs(saved), whole.job.costs.currency)}"

@@ -97,8 +97,19 @@ def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
 def figures_section(title: str, first: PlanRecord, second: PlanRecord, names: tuple[str, str]) -> Section:
     """Figures of two plans and the differences; of devices only where they differ."""
     same = first.num_devices == second.num_devices
-    rows = tuple(_figure(name, first, second) for name in FIGURES if name != "GPUs" or not same)
+    names_shown = (name for name in FIGURES if (name != "GPUs" or not same) and _is_known(name, first, second))
+    rows = tuple(_figure(name, first, second) for name in names_shown)
     return Section(title=title, header=("", *names, "difference"), rows=rows)
+
+
+def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
+    """Whether a figure is known of both, in one currency; the bf16 peak says nothing new where MFU refers to it."""
+    path, _ = FIGURES[name]
+    if path == "mfu_bf16" and (first.mfu_bf16, second.mfu_bf16) == (first.mfu, second.mfu):
+        return False
+    if path == "costs.total_cost" and first.costs.currency != second.costs.currency:
+        return False
+    return None not in (attrgetter(path)(first), attrgetter(path)(second))
 
 
 def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "TFLOP/s/GPU": ("model_tflops_per_gpu", "{:,.1f}".format),
     "MFU": ("mfu", "{:.1%}".format),
     "HFU": ("hfu", "{:.1%}".format),
+    "MFU by the bf16 peak": ("mfu_bf16", "{:.1%}".format),
     "peak GiB": ("peak_memory_bytes", gib),
     "free GiB": ("headroom_bytes", gib),
     "fits": ("chance_to_fit.share", "{:.0%}".format),
@@ -44,6 +45,8 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "ETTR": ("training_run.ettr", "{:.2%}".format),
     "days": ("training_run.days", "{:,.2f}".format),
     "GPU-hours": ("training_run.gpu_hours", "{:,.0f}".format),
+    "MWh": ("costs.it_energy_mwh", "{:,.1f}".format),
+    "cost": ("costs.total_cost", "{:,.0f}".format),
 }
 """What plans are compared by: the entry of a plan's record under each heading, and how it is written."""
 
@@ -60,11 +63,20 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
         header=("#", "step, s", "slower", *names),
         rows=tuple(_result(plan, names) for plan in plans),
         notes=(
+            *_bf16_note(plans),
             *_doubts(plans, report.plans[0].noise_fraction),
             *counted_notes(plans, num_devices),
             *_idleness(report),
         ),
     )
+
+
+def _bf16_note(plans: Sequence[NumberedPlanRecord]) -> Iterator[str]:
+    """MFU by the bf16 peak, which published figures of 8-bit trainings often refer to, where it is another one."""
+    best = plans[0]
+    if best.mfu_bf16 is not None and best.mfu_bf16 != best.mfu:
+        figures = (f"{plan.number}: {plan.mfu_bf16:.1%}" for plan in plans)
+        yield f"MFU by the bf16 peak instead: {', '.join(figures) if plans[1:] else f'{best.mfu_bf16:.1%}'}."
 
 
 LOW_MFU = 0.1

@@ -9,6 +9,7 @@ from planner.explanation.explain import Explanation
 from planner.plan import EstimateReport, PlanReport
 from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
+from planner.report.costs import costs_sections
 from planner.report.devices import nearby_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
@@ -53,6 +54,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield breakdown_section(best, of_best)
         yield memory_section(whole, best, of_best)
         yield run_section(whole, best, of_best)
+        yield from costs_sections(whole, plans, of_best)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         yield from listed_sections(whole)
         yield from alternatives_sections(whole)

@@ -10,6 +10,7 @@ from typing import Any
 
 from costmodel.step.estimate import PARTS
 from planner.plan import EstimateReport, PlanReport
+from planner.report.records.costs import CostsRecord
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
@@ -20,6 +21,8 @@ OF_CLUSTER = ("framework", "framework_is_assumed")
 OF_PART = ("exposed_seconds", "hidden_seconds")
 
 OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
+
+OF_COSTS = tuple(CostsRecord.model_fields)
 
 COLUMNS = (
     "job",
@@ -38,6 +41,7 @@ COLUMNS = (
     "hardware_tflops_per_gpu",
     "mfu",
     "hfu",
+    "mfu_bf16",
     "peak_memory_bytes",
     "peak_memory_low_bytes",
     "peak_memory_high_bytes",
@@ -54,6 +58,8 @@ COLUMNS = (
     "checkpoint_interval_steps",
     "checkpoint_interval_seconds",
     *OF_RUN,
+    *OF_COSTS,
+    "difference_cost",
     "status",
     "lower_bound_seconds",
     "gap",
@@ -84,6 +90,7 @@ def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
         **dict(whole),
         **dict(plan),
         **dict(plan.training_run),
+        **dict(plan.costs),
         **plan.strategy.model_dump(),
         **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
         "job": whole.job.name,

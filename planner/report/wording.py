@@ -91,6 +91,39 @@ def amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def money(value: float, currency: str) -> str:
+    """
+    An amount of money.
+
+    >>> money(46944187.05, "USD"), money(312.4, "EUR"), money(0.126, "USD")
+    ('46.94 million USD', '312 EUR', '0.13 USD')
+    """
+    return f"{amount(value) if value >= 100 else f'{value:,.2f}'} {currency}"
+
+
+def energy(megawatt_hours: float) -> str:
+    """
+    Energy in the unit that suits it, in four digits at most.
+
+    >>> energy(11792.2), energy(433.196), energy(0.0123)
+    ('11.79 GWh', '433.2 MWh', '12.3 kWh')
+    """
+    for size, unit in ((1e6, "TWh"), (1e3, "GWh"), (1.0, "MWh")):
+        if megawatt_hours >= size:
+            return f"{megawatt_hours / size:.4g} {unit}"
+    return f"{megawatt_hours * 1e3:.3g} kWh"
+
+
+def power(megawatts: float) -> str:
+    """
+    Power in the unit that suits it, in three digits.
+
+    >>> power(1.2861), power(0.0056)
+    ('1.29 MW', '5.6 kW')
+    """
+    return f"{megawatts:.3g} MW" if megawatts >= 1 else f"{megawatts * 1e3:.3g} kW"
+
+
 def amount_of_bytes(nbytes: float) -> str:
     """
     Bytes in the unit of disks that suits them, in three digits.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult
 from planner.batch.table import OF_LINE as OF_ROW
 from planner.batch.top import OF_LINE
-from planner.batch.work import OF_PLAN, OF_RUN
+from planner.batch.work import OF_COSTS, OF_PLAN, OF_RUN
 from planner.jobs.written.commented import descriptions
+from planner.report.records.costs import CostsRecord
 from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
 from planner.report.records.reports import PlanReportRecord
 from planner.report.records.strategy import StrategyRecord
@@ -67,11 +68,13 @@ def _plan() -> Schema:
     """The key figures of one plan, as :func:`planner.batch.work.figures` writes them."""
     plan = tree_schema(NumberedPlanRecord)["properties"]
     run = tree_schema(TrainingRunRecord)["properties"]
+    costs = tree_schema(CostsRecord)["properties"]
     properties = {
         "number": plan["number"],
         **{name: plan[name] for name in OF_PLAN},
         "tokens_per_second": {**NUMBER, "description": "Tokens that all devices together train per second."},
         **{name: run[name] for name in OF_RUN},
+        **{name: costs[name] for name in OF_COSTS},
         "checkpoint_interval_steps": tree_schema(CheckpointRecord)["properties"]["interval_steps"],
         "strategy": plan["strategy"],
         "settings": plan["settings"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.step.estimate import PARTS
+from planner.report.records.costs import CostsRecord
 from planner.report.records.outcome import EffortRecord, OutcomeRecord
 from planner.report.records.plan import ChanceRecord, CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
 from planner.report.records.reports import EstimateReportRecord
@@ -34,7 +35,7 @@ def report_row_schema() -> Schema:
     entries: dict[str, Schema] = {
         "job": {**CELL, "description": "Name of the job."},
         **_entries(EstimateReportRecord, EffortRecord, OutcomeRecord, ClusterRecord, NumberedPlanRecord),
-        **_entries(StrategyRecord, TrainingRunRecord),
+        **_entries(StrategyRecord, TrainingRunRecord, CostsRecord),
         **_entries(CheckpointRecord, before="checkpoint_"),
         **_of_parts(),
         **_ends("step_time", "seconds", "measured step"),

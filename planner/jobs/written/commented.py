@@ -12,6 +12,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodel.facts.costs import Costs
 from planner.jobs.document import Plain, parse
 from planner.jobs.entries import ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
 from planner.jobs.model import exists
@@ -20,6 +21,7 @@ SECTIONS: Mapping[str, type] = {
     "cluster": ClusterSection,
     "training": TrainingSection,
     "reliability": ReliabilitySection,
+    "costs": Costs,
     "search": SearchSection,
 }
 """Sections of which every entry is shown."""

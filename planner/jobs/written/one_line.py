@@ -1,4 +1,4 @@
-"""A job in one line: a model, a cluster such as ``64x8xh100``, and three numbers."""
+"""A job in one line: a model, a cluster such as ``64x8xh100``, three numbers, and a price."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ DEVICE = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_DEVICES = ("gpu", "gpus", "device", "devices", "node", "nodes")
 """Words that count devices without saying which."""
 
-OPTIONS = {"batch": "training.global_batch_size", "sequence": "training.sequence_length", "tokens": "training.tokens"}
+OPTIONS = {
+    "batch": "training.global_batch_size",
+    "sequence": "training.sequence_length",
+    "tokens": "training.tokens",
+    "price": "costs.price_per_device_hour",
+}
 """Entries of a job by the option that gives them."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from costmodel.strategy import decision_text
 from planner.plan import PlanReport
+from planner.report.records.costs import SavedCostsRecord
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.record import Figure, Record, entry
@@ -181,6 +182,7 @@ class ApartRecord(Record):
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
+    saved_costs: SavedCostsRecord | None = entry("Energy and money that the best plan saves; null without one.")
 
     @classmethod
     def of(cls, comparison: Comparison, best: PlanRecord | None, given: PlanRecord) -> ApartRecord:
@@ -190,6 +192,7 @@ class ApartRecord(Record):
             sides=[SideRecord.of(side) for side in comparison.sides],
             per_token=TokenDifferenceRecord.of(comparison),
             memory=MemoryDifferenceRecord.of(best, given) if best else [],
+            saved_costs=SavedCostsRecord.of(given.costs, best.costs) if best else None,
         )
 
 

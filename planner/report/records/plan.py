@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodel.memory.rank import seen_bytes
+from planner.report.records.costs import CostsRecord, difference
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.fastest import chances_fastest
@@ -132,6 +133,7 @@ class PlaceRecord(Record):
     difference_by_part: dict[str, Figure] = entry(
         "By which seconds each line of its step is longer than the first one's."
     )
+    difference_cost: Figure | None = entry("How much more money it takes than the first one; null without prices.")
 
 
 class GapRecord(Record):
@@ -165,6 +167,9 @@ class SpeedRecord(Record):
     hardware_tflops_per_gpu: Figure = entry("The same with FLOPs that are recomputed.")
     mfu: Figure = entry("Model FLOPs over the peak of the conventions.")
     hfu: Figure = entry("The same with FLOPs that are recomputed.")
+    mfu_bf16: Figure | None = entry(
+        "Model FLOPs over the dense bf16 peak, whatever the precision; null where the device has none."
+    )
 
 
 class PlanRecord(MemoryRecord, SpeedRecord):
@@ -179,6 +184,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     )
     checkpoint: CheckpointRecord = entry("When to save.")
     training_run: TrainingRunRecord = entry("The whole training.")
+    costs: CostsRecord = entry("Money and energy of the whole training.")
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PlanRecord:
@@ -193,6 +199,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             strategy=StrategyRecord.read(plan.strategy, num_microbatches=plan.estimate.num_microbatches),
             checkpoint=plan,
             training_run=TrainingRunRecord.read(plan.schedule),
+            costs=CostsRecord.of(plan),
         )
 
 
@@ -203,6 +210,7 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     def of_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
         """The records of plans, best first."""
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
+        records = [PlanRecord.of_plan(plan) for plan in plans]
         return [
             cls(
                 number=number,
@@ -211,7 +219,8 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
                 chance_fastest=chances[number - 1],
                 difference_seconds=plan.step_seconds - plans[0].step_seconds,
                 difference_by_part=plan.difference(plans[0]),
-                **dict(PlanRecord.of_plan(plan)),
+                difference_cost=difference(record.costs.total_cost, records[0].costs.total_cost),
+                **dict(record),
             )
-            for number, plan in enumerate(plans, start=1)
+            for number, (plan, record) in enumerate(zip(plans, records, strict=True), start=1)
         ]

@@ -100,6 +100,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
             chance_fastest=1.0,
             difference_seconds=0.0,
             difference_by_part={part.name: 0.0 for part in self.breakdown},
+            difference_cost=None if self.costs.total_cost is None else 0.0,
         )
         return [alone]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from planner.frameworks.runnable import targets_of
 from planner.report.framework import ASSUMED, is_assumed, is_extrapolated, nearest_relative
+from planner.report.records.costs import CostBasisRecord
 from planner.report.records.record import Figure, Record, entry
 from planner.saved_plan import FORMAT_VERSION
 
@@ -37,13 +38,15 @@ class JobRecord(Record):
     max_bubble_fraction: Figure | None = entry(
         "Share of the step that the pipeline may idle.", "search.max_bubble_fraction"
     )
+    costs: CostBasisRecord = entry("Prices and powers that money and energy follow from.")
     sources: list[str] = entry("Files that were read.")
     document: dict[str, Any] = entry("The job itself with the contents of its files, which can be planned again.")
 
     @classmethod
     def of(cls, problem: Problem) -> JobRecord:
         """The record of a job."""
-        return cls.read(problem, sources=[str(path) for path in problem.sources])
+        sources = [str(path) for path in problem.sources]
+        return cls.read(problem, sources=sources, costs=CostBasisRecord.of(problem))
 
 
 class ModelRecord(Record):
@@ -151,6 +154,9 @@ class ConventionsRecord(Record):
 
     peak_dtype: str = entry("Data type of the dense peak that MFU and HFU refer to.")
     peak_tflops_per_gpu: Figure = entry("That peak.")
+    peak_bf16_tflops_per_gpu: Figure | None = entry(
+        "The dense bf16 peak, which mfu_bf16 refers to; null where the device has none."
+    )
     attention: Literal["full", "causal"] = entry(
         "Whether scores that the causal mask hides count as FLOPs: full or causal."
     )
@@ -164,6 +170,7 @@ class ConventionsRecord(Record):
         return cls.read(
             conventions,
             peak_tflops_per_gpu=conventions.peak_flops / 1e12,
+            peak_bf16_tflops_per_gpu=conventions.peak_bf16_flops and conventions.peak_bf16_flops / 1e12,
             mfu="model FLOPs (forward and backward pass, multi-token prediction included) over the dense peak",
             hfu="model FLOPs and recomputed forward FLOPs over the dense peak",
         )

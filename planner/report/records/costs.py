@@ -1,0 +1,124 @@
+"""Money and energy: what a job says of them, and what a whole training costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel import catalog
+from costmodel.costs import MWH_JOULES
+from planner.report.records.record import Figure, Record, entry
+
+if TYPE_CHECKING:
+    from costmodel.costs import Energy
+    from planner.jobs.problem import Problem
+    from planner.plan import Plan
+
+TRILLION = 1e12
+
+
+class CostBasisRecord(Record):
+    """Prices and powers that money and energy follow from."""
+
+    price_per_device_hour: Figure | None = entry("Price of one device for an hour; null: the job gives none.")
+    currency: str = entry("Currency of all prices and costs.")
+    electricity_price_per_kwh: Figure | None = entry(
+        "Price of a kWh, which is added to that of the devices; null: the job gives none."
+    )
+    pue: Figure | None = entry(
+        "Power usage effectiveness: energy of the data centre over that of its computers; null: not known."
+    )
+    host_watts_per_device: Figure | None = entry("Watts of the rest of a node per device; null: not counted.")
+    power_watts: Figure | None = entry("Power limit of one device; null: its maker publishes none.")
+    power_source: str | None = entry("Where the power limit comes from.")
+    computing_fraction: Figure = entry("What a device draws of its power limit while it computes.")
+    waiting_fraction: Figure = entry("The same while it communicates or waits for others in a step.")
+    idle_fraction: Figure = entry("The same while the job saves checkpoints, recovers or starts.")
+    draw_sources: dict[str, str] = entry("Where these fractions come from.")
+
+    @classmethod
+    def of(cls, problem: Problem) -> CostBasisRecord:
+        """The record of a job."""
+        device, draw = problem.facts.cluster.device, catalog.power_draw()
+        return cls.read(
+            problem.costs,
+            power_watts=device.power_watts,
+            power_source=device.sources.get("power_watts"),
+            computing_fraction=draw.computing,
+            waiting_fraction=draw.waiting,
+            idle_fraction=draw.idle,
+            draw_sources=dict(draw.sources),
+        )
+
+
+class CostsRecord(Record):
+    """What a whole training costs; null where no price is given or no power is known."""
+
+    device_hours: Figure = entry("Devices that it uses and the job's spares, times the hours of the whole training.")
+    device_hours_per_trillion_tokens: Figure = entry("Per trillion tokens of the training.")
+    computing_share: Figure | None = entry("Share of a step in which a device computes, the mean of all ranks.")
+    step_device_watts: Figure | None = entry("What one device draws while the job steps.")
+    mean_device_watts: Figure | None = entry("What one device draws in the mean of the whole training.")
+    it_power_megawatts: Figure | None = entry("Mean power of all devices, and of their hosts where that is given.")
+    facility_power_megawatts: Figure | None = entry("The same with the data centre; null without its PUE.")
+    it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices, and of their hosts where that is given.")
+    it_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
+    facility_energy_mwh: Figure | None = entry("Megawatt-hours of the data centre; null without its PUE.")
+    facility_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
+    currency: str = entry("Currency of the costs.")
+    device_cost: Figure | None = entry("Money for the devices; null: no price is given.")
+    electricity_cost: Figure | None = entry("Money for energy, that of the data centre where it is known.")
+    total_cost: Figure | None = entry("Both, or the one that has a price.")
+    total_cost_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
+
+    @classmethod
+    def of(cls, plan: Plan) -> CostsRecord:
+        """The record of a plan."""
+        costs, tokens = plan.costs, plan.facts.workload.tokens
+        totals: dict[str, Any] = {
+            "device_hours": costs.device_hours,
+            "it_energy_mwh": _mwh(costs.energy.it_joules) if costs.energy else None,
+            "facility_energy_mwh": _mwh(costs.energy.facility_joules) if costs.energy else None,
+            "total_cost": costs.total_cost,
+        }
+        each = {
+            f"{name}_per_trillion_tokens": None if total is None else total * TRILLION / tokens
+            for name, total in totals.items()
+        }
+        others = totals | each | _powers(costs.energy, plan.schedule.total_seconds)
+        return cls.read(costs, currency=plan.problem.costs.currency, **others)
+
+
+class SavedCostsRecord(Record):
+    """What one plan saves over another; negative where it takes more."""
+
+    it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices; null where no power is known.")
+    total_cost: Figure | None = entry("Money; null without prices, or with those in two currencies.")
+
+    @classmethod
+    def of(cls, given: CostsRecord, other: CostsRecord) -> SavedCostsRecord:
+        """What the other one saves."""
+        return cls(
+            it_energy_mwh=difference(given.it_energy_mwh, other.it_energy_mwh),
+            total_cost=difference(given.total_cost, other.total_cost) if given.currency == other.currency else None,
+        )
+
+
+def difference(one: float | None, other: float | None) -> float | None:
+    """The first minus the second; None where one of them is not known."""
+    return None if one is None or other is None else one - other
+
+
+def _mwh(joules: float | None) -> float | None:
+    return None if joules is None else joules / MWH_JOULES
+
+
+def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | None]:
+    """Watts of one device, megawatts of all."""
+    of_facility = energy.facility_joules if energy else None
+    return {
+        "computing_share": energy.computing_fraction if energy else None,
+        "step_device_watts": energy.step_watts if energy else None,
+        "mean_device_watts": energy.mean_watts if energy else None,
+        "it_power_megawatts": energy.it_joules / total_seconds / 1e6 if energy else None,
+        "facility_power_megawatts": None if of_facility is None else of_facility / total_seconds / 1e6,
+    }

@@ -1,0 +1,295 @@
+"""Money and energy of jobs: in every format, against published trainings, and where something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from io import StringIO
+
+import pytest
+
+from costmodel.costs import MWH_JOULES
+from costmodel.errors import SpecError
+from planner.batch.top import render_top, top
+from planner.batch.work import figures
+from planner.cli import main
+from planner.explanation.compare import compare
+from planner.jobs.problem import load
+from planner.plan import estimate, plan
+from planner.report import render
+from planner.report.records.plan import NumberedPlanRecord
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
+    "training": {"global_batch_size": 512, "sequence_length": "8k", "tokens": "2T"},
+}
+PRICES = ("costs.price_per_device_hour=2.50", "costs.pue=1.2", "costs.electricity_price_per_kwh=0.1")
+
+
+def estimated(*overrides: str, **decisions: object):
+    """The given strategy of the small job."""
+    return estimate(load(JOB, overrides), {"tp": 2, **decisions})
+
+
+def told(report, title: str) -> dict[str, str]:
+    """The facts of a section of the text, each in one line."""
+    lines = render(report, "table").partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()[1:]
+    facts: dict[str, str] = {}
+    for line in lines:
+        name, text = re.split(r"\s{2,}", line, maxsplit=1)
+        facts |= {name: text} if name else {next(reversed(facts)): f"{[*facts.values()][-1]} {text}"}
+    return facts
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+def test_every_format_has_the_same_money_and_energy():
+    """GPU-hours at 2.50, energy of the data centre at 0.1, and half of each per trillion of the two trillion tokens."""
+    report = estimated(*PRICES)
+    run, costs = report.plan.schedule, json.loads(render(report, "json"))["costs"]
+
+    assert costs["device_hours"] == run.gpu_hours
+    assert costs["device_cost"] == pytest.approx(2.5 * run.gpu_hours)
+    assert costs["facility_energy_mwh"] == pytest.approx(1.2 * costs["it_energy_mwh"])
+    assert costs["electricity_cost"] == pytest.approx(1000 * costs["facility_energy_mwh"] * 0.1)
+    assert costs["total_cost"] == pytest.approx(costs["device_cost"] + costs["electricity_cost"])
+    assert costs["it_power_megawatts"] == pytest.approx(costs["it_energy_mwh"] / run.days / 24)
+    assert costs["it_power_megawatts"] == pytest.approx(64 * costs["mean_device_watts"] / 1e6)
+    for name in ("device_hours", "it_energy_mwh", "facility_energy_mwh", "total_cost"):
+        assert costs[f"{name}_per_trillion_tokens"] == pytest.approx(costs[name] / 2)
+    (row,) = csv.DictReader(StringIO(render(report, "csv")))
+    assert {name: row[name] for name in costs} == {name: str(value) for name, value in costs.items()}
+    facts = told(report, "Money and energy")
+    assert facts["money"].startswith(f"{costs['total_cost']:,.0f} USD, {costs['total_cost'] / 2:,.0f} USD per trillion")
+    assert facts["data centre"].startswith(f"{costs['facility_energy_mwh']:.4g} MWh at a PUE of 1.2")
+    assert "- not counted: the rest of the nodes" in render(report, "markdown")
+
+
+def test_energy_lies_between_idle_and_full_power():
+    """Of 64 H100 for the whole time: 105 W and 700 W each."""
+    report = estimated()
+    joules, seconds = report.plan.costs.energy.it_joules, report.plan.schedule.total_seconds
+
+    assert 64 * 105 * seconds < joules < 64 * 700 * seconds
+
+
+def test_without_a_price_there_is_no_money():
+    """The report says how to give one; energy needs none."""
+    report = estimated()
+    facts, costs = told(report, "Money and energy"), json.loads(render(report, "json"))["costs"]
+
+    assert "--price 2.50" in facts["money"]
+    assert facts["not counted"].endswith("the data centre (costs.pue)")
+    assert (costs["total_cost"], costs["facility_energy_mwh"]) == (None, None)
+    assert costs["it_energy_mwh"] > 0
+
+
+def test_a_device_without_a_published_power():
+    """No energy, and what to write for one; with it there is one, and a price of energy alone makes money."""
+    unknown = estimated("cluster.device=tpu-v5p", *PRICES)
+    device = {"base": "tpu-v5p", "power_watts": "0.45kW"}
+    job = {**JOB, "cluster": {**JOB["cluster"], "device": device}, "costs": {"electricity_price_per_kwh": "100/MWh"}}
+    known = estimate(load(job), {"tp": 2}).plan.costs
+
+    assert "{base: tpu-v5p, power_watts: N}" in told(unknown, "Money and energy")["energy"]
+    assert told(unknown, "Money and energy")["money"].startswith("not known")
+    assert unknown.plan.costs.device_cost > 0
+    assert known.device_cost is None
+    assert known.total_cost == pytest.approx(known.energy.it_joules / MWH_JOULES * 100)
+
+
+def test_spares_are_paid_and_idle_devices_are_not():
+    """Eight nodes of which one is a spare: its hours and its idle power count; GPUs beyond max_devices are named."""
+    spare = estimated("cluster.spare_nodes=1", "costs.price_per_device_hour=1", dp=28).plan
+    fewer = estimated("search.max_devices=64", dp=16)
+
+    assert spare.costs.device_hours == pytest.approx(64 / 56 * spare.schedule.gpu_hours)
+    watts = spare.costs.energy.it_joules / spare.schedule.total_seconds
+    assert watts == pytest.approx(56 * spare.costs.energy.mean_watts + 8 * 105)
+    assert told(fewer, "Money and energy")["not counted"].startswith("32 GPUs that the plan does not use")
+    assert fewer.plan.costs.device_hours == fewer.plan.schedule.gpu_hours
+
+
+def test_downtime_costs_money_and_little_energy():
+    """With a hundred times the failures, hours grow more than energy."""
+    calm, rough = (estimated(f"reliability.failures_per_node_day={rate}").plan.costs for rate in (0.004, 0.4))
+
+    more_hours = rough.device_hours / calm.device_hours
+    assert 1 < rough.energy.it_joules / calm.energy.it_joules < more_hours
+
+
+PUBLISHED = (
+    # model, device, number, batch, sequence, tokens, release, strategy, MWh of the GPUs
+    (
+        "OLMo 2 7B: arXiv 2501.00656, table of energy (recalled)",
+        {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008},
+        ("h100-80gb-sxm", 512, 1024, 4096, 4.05e12, "torchtitan-2024"),
+        {"sharding": "weights", "mbs": 2},
+        131,
+    ),
+    (
+        "OLMo 2 13B: the same table",
+        {"hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "intermediate_size": 13824},
+        ("h100-80gb-sxm", 512, 2048, 4096, 5.6e12, "torchtitan-2024"),
+        {"sharding": "weights", "mbs": 2},
+        257,
+    ),
+    (
+        "LLaMA 65B: arXiv 2302.13971, table 15: 1,022,362 h of 400 W",
+        {
+            "hidden_size": 8192,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "intermediate_size": 22016,
+            "vocab_size": 32000,
+        },
+        ("a100-80gb-sxm", 2048, 2048, 2048, 1.4e12, "megatron-lm-2022"),
+        {"tp": 8, "pp": 4, "mbs": 1},
+        408.9,
+    ),
+    (
+        "BLOOM: arXiv 2211.02001: 1,082,990 h of 400 W; its MLP of two matrices as one of three",
+        {"hidden_size": 14336, "num_hidden_layers": 70, "num_attention_heads": 112, "intermediate_size": 38229},
+        ("a100-80gb-sxm", 384, 2048, 2048, 366e9, "megatron-deepspeed-2022"),
+        {"tp": 4, "pp": 12, "mbs": 2, "recompute": "full"},
+        433.2,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "strategy", "mwh"), [row[1:] for row in PUBLISHED], ids=[row[0][:10] for row in PUBLISHED]
+)
+def test_whole_trainings_against_published_energy(model, given, strategy, mwh):
+    """From the job alone 40 % too little to 10 % too much: trainings took longer than their steps and mean failures."""
+    device, num_devices, batch, sequence, tokens, framework = given
+    job = {
+        "model": {"model_type": "llama", "vocab_size": 100352, "max_position_embeddings": sequence, **model},
+        "cluster": {"device": device, "num_devices": num_devices, "framework": framework},
+        "training": {"global_batch_size": batch, "sequence_length": sequence, "tokens": tokens},
+    }
+    energy = estimate(load(job), strategy).plan.costs.energy
+
+    assert 0.59 < energy.it_joules / MWH_JOULES / mwh < 1.11
+
+
+def test_mfu_by_the_bf16_peak():
+    """An 8-bit job has half its MFU by the fp8 peak, 1,979 against 989 TFLOP/s; a bf16 job has one."""
+    narrow, wide = (estimated(f"training.precision={name}") for name in ("fp8", "bf16"))
+    whole = json.loads(render(narrow, "json"))
+
+    assert whole["mfu_bf16"] == pytest.approx(whole["mfu"] * 1979 / 989)
+    assert whole["conventions"]["peak_bf16_tflops_per_gpu"] == 989
+    assert f"MFU by the bf16 peak instead: {whole['mfu_bf16']:.1%}." in render(narrow, "table")
+    assert wide.plan.mfu_bf16 == wide.plan.mfu
+    assert "bf16 peak instead" not in render(wide, "table")
+
+
+# --- several plans ------------------------------------------------------------------------------------------------
+
+
+def test_plans_and_comparisons_have_differences():
+    """The money of each listed plan, and by how much a given strategy is dearer than the fastest."""
+    problem = load(JOB, [*PRICES, "search.pin.tp=2", "costs.currency=EUR"])
+    report = plan(problem, certified=False)
+    plans = json.loads(render(report, "json"))["plans"]
+    text = render(report, "table")
+    compared = compare(load(JOB, PRICES), {"tp": 4})
+    saved = json.loads(render(compared, "json"))["apart"]["saved_costs"]
+
+    assert len(plans) > 1
+    for one in plans:
+        assert one["difference_cost"] == pytest.approx(one["costs"]["total_cost"] - plans[0]["costs"]["total_cost"])
+    assert "Money and energy of all strategies" in text
+    assert re.search(r"^#  device-hours +MWh +MW +EUR  difference$", text, flags=re.MULTILINE)
+    given, best = compared.given.plan.costs, compared.best.costs
+    assert saved["total_cost"] == pytest.approx(given.total_cost - best.total_cost)
+    assert saved["it_energy_mwh"] == pytest.approx((given.energy.it_joules - best.energy.it_joules) / MWH_JOULES)
+    assert f", {saved['total_cost']:,.0f} USD less" in " ".join(render(compared, "table").split())
+
+
+def test_batches_rank_by_money_and_energy():
+    """Lines of two jobs; those in several currencies are no ranking by cost."""
+    lines = [line(*PRICES), line(*PRICES, "cluster.num_devices=128"), line(*PRICES, "costs.currency=EUR")]
+    ranked = top(lines[:2], by="cost")
+
+    assert [one.plan["total_cost"] for one in ranked] == sorted(one["plans"][0]["total_cost"] for one in lines[:2])
+    assert f"{ranked[0].plan['total_cost']:,.0f} USD" in render_top(ranked, "table", "cost")
+    assert "MWh" in render_top(top(lines, by="energy"), "table", "energy")
+    with pytest.raises(SpecError, match="--by: 'cost' cannot rank jobs with costs in EUR and USD"):
+        top(lines, by="cost")
+
+
+def line(*overrides: str) -> dict:
+    """A line of a results file, as far as rankings read it."""
+    (record,) = NumberedPlanRecord.of_all([estimated(*overrides).plan])
+    return {"name": "a job", "plans": [figures(record)]}
+
+
+# --- the command line, and what is wrong ------------------------------------------------------------------------------
+
+WORDS = ("llama3-8b", "64xh100", "--batch", "512", "--sequence", "8k", "--tokens", "1T")
+
+
+def test_a_price_on_the_command_line(tmp_path, capsys):
+    """In one line, in the file that ``init`` writes of it, and beside that file, where it comes first."""
+    file = tmp_path / "job.yaml"
+
+    assert main(["init", *WORDS, "--price", "2.50", "-o", str(file)]) == 0
+    assert "  price_per_device_hour: 2.5\n" in file.read_text()
+    assert "  # pue: null\n" in file.read_text()
+    for words, price in ((["--price", "2.50", *WORDS], 2.5), ([str(file)], 2.5), ([str(file), "--price", "3/h"], 3)):
+        assert main(["estimate", *words, "--format", "json"]) == 0
+        whole = json.loads(capsys.readouterr().out)
+        assert whole["job"]["costs"]["price_per_device_hour"] == price
+        assert load(whole["job"]["document"]).costs.price_per_device_hour == price
+
+
+WRONG = (
+    ("price_per_device_hour=-1", "must be at least 0, got -1."),
+    ("price_per_device_hour=.nan", "must be at least 0, got nan."),
+    ("price_per_device_hour=.inf", "must be at most 1e+24, got inf."),
+    ("price_per_device_hour=true", "expected a number, got true."),
+    ("price_per_device_hour=cheap", "expected a number, got 'cheap'."),
+    ("price_per_device_hour=$2.50", "expected a price per hour such as 2.50, got '$2.50'. Write 2.50."),
+    ("price_per_device_hour=2,50", "expected a price per hour such as 2.50, got '2,50'. Write 2.50."),
+    ("price_per_device_hour=2.5USD", "there is no unit 'USD'. Write 2.5 alone, or behind it one of /h, /hour, /day."),
+    ("price_per_device_hour=2.5kW", "'kW' is a unit of watts. Write 2.5 alone"),
+    ("price_per_device_hour=2.5/kWh", "'/kWh' is a unit of a price per kWh. Write 2.5 alone"),
+    ("electricity_price_per_kwh=-0.1", "must be at least 0, got -0.1."),
+    ("electricity_price_per_kwh=0.12/kwh", "there is no unit '/kwh' here. Write 0.12/kWh."),
+    ("electricity_price_per_kwh=0.12/h", "'/h' is a unit of a price per hour."),
+    ("pue=0.9", "must be at least 1, got 0.9."),
+    ("pue=.nan", "must be at least 1, got nan."),
+    ("pue=120", "must be at most 10, got 120."),
+    ("pue=20%", "expected a number, got '20%'."),
+    ("host_watts_per_device=0", "must be more than 0, got 0."),
+    ("host_watts_per_device=1k", "there is no unit 'k' here. Write 1kW."),
+    ("currency=US Dollars", "expected the short name of a currency, one to 8 letters such as USD or EUR, got"),
+    ("currency=Doubloons", "one to 8 letters such as USD or EUR, got 'Doubloons'."),
+    ("currency=''", "got ''."),
+    ("currency=3", "got 3."),
+    ("price=2.50", "no such entry. Did you mean 'price_per_device_hour'?"),
+)
+
+
+@pytest.mark.parametrize(("entry", "message"), WRONG, ids=[entry for entry, _ in WRONG])
+def test_what_is_wrong_is_said(entry, message):
+    """The place, the value, what is allowed, and where it can be told what to write."""
+    with pytest.raises(SpecError) as caught:
+        load(JOB, [f"costs.{entry}"])
+
+    assert str(caught.value).startswith(f"costs.{entry.partition('=')[0]}: ")
+    assert message in str(caught.value)
+
+
+def test_several_mistakes_at_once(capsys):
+    """Each with its own place; an option by its name."""
+    assert main(["plan", *WORDS, "--price", "-3", "costs.pue=0.5"]) == 2
+
+    said = capsys.readouterr().err
+    assert "--price: costs.price_per_device_hour: must be at least 0, got -3." in said
+    assert "costs.pue: must be at least 1, got 0.5." in said

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.setting import SettingRecord
 
-NO_PRICE = "no price is given: --price 2.50 or costs.price_per_device_hour, of one device for an hour"
+NO_PRICE = "no price is given: --price 2.50, costs.price_per_device_hour"
 """How to get money."""
 
 TRILLION_TOKENS = "per trillion tokens"

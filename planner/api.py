@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from constraints.conflict import Conflict as Conflict
     from costmodel import catalog as catalog
+    from costmodel.costs import TrainingCosts as TrainingCosts
     from costmodel.errors import PlanningError as PlanningError
     from costmodel.errors import SpecError as SpecError
     from costmodel.errors import SpecErrors as SpecErrors
     from costmodel.facts.cluster import Cluster as Cluster
+    from costmodel.facts.costs import Costs as Costs
     from costmodel.facts.reliability import RecoveryLevel as RecoveryLevel
     from costmodel.facts.reliability import Reliability as Reliability
     from costmodel.step.estimate import Estimate as Estimate
@@ -130,7 +132,9 @@ _NAMES = {
 
 _HELD = {
     "constraints.conflict": "Conflict",
+    "costmodel.costs": "TrainingCosts",
     "costmodel.facts.cluster": "Cluster",
+    "costmodel.facts.costs": "Costs",
     "costmodel.facts.reliability": "RecoveryLevel Reliability",
     "costmodel.step.estimate": "Estimate",
     "costmodel.strategy": "Strategy",

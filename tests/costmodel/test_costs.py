@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel import catalog
@@ -124,6 +124,7 @@ def test_nothing_is_assumed():
     assert (unknown.device_cost, unknown.electricity_cost, unknown.total_cost) == (20, None, None)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy; the first draw imports
 @given(
     st.floats(0, 1),
     st.floats(0, 1),

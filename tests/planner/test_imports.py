@@ -12,7 +12,8 @@ from planner import estimate, import_job, load
 from planner.cli import main
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.imports import arguments, launch, named, recipes, vocabulary
+from planner.frameworks.imports import arguments, launch, named, vocabulary
+from planner.frameworks.imports.bridge import performance
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
@@ -313,7 +314,7 @@ def test_recipes_are_those_of_the_measured_runs():
     """Every figure of a recipe is the run's that it names; models are called as in the catalog."""
     measured = {row["id"]: row for row in rows(ROOT / "benchmarks/measured_runs/runs.csv")}
 
-    for row in rows(recipes.RECIPES):
+    for row in rows(performance.RECIPES):
         run = measured[row["id"]]
         assert {name: run[name] for name in row if name != "model"} | {"model": row["model"]} == row
 

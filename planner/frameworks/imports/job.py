@@ -11,10 +11,11 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import accelerate_job, devices_of
 from planner.frameworks.imports.arguments import megatron_job, require_known
-from planner.frameworks.imports.bridge import bridge_job, fields_of, override_list
+from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.recipes import recipe_job
+from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
+from planner.frameworks.imports.bridge.performance import recipe_job
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
@@ -57,6 +58,8 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
             return deepspeed_job(read_deepspeed(text, str(place)), Trainer(), overrides)
         case ".yaml" | ".yml":
             return _from_yaml(parse(text, str(place), last_counts=True), place, overrides, variables)
+        case ".py":
+            return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
     return _from_script(text, place.parent, overrides, variables)
 
 
@@ -203,12 +206,11 @@ def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
 def _from_bridge(launch: Launch, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """A recipe of Megatron-Bridge: one of its performance scripts, or another one with overrides."""
     fields = fields_of(launch.words)
-    if not fields:
-        return recipe_job(launch.words, overrides, launch.environment, notes)
     names = {name: values for name, values in by_option(launch.words) if values}
-    recipe = next(
-        (names[name][0] for name in ("--recipe", "--recipe_name") if name in names), Path(launch.program).stem
-    )
+    said = [names[name][0] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
+    recipe = said[0] if said else Path(launch.program).stem
+    if not fields and not said and recipe_named(recipe) is None:
+        return recipe_job(launch.words, overrides, launch.environment, notes)
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))

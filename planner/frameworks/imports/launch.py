@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.bridge import is_override
+from planner.frameworks.imports.bridge.library import recipe_named
+from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.shell.script import WHERE, Command, Script
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
@@ -146,7 +147,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
             return row["kind"], (row["why"],) if row["why"] else ()
-    if any(map(is_override, words)):
+    if any(map(is_override, words)) or recipe_named(Path(program).stem) is not None:
         return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}
     for option, kind in KINDS_BY_OPTION:

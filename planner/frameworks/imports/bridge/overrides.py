@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
+from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.bridge import NEGATED
@@ -21,6 +24,7 @@ from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names, written
+from planner.jobs.model import read
 
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
 """An override in Hydra's grammar: a dotted name and a value, perhaps with a sign that adds it."""
@@ -38,14 +42,14 @@ SECTIONS = (
 )
 """Other names that NeMo 2 and recipes have for fields."""
 
-PRECISIONS = (
-    ("nvfp4", "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"),
-    ("mxfp8", "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8"),
-    ("fp8_current", "--bf16 --fp8-format hybrid --fp8-recipe tensorwise"),
-    ("fp8_subchannel", "--bf16 --fp8-format hybrid --fp8-recipe blockwise"),
-    ("fp8_delayed", "--bf16 --fp8-format hybrid --fp8-recipe delayed"),
-    ("fp16", "--fp16"),
-    ("bf16", "--bf16"),
+SCALINGS = (
+    ("nvfp4", {"fp4": "e2m1"}),
+    ("mxfp8", {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": "true"}),
+    ("nanov2", {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": "true"}),
+    ("fp8_current", {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param_gather": "true"}),
+    ("fp8_subchannel", {"fp8": "hybrid", "fp8_recipe": "blockwise"}),
+    ("fp8_delayed", {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": "true"}),
+    ("16_mixed", {}),
 )
 """What parts of a precision's name mean, the first that fits (megatron/bridge/training/mixed_precision.py)."""
 
@@ -88,7 +92,7 @@ def fields_of(words: Sequence[str]) -> dict[str, str]:
 def is_override(word: str) -> bool:
     """Whether a word sets a field that is known here."""
     match = FIELD.fullmatch(word)
-    return match is not None and (_plain(match[1]) in _by_field() or match[1] in (*SIZES, "mixed_precision"))
+    return match is not None and (_plain(match[1]) in options_by_field() or match[1] in (*SIZES, "mixed_precision"))
 
 
 def override_list(text: str) -> list[str]:
@@ -101,7 +105,7 @@ def override_list(text: str) -> list[str]:
 
 
 def bridge_job(
-    fields: Mapping[str, str], recipe: str, overrides: Sequence[str], environment: Mapping[str, str]
+    fields: Mapping[str, str], recipe: str | Recipe, overrides: Sequence[str], environment: Mapping[str, str]
 ) -> Imported:
     """
     Overrides of a recipe as a job.
@@ -111,7 +115,7 @@ def bridge_job(
     fields
         Values by dotted name.
     recipe
-        Name of the recipe, which says the model; empty: the command says it.
+        The recipe or its name, which says the model; empty: the command says it.
     overrides
         Entries of the job as ``key=value``.
     environment
@@ -123,33 +127,77 @@ def bridge_job(
         If the model is not known, a value is left open, or the recipe would have to say what is needed.
     """
     entries = dict(entry.partition("=")[::2] for entry in overrides)
-    model = _model(entries.pop("model", ""), recipe)
     is_nemo = any(name.startswith("trainer.") for name in fields)
-    plain = {_plain(name): value for name, value in fields.items()}
+    known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
+    model = _model(entries.pop("model", ""), known.model if known else str(recipe))
+    facts = read(model, Path()).model
+    plain = _with_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
     words, strange = _words(plain)
-    notes = ["What no override says is Megatron-LM's default here, which the recipe may have otherwise."]
+    notes = [f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
+    _require_needed(words, entries)
+    devices = _devices(fields)
+    if devices is not None:
+        entries.setdefault("cluster.num_devices", str(devices))
+    entries.setdefault("cluster.framework", newest("nemo-" if is_nemo else "megatron-bridge-"))
+    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
+    rest = [f"{key}={value}" for key, value in entries.items()]
+    imported = megatron_job([*_architecture(facts, length), *words], rest, environment, uses={})
+    if strange:
+        notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
+    return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
+
+
+def _architecture(model: Model, length: int) -> list[str]:
+    """A model's options; of one that Megatron-LM's own has no words for those of another with its layers and experts."""
+    try:
+        lines = argument_lines(model_entries(model, length))
+    except SpecError:
+        experts = [block.num_experts for layer in model.layers for block in layer.blocks if isinstance(block, Experts)]
+        more = f" --num-experts {max(experts)} --moe-router-topk 1 --moe-ffn-hidden-size 1024" if experts else ""
+        return f"{STAND_IN} --num-layers {model.num_layers}{more}".split()
+    return [word for line in lines for word in shlex.split(line)]
+
+
+STAND_IN = (
+    "--hidden-size 8192 --num-attention-heads 128 --ffn-hidden-size 8192 --vocab-size 32000 "
+    "--position-embedding-type rope --max-position-embeddings 131072"
+)
+
+
+def _require_needed(words: Sequence[str], entries: Mapping[str, str]) -> None:
+    """Refuse what leaves degrees or batches open."""
     given = {word.partition("=")[0] for word in words}
     missing = [field for option, field in NEEDED.items() if option not in given]
     missing = [field for field in missing if SAID.get(field, "") not in entries]
     if missing:
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
         raise SpecError("overrides", problem, f"Add {missing[0]}=N.")
-    devices = _devices(fields)
-    if devices is not None:
-        entries.setdefault("cluster.num_devices", str(devices))
-    entries.setdefault("cluster.framework", newest("nemo-" if is_nemo else "megatron-bridge-"))
-    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
-    architecture = [
-        word for line in argument_lines(model_entries(catalog.model(model), length)) for word in shlex.split(line)
-    ]
-    rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture, *words], rest, environment, uses={})
-    if strange:
-        notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
-    return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
+
+
+DEFAULTS = "What no override says is Megatron-LM's default here, which the recipe may have otherwise."
+
+
+OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
+"""What classes of models with experts have otherwise than Megatron-LM (moe_* in megatron/bridge/models/*/*_provider.py)."""
+
+
+def _with_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
+    """Overrides on top of what a recipe sets; a precision by its name takes the place of the recipe's whole one."""
+    own = dict(OF_EXPERTS) if has_experts else {}
+    own |= {} if recipe is None else {_plain(name): value for name, value in recipe.fields.items()}
+    if recipe is not None and "model.seq_length" in recipe.fields:
+        own["model.seq_length"] = recipe.fields["model.seq_length"]
+    if "mixed_precision" in fields:
+        own = {name: value for name, value in own.items() if not name.startswith("mixed_precision")}
+    whole, known = {**own, **fields}, options_by_field()
+    for name, value in whole.items():
+        if value == OPEN and (name == "mixed_precision" or known.get(name, ARCHITECTURE[0]) not in ARCHITECTURE):
+            hint = "Say training.precision=NAME." if name == "mixed_precision" else f"Add {name}=VALUE to the command."
+            raise SpecError(name, "is something that only running the recipe would say.", hint)
+    return whole
 
 
 SAID = {
@@ -160,9 +208,9 @@ SAID = {
 """Entries of a job that say what a field does."""
 
 
-def _model(given: str, recipe: str) -> str:
+def _model(given: str, recipe: str) -> str | dict[str, Any]:
     name = model_named(given or recipe)
-    if not isinstance(name, str):
+    if name is None:
         problem = f"{shown(given or recipe)} is no model that is known here." if given or recipe else "is not said."
         raise SpecError("model", problem, "Add model=NAME, one of planner catalog models.")
     return name
@@ -180,16 +228,10 @@ def _plain(name: str) -> str:
     return name
 
 
-def _by_field() -> dict[str, str]:
-    return {field: option.name for option in options().values() for field in option.bridge or ()}
-
-
 def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Options of Megatron-LM, and fields that say nothing to it; the architecture is the model's."""
-    known, strange = _by_field(), list[str]()
-    words = [
-        word for name, value in fields.items() if name.startswith("mixed_precision") for word in _mixed(name, value)
-    ]
+    known, strange = options_by_field(), list[str]()
+    words = list(_precision(fields))
     for name, value in fields.items():
         option = known.get(name)
         if name.startswith("mixed_precision") or name in SIZES:
@@ -218,24 +260,23 @@ def _values(value: str) -> list[str]:
     return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
 
 
-def _mixed(name: str, value: str) -> Iterator[str]:
-    """The precision, by its name or the entries of its object."""
-    if name == "mixed_precision":
-        for part, words in PRECISIONS:
-            if part in value:
-                yield from words.split()
-                return
-        raise SpecError(name, f"is {shown(value)}, which is no precision that is known here.")
-    option = {
-        "bf16": "--bf16",
-        "fp16": "--fp16",
-        "fp8": "--fp8-format",
-        "fp4": "--fp4-format",
-        "fp8_param_gather": "--fp8-param-gather",
-    }.get(name.removeprefix("mixed_precision."))
-    if option and value.lower() not in WITHOUT:
-        yield from _option(option, value.lower())
-    if name == "mixed_precision.grad_reduce_in_fp32" and value.lower() == "false":
+def _precision(fields: Mapping[str, str]) -> Iterator[str]:
+    """The precision, by its name and the entries of its object."""
+    name = fields.get("mixed_precision", "").replace("-", "_")
+    scaling = next((scaling for part, scaling in SCALINGS if part in name), None)
+    if name and scaling is None:
+        raise SpecError("mixed_precision", f"is {shown(name)}, which is no precision that is known here.")
+    halves = {name.partition("_")[0]: "true"} if name.startswith(("bf16", "fp16")) else {"bf16": "true"} if name else {}
+    own = {one.partition(".")[2]: value.lower() for one, value in fields.items() if one.startswith("mixed_precision.")}
+    entries = {"fp8_recipe": "tensorwise", "fp4_recipe": "nvfp4", **halves, **(scaling or {}), **own}
+    given = {entry: value for entry, value in entries.items() if value not in WITHOUT}
+    yield from (f"--{half}" for half in ("bf16", "fp16") if half in given)
+    for bits in ("fp8", "fp4"):
+        if bits in given:
+            yield from (f"--{bits}-format", given[bits], f"--{bits}-recipe", given[f"{bits}_recipe"])
+    if "fp8" in given and "fp8_param_gather" in given:
+        yield "--fp8-param-gather"
+    if "bf16" in given and entries.get("grad_reduce_in_fp32", "true") == "false":
         yield "--grad-reduce-in-bf16"
 
 

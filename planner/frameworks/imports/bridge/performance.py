@@ -23,7 +23,7 @@ from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.values import plain_value
 
-RECIPES = Path(__file__).parent / "recipes.csv"
+RECIPES = Path(__file__).parent / "performance.csv"
 """
 What recipes say for a model, device, precision and release: rows of benchmarks/measured_runs/runs.csv by their ``id``,
 from Megatron-Bridge's performance summaries.

@@ -1,0 +1,54 @@
+"""
+Write the table of Megatron-Bridge's recipes: ``python -m benchmarks.bridge_recipes WHEEL [WHEEL ...]``, oldest first.
+
+The wheels are those of PyPI (``pip download --no-deps megatron-bridge==0.3.1``). They are read and not executed; equal recipes of
+several releases are one row.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
+
+from planner.frameworks.imports.bridge.library import LIBRARY, recipes_of
+
+COLUMNS = ("recipe", "releases", "model", "fields")
+
+
+def rows_of(wheels: Iterable[Path]) -> list[dict[str, str]]:
+    """One row for each recipe and what it sets."""
+    releases: dict[tuple[str, str, str], list[str]] = {}
+    for wheel in wheels:
+        found = re.match(r"megatron_bridge-([\w.]+?)-py3", wheel.name)
+        if found is None:
+            raise SystemExit(f"{wheel} is no wheel of megatron-bridge.")
+        with TemporaryDirectory() as folder:
+            ZipFile(wheel).extractall(folder)
+            for recipe in recipes_of(Path(folder), found[1]):
+                fields = " ".join(f"{name}={value}" for name, value in recipe.fields.items())
+                releases.setdefault((recipe.name, recipe.model, fields), []).append(found[1])
+    rows = [
+        {"recipe": name, "releases": " ".join(of), "model": model, "fields": fields}
+        for (name, model, fields), of in releases.items()
+    ]
+    return sorted(rows, key=lambda row: (row["recipe"], row["releases"]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the table anew."""
+    rows = rows_of(map(Path, arguments))
+    with LIBRARY.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{len(rows)} rows in {LIBRARY}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Recipes of Megatron-Bridge and NeMo: by name, by overrides, as Python."""

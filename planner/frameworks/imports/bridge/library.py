@@ -1,0 +1,262 @@
+"""
+Recipes of Megatron-Bridge's package by their names, and those that somebody wrote: what they set, read and never executed.
+
+A release that is installed is read where it lies if the table does not have it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
+from planner.frameworks.megatron.options import options
+
+LIBRARY = Path(__file__).parent / "library.csv"
+"""
+Fields of the recipes for pretraining by name and releases, as overrides; ``?`` where only running the recipe would say.
+
+``python -m benchmarks.bridge_recipes`` makes it from the wheels of PyPI.
+"""
+
+PACKAGE = "megatron-bridge"
+MODULES = "megatron.bridge.recipes"
+
+READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
+"""Fields that mean something besides those of options that are read."""
+
+MORE_FIELDS = {
+    "model.account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
+    "model.account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
+    "model.num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "optimizer.main_grads_dtype": "--main-grads-dtype",
+}
+"""Fields of options that exports do not write."""
+
+
+def options_by_field() -> dict[str, str]:
+    """The option of Megatron-LM that each field means."""
+    return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
+
+
+LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Letters of a stage (megatron/core/transformer/pipeline_parallel_layer_layout.py)."""
+
+TUNED = ("sft", "peft", "finetune", "lora")
+"""Parts of names of recipes that train no model from nothing."""
+
+OPEN = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """
+    What a recipe sets.
+
+    Parameters
+    ----------
+    name
+        Of its function.
+    source
+        Where it is from, such as a release of Megatron-Bridge or a file.
+    model
+        The model's name on the hub, or the class that describes it.
+    fields
+        Values of the configuration by dotted name, as overrides write them.
+    """
+
+    name: str
+    source: str
+    model: str
+    fields: Mapping[str, str]
+
+
+def recipe_named(name: str) -> Recipe | None:
+    """
+    A recipe of the installed release, else of the newest that the table has; None: there is none of that name.
+
+    >>> recipe_named("llama3_8b_pretrain").fields["model.context_parallel_size"]
+    '2'
+
+    Raises
+    ------
+    SpecError
+        If it is one of fine-tuning.
+    """
+    plain = name.rsplit(".", 1)[-1].removeprefix("pretrain_")
+    if any(part in plain.split("_") for part in TUNED):
+        raise SpecError("recipe", f"{shown(name)} fine-tunes a model; the planner plans pretraining.")
+    known = _installed() or _table()
+    spellings = (plain, f"{plain}_config", f"{plain}_pretrain_config", f"{plain}_pretrain")
+    return next((known[spelling] for spelling in spellings if spelling in known), None)
+
+
+def recipe_of_file(text: str, where: str) -> Recipe:
+    """
+    The recipe that a Python file holds: its last function that returns a configuration and wants no arguments.
+
+    Raises
+    ------
+    SpecError
+        If it holds none, or one of a model that is not said.
+    """
+    names = read_module(text, where, _of_library)
+    found: list[Recipe] = []
+    for name, value in names.items():
+        if isinstance(value, Function) and value.node.name == name and not name.startswith("_"):
+            config = result_of(value, where, _of_library)
+            if isinstance(config, Thing) and "model" in config.fields:
+                found.append(_recipe(name, where, config))
+    if not found:
+        hint = "A recipe is a function without arguments that returns a ConfigContainer of Megatron-Bridge."
+        raise SpecError(where, "holds no recipe that is known here.", hint)
+    return found[-1]
+
+
+def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
+    """The recipes for pretraining of a package that lies in a folder."""
+    modules: dict[Path, dict[str, Any]] = {}
+
+    def resolver(module: str, name: str) -> Any:
+        if not module.startswith(MODULES):
+            return None
+        path = root.joinpath(*module.split("."))
+        file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+        if file not in modules and file.is_file():
+            modules[file] = {}
+            modules[file] = read_module(file.read_text(encoding="utf-8"), str(file), resolver)
+        return modules.get(file, {}).get(name)
+
+    for file in sorted(root.joinpath(*MODULES.split(".")).glob("*/*.py")):
+        module = ".".join(file.relative_to(root).with_suffix("").parts)
+        resolver(module, "")
+        for name, value in modules.get(file, {}).items():
+            if isinstance(value, Function) and value.node.name == name and "pretrain_config" in name:
+                config = result_of(value, str(file), resolver)
+                if isinstance(config, Thing) and not name.startswith("_") and value.names is modules[file]:
+                    whole = f"{file.stem}_{name}" if name == "pretrain_config" else name
+                    yield _recipe(whole, source, config)
+
+
+def _recipe(name: str, source: str, config: Thing) -> Recipe:
+    model = config.fields.get("model")
+    said = [one for one in model.arguments if isinstance(one, str)] if isinstance(model, Thing) else []
+    kind = model.name if isinstance(model, Thing) else ""
+    return Recipe(name, source, said[0] if said else kind.rsplit(".", 1)[-1], dict(sorted(_fields(config))))
+
+
+def _fields(config: Thing) -> Iterator[tuple[str, str]]:
+    """Fields that mean something to planning."""
+    meaning = {field for field, name in options_by_field().items() if options()[name].in_import == "read"}
+    for section, thing in config.fields.items():
+        if section == "mixed_precision":
+            yield from _precision(thing)
+        elif isinstance(thing, Thing):
+            for name, value in thing.fields.items():
+                field = f"{section}.{name}"
+                if field in meaning or field in READ:
+                    yield field, written(value)
+
+
+def _precision(value: Any) -> Iterator[tuple[str, str]]:
+    """A name of a precision, or an object with entries."""
+    if not isinstance(value, Thing):
+        yield "mixed_precision", written(value)
+        return
+    if value.name.endswith("get_mixed_precision_config"):
+        yield "mixed_precision", written(value.arguments[0]) if value.arguments else OPEN
+    elif not value.name.endswith("MixedPrecisionConfig"):
+        yield "mixed_precision", value.name.rsplit(".", 1)[-1]
+    for name, entry in value.fields.items():
+        yield f"mixed_precision.{name}", written(entry)
+
+
+def written(value: Any) -> str:
+    """
+    A value as an override writes it.
+
+    >>> written(True), written(None), written([["embedding", "decoder"], ["decoder", "loss"]]), written(["mlp"])
+    ('true', 'null', 'Et|tL', '[mlp]')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, (int, float, str)):
+        return str(value)
+    if isinstance(value, Thing) and value.name.startswith("torch.") and not value.is_called:
+        return value.name
+    if isinstance(value, (list, tuple)) and value:
+        if all(isinstance(stage, (list, tuple)) and all(layer in LAYERS for layer in stage) for stage in value):
+            return "|".join("".join(LAYERS[layer] for layer in stage) for stage in value)
+        if all(isinstance(one, (str, int)) for one in value):
+            return f"[{','.join(map(str, value))}]"
+    return OPEN
+
+
+def _of_library(module: str, name: str) -> Any:
+    """A recipe of the package that another one builds on."""
+    known = _installed() or _table()
+    return partial(_configuration, known[name]) if module.startswith(MODULES) and name in known else None
+
+
+def _configuration(recipe: Recipe) -> Thing:
+    """What a recipe's function returns, as far as it is known."""
+    config = Thing("ConfigContainer", fields={"model": Thing("Model", (recipe.model,))})
+    precision = recipe.fields.get("mixed_precision")
+    if precision is not None:
+        config.fields["mixed_precision"] = Thing("get_mixed_precision_config", (precision,), is_called=True)
+    elif any(name.startswith("mixed_precision.") for name in recipe.fields):
+        config.fields["mixed_precision"] = Thing("MixedPrecisionConfig", is_called=True)
+    for name, text in recipe.fields.items():
+        section, dot, entry = name.partition(".")
+        if dot:
+            config.get(section).fields[entry] = _value(text)
+    return config
+
+
+def _value(text: str) -> Any:
+    """The value that an override writes so."""
+    if text.startswith("torch."):
+        return Thing(text)
+    if text.startswith("["):
+        return text[1:-1].split(",")
+    known = {"true": True, "false": False, "null": None, OPEN: UNKNOWN}
+    return known[text] if text in known else int(text) if text.isdecimal() else text
+
+
+@cache
+def _table() -> Mapping[str, Recipe]:
+    """Every recipe of the newest release that has it."""
+    found: dict[str, Recipe] = {}
+    with LIBRARY.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            fields = dict(one.split("=", 1) for one in row["fields"].split(" "))
+            release = row["releases"].split()[-1]
+            if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":
+                found[row["recipe"]] = Recipe(row["recipe"], f"Megatron-Bridge {release}", row["model"], fields)
+    return found
+
+
+@cache
+def _installed() -> Mapping[str, Recipe]:
+    """The recipes of the package where a release is installed that the table does not have; else none."""
+    try:
+        distribution = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return {}
+    root = Path(str(distribution.locate_file("")))
+    source = f"Megatron-Bridge {distribution.version}"
+    if any(one.source == source for one in _table().values()):
+        return {}
+    try:
+        return {one.name: one for one in recipes_of(root, source)}
+    except (OSError, SpecError):
+        return {}

@@ -1,0 +1,438 @@
+"""
+Recipes that are Python, read and never executed: what a function that builds a configuration would set.
+
+Statements are followed over values that the source says itself; what it takes from elsewhere, such as a model's own sizes,
+stays unknown, and what depends on that, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, TypeAlias
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+
+MOST_STEPS = 200_000
+MOST_CALLS = 24
+MOST_ITEMS = 10_000
+"""What a recipe may take: statements and expressions, calls inside calls, entries of a list."""
+
+
+class Unknown:
+    """What only running the recipe would say."""
+
+    def __repr__(self) -> str:
+        """As messages name it."""
+        return "unknown"
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(eq=False, slots=True)
+class Thing:
+    """
+    An object of a class that is not read: its class or the function that returned it, what it got, its attributes.
+
+    Parameters
+    ----------
+    name
+        Dotted, as the source has it.
+    arguments
+        Those without a name.
+    fields
+        Attributes and named arguments.
+    is_called
+        Whether it is what a call returned, and not the name alone.
+    """
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    is_called: bool = False
+
+    def get(self, name: str) -> Any:
+        """An attribute; of a name the longer name, of an object that never got it something unknown."""
+        if name not in self.fields:
+            self.fields[name] = Thing(f"{self.name}.{name}", self.arguments)
+        return self.fields[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the source, and the names that its module has."""
+
+    node: ast.FunctionDef
+    names: dict[str, Any]
+
+
+class _Return(Exception):
+    """A function's end."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+Resolver: TypeAlias = Callable[[str, str], Any]
+"""What a module has under a name, perhaps a partial that makes what its call returns; None: it is not read."""
+
+
+def read_module(source: str, where: str, resolver: Resolver = lambda module, name: None) -> dict[str, Any]:
+    """
+    The functions and constants of a module.
+
+    Raises
+    ------
+    SpecError
+        If it is no Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SpecError(where, f"is no Python: {str(error)[:120]}.") from None
+    names: dict[str, Any] = {}
+    reader = _Reader(where, resolver)
+    for statement in tree.body:
+        if not isinstance(statement, ast.ClassDef):
+            reader.follow([statement], names, names)
+    return names
+
+
+def result_of(function: Function, where: str, resolver: Resolver = lambda module, name: None) -> Any:
+    """
+    What a function without arguments returns.
+
+    Raises
+    ------
+    SpecError
+        If it goes beyond what is read.
+    """
+    try:
+        return _Reader(where, resolver).call(function, (), {})
+    except RecursionError:
+        raise SpecError(where, f"{function.node.name} is nested too deeply to be read.") from None
+
+
+BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.BitOr: operator.or_,
+}
+COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}
+BUILT_IN: Mapping[str, Callable[..., Any]] = {
+    "bool": bool,
+    "dict": dict,
+    "float": float,
+    "int": int,
+    "len": len,
+    "list": list,
+    "max": max,
+    "min": min,
+    "range": lambda *ends: range(*ends)[:MOST_ITEMS],
+    "str": str,
+    "sum": sum,
+    "tuple": tuple,
+}
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value is plain, all through."""
+    if isinstance(value, dict):
+        return all(is_known(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple, range)):
+        return all(map(is_known, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+class _Reader:
+    """One recipe."""
+
+    def __init__(self, where: str, resolver: Resolver) -> None:
+        self._where, self._resolver = where, resolver
+        self._steps, self._depth = count(), 0
+
+    # --- statements ----------------------------------------------------------------------------------------
+
+    def follow(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
+        """Statements in their order."""
+        for statement in statements:
+            self._spend()
+            match statement:
+                case ast.FunctionDef():
+                    local[statement.name] = Function(statement, names)
+                case ast.Import(names=imported):
+                    for one in imported:
+                        name = one.asname or one.name.partition(".")[0]
+                        local[name] = Thing(one.name if one.asname else name)
+                case ast.ImportFrom(module=module, names=imported):
+                    for one in imported:
+                        found = self._resolver(module or "", one.name)
+                        local[one.asname or one.name] = Thing(one.name) if found is None else found
+                case ast.Assign(targets=targets, value=value):
+                    result = self.value(value, local, names)
+                    for target in targets:
+                        self._assign(target, result, local, names)
+                case ast.AnnAssign(target=target, value=value) if value is not None:
+                    self._assign(target, self.value(value, local, names), local, names)
+                case ast.AugAssign(target=target, op=kind, value=value):
+                    whole = ast.BinOp(left=_loaded(target), op=kind, right=value)
+                    self._assign(target, self.value(whole, local, names), local, names)
+                case ast.Expr(value=value):
+                    self.value(value, local, names)
+                case ast.Return(value=value):
+                    raise _Return(None if value is None else self.value(value, local, names))
+                case ast.If(test=test, body=body, orelse=orelse):
+                    self._branch(self.value(test, local, names), body, orelse, local, names)
+                case ast.Raise():
+                    raise SpecError(f"{self._where}, line {statement.lineno}", "raises an error.")
+                case ast.Pass() | ast.Assert() | ast.ClassDef() | ast.Global() | ast.Nonlocal():
+                    pass
+                case _:
+                    self._forget([statement], local, names)
+
+    def _branch(
+        self, test: Any, body: list[ast.stmt], orelse: list[ast.stmt], local: dict[str, Any], names: dict[str, Any]
+    ) -> None:
+        """The branch that is taken; where nobody knows, what both would set is unknown."""
+        if is_known(test):
+            self.follow(body if test else orelse, local, names)
+        else:
+            self._forget([*body, *orelse], local, names)
+
+    def _forget(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
+        """What statements that are not followed may set."""
+        for statement in statements:
+            for node in ast.walk(statement):
+                if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+                    self._assign(node, UNKNOWN, local, names)
+
+    def _assign(self, target: ast.expr, value: Any, local: dict[str, Any], names: dict[str, Any]) -> None:
+        match target:
+            case ast.Name(id=name):
+                local[name] = value
+            case ast.Attribute(value=owner, attr=name):
+                thing = self.value(owner, local, names)
+                if isinstance(thing, Thing):
+                    thing.fields[name] = value
+            case ast.Subscript(value=owner, slice=key):
+                holder, place = self.value(owner, local, names), self.value(key, local, names)
+                if isinstance(holder, dict) and is_known(place) and not isinstance(place, (list, dict)):
+                    holder[place] = value
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                many = value if isinstance(value, (tuple, list)) and len(value) == len(parts) else [UNKNOWN] * len(parts)
+                for part, one in zip(parts, many, strict=True):
+                    self._assign(part, one, local, names)
+
+    def _spend(self) -> None:
+        if next(self._steps) > MOST_STEPS:
+            raise SpecError(self._where, "is longer than a recipe that is read.")
+
+    # --- expressions ---------------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr, local: dict[str, Any], names: dict[str, Any]) -> Any:
+        """The value of an expression."""
+        self._spend()
+
+        def of(part: ast.expr) -> Any:
+            return self.value(part, local, names)
+
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return local.get(name, names.get(name, Thing(name)))
+            case ast.Attribute(value=owner, attr=name):
+                thing = of(owner)
+                return thing.get(name) if isinstance(thing, Thing) else UNKNOWN
+            case ast.List() | ast.Tuple():
+                items = self._items(node.elts, of)
+                return tuple(items) if isinstance(node, ast.Tuple) else items
+            case ast.Dict(keys=keys, values=values):
+                return self._dict(keys, values, of)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return _tried(operator.not_, of(operand))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return _tried(operator.neg, of(operand))
+            case ast.BinOp(left=left, op=kind, right=right):
+                return _joined(BINARY.get(type(kind)), of(left), of(right))
+            case ast.BoolOp(op=kind, values=parts):
+                return self._either(isinstance(kind, ast.Or), [lambda part=part: of(part) for part in parts])
+            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+                return _compared(kind, of(left), of(right))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                chosen = of(test)
+                return of(body if chosen else orelse) if is_known(chosen) else UNKNOWN
+            case ast.Subscript(value=owner, slice=key):
+                return _tried(operator.getitem, of(owner), of(key))
+            case ast.ListComp(elt=part, generators=[ast.comprehension(target=ast.Name(id=name), iter=many, ifs=[])]):
+                items = of(many)
+                if not isinstance(items, (list, tuple, range)):
+                    return UNKNOWN
+                return [self.value(part, {**local, name: item}, names) for item in items]
+            case ast.Call():
+                return self._called(node, of)
+        return UNKNOWN
+
+    def _items(self, nodes: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> list[Any]:
+        found: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                many = of(node.value)
+                found += many if isinstance(many, (list, tuple)) else [UNKNOWN]
+            else:
+                found.append(of(node))
+        return found
+
+    def _dict(self, keys: list[ast.expr | None], values: list[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
+        whole: dict[Any, Any] = {}
+        for key, node in zip(keys, values, strict=True):
+            value = of(node)
+            if key is None:
+                whole |= value if isinstance(value, dict) else {}
+            elif is_known(name := of(key)) and not isinstance(name, (list, dict)):
+                whole[name] = value
+        return whole
+
+    def _either(self, is_or: bool, parts: Sequence[Callable[[], Any]]) -> Any:
+        value: Any = UNKNOWN
+        for part in parts:
+            value = part()
+            if not is_known(value):
+                return UNKNOWN
+            if bool(value) == is_or:
+                return value
+        return value
+
+    def _called(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
+        function = of(node.func)
+        arguments = self._items(node.args, of)
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = of(keyword.value)
+            if keyword.arg is None:
+                named |= {str(name): one for name, one in value.items()} if isinstance(value, dict) else {}
+            else:
+                named[keyword.arg] = value
+        if isinstance(function, Function):
+            return self.call(function, tuple(arguments), named)
+        if isinstance(function, partial):
+            return function()
+        if not isinstance(function, Thing):
+            return UNKNOWN
+        plain = function.name
+        if plain == "getattr" and len(arguments) > 1 and isinstance(arguments[0], Thing):
+            known = arguments[0].fields
+            return known.get(arguments[1], arguments[2] if len(arguments) == 3 and known else UNKNOWN)
+        if plain in BUILT_IN and not named:
+            return _tried(BUILT_IN[plain], *arguments)
+        if plain.endswith("deepcopy") and arguments:
+            return arguments[0]
+        if plain == FLEXIBLE and len(arguments) + len(named) > 1:
+            return _flexible(arguments[0], arguments[1] if len(arguments) > 1 else next(iter(named.values())))
+        return Thing(plain, (*function.arguments, *arguments), named, is_called=True)
+
+    def call(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What a function of the source returns."""
+        if self._depth >= MOST_CALLS:
+            raise SpecError(self._where, f"{shown(function.node.name)} is nested too deeply to be read.")
+        local = self._parameters(function, arguments, named)
+        self._depth += 1
+        try:
+            self.follow(function.node.body, local, function.names)
+        except _Return as end:
+            return end.value
+        finally:
+            self._depth -= 1
+        return None
+
+    def _parameters(
+        self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Values of parameters: given ones, defaults, unknown ones."""
+        of = function.node.args
+        plain = [one.arg for one in (*of.posonlyargs, *of.args)]
+        defaults = dict(zip(reversed(plain), reversed(of.defaults), strict=False))
+        defaults |= {one.arg: node for one, node in zip(of.kwonlyargs, of.kw_defaults, strict=True) if node is not None}
+        local = {name: self.value(node, {}, function.names) for name, node in defaults.items()}
+        local = {**dict.fromkeys((*plain, *(one.arg for one in of.kwonlyargs)), UNKNOWN), **local}
+        local |= dict(zip(plain, arguments, strict=False))
+        others = {name: value for name, value in named.items() if name not in local}
+        local |= {name: value for name, value in named.items() if name in local}
+        if of.kwarg is not None:
+            local[of.kwarg.arg] = others
+        return local
+
+
+FLEXIBLE = "apply_flex_dispatcher_backend"
+"""Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""
+
+
+def _flexible(model: Any, backend: Any) -> None:
+    """What that function sets (megatron/bridge/training/flex_dispatcher_backend.py)."""
+    if isinstance(model, Thing) and backend in ("deepep", "hybridep"):
+        model.fields |= {
+            "moe_token_dispatcher_type": "flex",
+            "moe_flex_dispatcher_backend": backend,
+            "moe_shared_expert_overlap": False,
+        }
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    """The same place, read."""
+    if isinstance(node, ast.Name):
+        return ast.Name(id=node.id, ctx=ast.Load())
+    if isinstance(node, ast.Attribute):
+        return ast.Attribute(value=node.value, attr=node.attr, ctx=ast.Load())
+    return ast.Constant(value=None)
+
+
+def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A function of plain values; of others, and of mistakes, nothing is known."""
+    if not all(map(is_known, arguments)):
+        return UNKNOWN
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError, KeyError, IndexError, ArithmeticError):
+        return UNKNOWN
+
+
+def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+    """Two values by an operator; lists stay short."""
+    if function is None:
+        return UNKNOWN
+    if function is operator.add and isinstance(left, list) and isinstance(right, list):
+        return left + right if len(left) + len(right) <= MOST_ITEMS else UNKNOWN
+    sizes = [len(one) for one in (left, right) if isinstance(one, (list, tuple, str))]
+    factors = [abs(one) for one in (left, right) if isinstance(one, int)]
+    if function is operator.mul and sizes and (not factors or sizes[0] * factors[0] > MOST_ITEMS):
+        return UNKNOWN
+    return _tried(function, left, right)
+
+
+def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
+    """A comparison; something that was made by a call is never None."""
+    if isinstance(kind, (ast.Is, ast.IsNot)) and right is None:
+        if isinstance(left, Function) or (isinstance(left, Thing) and left.is_called):
+            return isinstance(kind, ast.IsNot)
+    return _tried(COMPARED[type(kind)], left, right)

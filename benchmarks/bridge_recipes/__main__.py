@@ -1,8 +1,8 @@
 """
 Write the table of Megatron-Bridge's recipes: ``python -m benchmarks.bridge_recipes WHEEL [WHEEL ...]``, oldest first.
 
-The wheels are those of PyPI (``pip download --no-deps megatron-bridge==0.3.1``). They are read and not executed; equal recipes of
-several releases are one row.
+The wheels are those of PyPI (``pip download --no-deps megatron-bridge==0.3.1``). They are read and not executed; equal
+recipes of several releases are one row.
 """
 
 from __future__ import annotations

@@ -242,7 +242,11 @@ def test_the_last_of_several_counts():
         ("a.yaml", "- 1", "expected a mapping"),
         ("a.yaml", "model: llama3-8b\ncluster: {}", "is a job file already"),
         ("a.yaml", "steps: 3", "has the entries 'steps'; expected MODEL_ARGS"),
-        ("a.yaml", "distributed_type: TPU\nnum_processes: 8", "expected FSDP, DEEPSPEED or MULTI_GPU, got 'TPU'"),
+        (
+            "a.yaml",
+            "distributed_type: TPU\nnum_processes: 8",
+            "expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU, got 'TPU'",
+        ),
         ("a.sh", "", "starts no training that is known here"),
         ("a.sh", "echo hello", "starts no training that is known here"),
         ("a.sh", "deepspeed train.py --deepspeed ds.json", "names the configuration 'ds.json', which is not beside it"),

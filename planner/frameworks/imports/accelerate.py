@@ -13,6 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.deepspeed import deepspeed_job
+from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.finish import degree, finished, newest, prepared
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
@@ -35,6 +36,7 @@ KNOWN = (
     "distributed_type",
     "fsdp_config",
     "deepspeed_config",
+    "megatron_lm_config",
     "parallelism_config",
     "mixed_precision",
     "num_processes",
@@ -85,9 +87,11 @@ def accelerate_job(
     kind = str(config.get("distributed_type", "NO"))
     if kind == "DEEPSPEED":
         return deepspeed_job(_as_deepspeed(config), trainer, overrides, notes)
-    if kind not in ("FSDP", "MULTI_GPU"):
-        problem = f"expected FSDP, DEEPSPEED or MULTI_GPU, got {shown(kind)}."
+    if kind not in ("FSDP", "MULTI_GPU", "MEGATRON_LM"):
+        problem = f"expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU, got {shown(kind)}."
         raise SpecError("distributed_type", problem)
+    if kind == "MEGATRON_LM":
+        return _megatron_job(config, trainer, overrides, notes)
     document = prepared({**trainer.document(), "cluster": {"framework": newest("accelerate-")}}, overrides)
     fsdp = _section(config, "fsdp_config") if kind == "FSDP" else {}
     if _is_true(fsdp.get("fsdp_offload_params", False)):
@@ -119,7 +123,79 @@ def accelerate_job(
         document["strategy"]["sharding"] = "none"
     elif group is not None:
         settings.setdefault("optimizer_group", group)
+    more = []
+    if document["strategy"]["sharding"] == "none" and sizes["dp"] > 1:
+        document["search"] = {"framework_rules": False, **document.get("search", {})}
+        more.append("Whole replicas (DDP), which the catalog's Accelerate with FSDP2 has not: its rules are left out.")
+    return finished(document, [*notes, *more, *_passed_over(config)])
+
+
+def _megatron_job(
+    config: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str], notes: Sequence[str]
+) -> Imported:
+    """Megatron-LM by way of Accelerate (MegatronLMPlugin in accelerate/utils/dataclasses.py)."""
+    given = {name.removeprefix("megatron_lm_"): one for name, one in _section(config, "megatron_lm_config").items()}
+    document = prepared({**trainer.document(), "cluster": {"framework": newest("megatron-lm-")}}, overrides)
+    tp, pp = (degree(given.get(f"{name}_degree", 1), f"megatron_lm_{name}_degree") for name in ("tp", "pp"))
+    devices = int(document["cluster"]["num_devices"])
+    if devices % (tp * pp):
+        raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * pp = {tp * pp}.")
+    dp = devices // (tp * pp)
+    strategy: dict[str, Any] = {
+        "tp": tp,
+        "cp": 1,
+        "pp": pp,
+        "dp": dp,
+        "ep": 1,
+        "etp": tp,
+        "sequence_parallel": tp > 1 and _is_true(given.get("sequence_parallelism", False)),
+        "sharding": "optimizer" if dp > 1 and _is_true(given.get("use_distributed_optimizer", False)) else "none",
+        "recompute": "core_attention" if _is_true(given.get("recompute_activations", False)) else "none",
+    }
+    mbs = document["strategy"].get("mbs", trainer.micro_batch)
+    if mbs is not None:
+        batches = degree(given.get("num_micro_batches", 1), "megatron_lm_num_micro_batches")
+        document["training"].setdefault("global_batch_size", mbs * batches * dp)
+    document["strategy"] = {**strategy, **({} if mbs is None else {"mbs": mbs}), **document["strategy"]}
+    document["training"].setdefault("precision", _precision(config, trainer))
     return finished(document, [*notes, *_passed_over(config)])
+
+
+SECTIONS = {
+    "fsdp_": "fsdp_config",
+    "megatron_lm_": "megatron_lm_config",
+    "parallelism_config_": "parallelism_config",
+    "zero_stage": "deepspeed_config",
+    "offload_optimizer_device": "deepspeed_config",
+    "offload_param_device": "deepspeed_config",
+    "deepspeed_config_file": "deepspeed_config",
+}
+"""Sections of a configuration by the beginning of an option."""
+
+TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
+
+
+def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """
+    A configuration with what ``accelerate launch`` is told, which counts more.
+
+    >>> with_launch_options({}, ["--use_fsdp", "--fsdp_sharding_strategy=1", "--mixed_precision", "bf16"])
+    {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 1}, 'mixed_precision': 'bf16'}
+    """
+    whole: dict[str, Any] = dict(config)
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--").replace("-", "_") if name.startswith("--") else ""
+        following = words[place + 1] if place + 1 < len(words) else "--"
+        text: str = value if equals else "true" if following.startswith("-") else following
+        section = next((section for start, section in SECTIONS.items() if name.startswith(start)), None)
+        if name in TYPES:
+            whole["distributed_type"] = TYPES[name]
+        elif section is not None:
+            whole[section] = {**_section(whole, section), name: read_yaml(text, word)}
+        elif name in ("mixed_precision", "num_processes", "num_machines", "gradient_accumulation_steps"):
+            whole[name] = text if name == "mixed_precision" else read_yaml(text, word)
+    return whole
 
 
 def _group(document: Mapping[str, Any], sizes: Mapping[str, int], is_hybrid: bool) -> int | None:

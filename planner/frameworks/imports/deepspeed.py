@@ -7,12 +7,12 @@ Keys and defaults are those of DeepSpeed 0.19.8 (deepspeed/runtime/config.py, de
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_json
 from planner.frameworks.imports.finish import degree, finished, newest, prepared
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
@@ -75,10 +75,7 @@ def read_deepspeed(text: str, source: str) -> dict[str, Any]:
     SpecError
         If it is no JSON, or none of DeepSpeed.
     """
-    try:
-        config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise SpecError(source, f"is not JSON: {error}.") from None
+    config = read_json(text, source)
     if not isinstance(config, dict):
         raise SpecError(source, f"expected an object of DeepSpeed's keys, got {shown(config)}.")
     if "architectures" in config or "model_type" in config:
@@ -155,8 +152,22 @@ def _refuse(config: Mapping[str, Any], zero: Mapping[str, Any]) -> None:
     if device not in ("none", "cpu"):
         problem = f"expected none or cpu, got {shown(device)}: states on disks have no costs here."
         raise SpecError("zero_optimization.offload_optimizer.device", problem)
+    for name in COMPRESSED:
+        if zero.get(name) not in (None, False, 0, 1):
+            problem = f"is {shown(zero[name])}: {COMPRESSED[name]}, which has no costs here."
+            raise SpecError(f"zero_optimization.{name}", problem, "Take it out to plan without it.")
     if config.get("sequence_parallel_size", 1) not in (1, None):
         raise SpecError("sequence_parallel_size", "splits heads by an all-to-all (Ulysses), which is not read.")
+
+
+COMPRESSED = {
+    "mics_shard_size": "MiCS shards over groups of its own",
+    "zero_hpz_partition_size": "ZeRO++ keeps a second copy of the weights in each group",
+    "zero_quantized_weights": "ZeRO++ sends weights in 8 bits",
+    "zero_quantized_gradients": "ZeRO++ sends gradients in 4 bits",
+    "zero_quantized_nontrainable_weights": "ZeRO++ sends weights in 8 bits",
+}
+"""Keys that change what is sharded and sent."""
 
 
 def _given(config: Mapping[str, Any], name: str) -> int | None:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.frameworks.imports.accelerate import accelerate_job, devices_of
+from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, with_launch_options
 from planner.frameworks.imports.arguments import megatron_job, require_known
-from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
-from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
+from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import recipe_job
+from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
+from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.text import known_part, unknown, written
-from planner.jobs.document import parse, read_text
+from planner.jobs.document import read_text
 
 MODES = {
     "rl": "Of reinforcement learning the training step is read, not the generation of samples.",
@@ -57,7 +59,7 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
         case ".json":
             return deepspeed_job(read_deepspeed(text, str(place)), Trainer(), overrides)
         case ".yaml" | ".yml":
-            return _from_yaml(parse(text, str(place), last_counts=True), place, overrides, variables)
+            return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
     return _from_script(text, place.parent, overrides, variables)
@@ -78,7 +80,7 @@ def is_foreign(path: Path) -> bool:
     """
     if path.suffix.lower() not in (".yaml", ".yml"):
         return True
-    content = parse(read_text(path), str(path), last_counts=True)
+    content = read_yaml(read_text(path), str(path))
     return isinstance(content, Mapping) and any(name in content for name in FOREIGN)
 
 
@@ -112,7 +114,8 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if "distributed_type" in content:
-        return accelerate_job(content, Trainer(), _with_devices(_configured(content), overrides)[0])
+        with_devices = _with_devices(_configured(content), overrides)[0]
+        return _from_accelerate(content, Trainer(), path.parent, with_devices)
     if "model" in content and "cluster" in content:
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
@@ -232,13 +235,32 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
         name = option_value(launch.words, ("--deepspeed_config", "--deepspeed"))
         with_devices, more = _with_devices(launch.devices, overrides)
         return deepspeed_job(read_deepspeed(_beside(name, folder), name), trainer, with_devices, [*notes, *more])
-    name = option_value(launch.before, ("--config_file", "--config-file"))
-    settings = parse(_beside(name, folder), name)
-    if not isinstance(settings, dict):
-        raise SpecError(name, f"expected a mapping, got {shown(settings)}.")
+    settings: Any = {}
+    if not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
+        name = option_value(launch.before, ("--config_file", "--config-file"))
+        settings = read_yaml(_beside(name, folder), name)
+        if not isinstance(settings, dict):
+            raise SpecError(name, f"expected a mapping, got {shown(settings)}.")
+    settings = with_launch_options(settings, launch.before)
     devices = launch.devices if launch.devices.number is not None else _configured(settings)
     with_devices, more = _with_devices(devices, overrides)
-    return accelerate_job(settings, trainer, with_devices, [*notes, *more])
+    return _from_accelerate(settings, trainer, folder, with_devices, [*notes, *more])
+
+
+FILE = re.compile(r"--config[_-]file\b")
+
+
+def _from_accelerate(
+    config: Mapping[str, Any], trainer: Trainer, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
+) -> Imported:
+    """Accelerate's; the file of DeepSpeed's keys that it may name is looked for beside it."""
+    section = config.get("deepspeed_config")
+    name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
+    if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
+        half = config.get("mixed_precision")
+        filled = trainer if half not in ("bf16", "fp16") or trainer.half else replace(trainer, half=half)
+        return deepspeed_job(read_deepspeed(_beside(name, folder), name), filled, overrides, notes)
+    return accelerate_job(config, trainer, overrides, notes)
 
 
 def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:

@@ -1,5 +1,5 @@
 """
-Recipes of Megatron-Bridge's package by their names, and those that somebody wrote: what they set, read and never executed.
+Recipes of Megatron-Bridge's package by their names, and those that somebody wrote: what they set, never executed.
 
 A release that is installed is read where it lies if the table does not have it.
 """

@@ -42,7 +42,7 @@ SECTIONS = (
 )
 """Other names that NeMo 2 and recipes have for fields."""
 
-SCALINGS = (
+SCALINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("nvfp4", {"fp4": "e2m1"}),
     ("mxfp8", {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": "true"}),
     ("nanov2", {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": "true"}),
@@ -151,7 +151,7 @@ def bridge_job(
 
 
 def _architecture(model: Model, length: int) -> list[str]:
-    """A model's options; of one that Megatron-LM's own has no words for those of another with its layers and experts."""
+    """A model's options; of one for which Megatron-LM has no words those of another with its layers and experts."""
     try:
         lines = argument_lines(model_entries(model, length))
     except SpecError:
@@ -181,7 +181,7 @@ DEFAULTS = "What no override says is Megatron-LM's default here, which the recip
 
 
 OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
-"""What classes of models with experts have otherwise than Megatron-LM (moe_* in megatron/bridge/models/*/*_provider.py)."""
+"""What models with experts have otherwise than Megatron-LM (megatron/bridge/models/*/*_provider.py)."""
 
 
 def _with_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:

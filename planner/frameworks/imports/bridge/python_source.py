@@ -1,8 +1,8 @@
 """
 Recipes that are Python, read and never executed: what a function that builds a configuration would set.
 
-Statements are followed over values that the source says itself; what it takes from elsewhere, such as a model's own sizes,
-stays unknown, and what depends on that, too.
+Statements are followed over values that the source says itself; what it takes from elsewhere, such as a model's own
+sizes, stays unknown, and what depends on that, too.
 """
 
 from __future__ import annotations
@@ -240,7 +240,9 @@ class _Reader:
                 if isinstance(holder, dict) and is_known(place) and not isinstance(place, (list, dict)):
                     holder[place] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                many = value if isinstance(value, (tuple, list)) and len(value) == len(parts) else [UNKNOWN] * len(parts)
+                many = (
+                    value if isinstance(value, (tuple, list)) and len(value) == len(parts) else [UNKNOWN] * len(parts)
+                )
                 for part, one in zip(parts, many, strict=True):
                     self._assign(part, one, local, names)
 
@@ -277,7 +279,7 @@ class _Reader:
             case ast.BinOp(left=left, op=kind, right=right):
                 return _joined(BINARY.get(type(kind)), of(left), of(right))
             case ast.BoolOp(op=kind, values=parts):
-                return self._either(isinstance(kind, ast.Or), [lambda part=part: of(part) for part in parts])
+                return self._either(isinstance(kind, ast.Or), parts, of)
             case ast.Compare(left=left, ops=[kind], comparators=[right]):
                 return _compared(kind, of(left), of(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -314,10 +316,10 @@ class _Reader:
                 whole[name] = value
         return whole
 
-    def _either(self, is_or: bool, parts: Sequence[Callable[[], Any]]) -> Any:
+    def _either(self, is_or: bool, parts: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
         value: Any = UNKNOWN
         for part in parts:
-            value = part()
+            value = of(part)
             if not is_known(value):
                 return UNKNOWN
             if bool(value) == is_or:
@@ -350,7 +352,20 @@ class _Reader:
             return arguments[0]
         if plain == FLEXIBLE and len(arguments) + len(named) > 1:
             return _flexible(arguments[0], arguments[1] if len(arguments) > 1 else next(iter(named.values())))
+        self._refuse_changes(node, plain, [*arguments, *named.values()])
         return Thing(plain, (*function.arguments, *arguments), named, is_called=True)
+
+    def _refuse_changes(self, node: ast.Call, name: str, arguments: Sequence[Any]) -> None:
+        """A function that is not read may change what it gets; classes and what prints do not."""
+        last = name.rsplit(".", 1)[-1]
+        changes = last[:1].islower() and not last.startswith(
+            ("print", "log", "info", "warn", "debug", "isinstance", "hasattr")
+        )
+        if changes and any(
+            isinstance(one, Thing) and one.fields and not one.name.startswith("torch") for one in arguments
+        ):
+            problem = f"hands the configuration to {shown(name)}, which is not read and may change it."
+            raise SpecError(f"{self._where}, line {node.lineno}", problem, "Write into the file what it sets.")
 
     def call(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """What a function of the source returns."""
@@ -366,9 +381,7 @@ class _Reader:
             self._depth -= 1
         return None
 
-    def _parameters(
-        self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _parameters(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         """Values of parameters: given ones, defaults, unknown ones."""
         of = function.node.args
         plain = [one.arg for one in (*of.posonlyargs, *of.args)]
@@ -432,7 +445,7 @@ def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -
 
 def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
     """A comparison; something that was made by a call is never None."""
-    if isinstance(kind, (ast.Is, ast.IsNot)) and right is None:
-        if isinstance(left, Function) or (isinstance(left, Thing) and left.is_called):
-            return isinstance(kind, ast.IsNot)
+    is_object = isinstance(left, Function) or (isinstance(left, Thing) and left.is_called)
+    if isinstance(kind, (ast.Is, ast.IsNot)) and right is None and is_object:
+        return isinstance(kind, ast.IsNot)
     return _tried(COMPARED[type(kind)], left, right)

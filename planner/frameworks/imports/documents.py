@@ -1,0 +1,92 @@
+"""YAML and JSON as other frameworks take them: anchors and merged mappings, comments, commas at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.document import parse
+
+MOST_NODES = 20_000
+MOST_LEVELS = 32
+"""Of a document whose anchors are written out."""
+
+LONG = 80
+"""Of a plain word, which is text and no number from here on."""
+
+COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
+LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+
+
+def read_yaml(text: str, source: str) -> Any:
+    r"""
+    A YAML document; anchors stand for what they name, of an entry that is there twice the last one counts.
+
+    >>> read_yaml("base: &all {tp: 2, pp: 4}\nrun: {<<: *all, pp: 8}", "example")["run"]
+    {'tp': 2, 'pp': 8}
+
+    Raises
+    ------
+    SpecError
+        If it is no YAML, or grows too large.
+    """
+    if not re.search(r"(?m)(^|[\s\[{,:-])[&*]\w|<<\s*:", text):
+        return parse(text, source, last_counts=True)
+    try:
+        return _written_out(yaml.compose(text, Loader=yaml.SafeLoader), source, [0], 0)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError(source, f"is not YAML: {str(error).splitlines()[0][:120]}.") from None
+
+
+def _written_out(node: yaml.Node | None, source: str, seen: list[int], level: int) -> Any:
+    """Plain data without anchors, its words as they stand."""
+    seen[0] += 1
+    if seen[0] > MOST_NODES or level > MOST_LEVELS:
+        raise SpecError(source, "is larger than any configuration once its anchors are written out.")
+    if isinstance(node, yaml.SequenceNode):
+        return [_written_out(item, source, seen, level + 1) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        whole: dict[str, Any] = {}
+        for key, value in node.value:
+            inner = _written_out(value, source, seen, level + 1)
+            if key.tag.endswith(":merge"):
+                for part in reversed(inner if isinstance(inner, list) else [inner]):
+                    whole = {**(part if isinstance(part, dict) else {}), **whole}
+            else:
+                whole[str(key.value)] = inner
+        return whole
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    return parse(node.value, source) if node.style is None and len(node.value) < LONG else node.value
+
+
+def read_json(text: str, source: str) -> Any:
+    """
+    A JSON document, with comments and commas at the end of lists, as DeepSpeed takes it.
+
+    >>> read_json('{"a": "//", /* of b */ "b": [1, 2,], } # end', "example")
+    {'a': '//', 'b': [1, 2]}
+
+    Raises
+    ------
+    SpecError
+        If it is no JSON, or has an entry twice.
+    """
+    plain = LAST_COMMA.sub(lambda found: found[1] or "", COMMENT.sub(lambda found: found[1] or " ", text))
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise SpecError(f"{source}: {shown(twice)}", "is written twice.")
+        return dict(pairs)
+
+    try:
+        return json.loads(plain, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(source, f"is not JSON: {error}.") from None

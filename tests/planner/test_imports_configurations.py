@@ -193,7 +193,7 @@ def test_a_configuration_is_read_as_it_says(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}, "bf16": {"enabled": true}}', "a second copy"),
+        ('{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}, "bf16": {}}', "a second copy"),
         ('{"zero_optimization": {"stage": 3, "mics_shard_size": 8}, "bf16": {"enabled": true}}', "MiCS shards"),
         ('{"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}', "offload_param"),
         ('{"zero_optimization": {"stage": 4}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3"),
@@ -221,7 +221,7 @@ def test_anchors_do_not_grow_without_bound():
 
     with pytest.raises(SpecError, match="larger than any configuration"):
         read_yaml("\n".join(levels), "example")
-    with pytest.raises(SpecError, match="is not YAML|larger than any"):
+    with pytest.raises(SpecError, match=r"is not YAML|larger than any"):
         read_yaml("a: &a [*a]", "example")
 
 

@@ -13,6 +13,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, with_launch_options
 from planner.frameworks.imports.arguments import megatron_job, require_known
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
+from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import recipe_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
@@ -65,7 +66,7 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
     return _from_script(text, place.parent, overrides, variables)
 
 
-FOREIGN = ("MODEL_ARGS", "distributed_type")
+FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
 
 
@@ -116,10 +117,13 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if "distributed_type" in content:
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
+    if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
+        return nested_job(content, str(path), "", overrides)
     if "model" in content and "cluster" in content:
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
-    raise SpecError(str(path), f"has the entries {names}; expected MODEL_ARGS of Megatron-LM or keys of Accelerate.")
+    kinds = "MODEL_ARGS of Megatron-LM, sections of NeMo or Megatron-Bridge, or keys of Accelerate"
+    raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
 
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
@@ -177,7 +181,9 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
     if launch.kind == "bridge":
-        return _from_bridge(launch, overrides, notes)
+        return _from_bridge(launch, folder, overrides, notes)
+    if "--yaml-cfg" in launch.words:
+        return _from_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
     require_known(launch.words, script.variables.uses)
     with_devices, more = _with_devices(launch.devices, overrides)
     try:
@@ -186,6 +192,18 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         if error.where != "cluster.num_devices" or not more or error.hint:
             raise
         raise SpecError(error.where, error.problem, f"{more[0]}") from None
+    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+def _from_yaml_file(
+    launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str], name: str, recipe: str = ""
+) -> Imported:
+    """A nested configuration: Megatron-LM takes nothing else then, a recipe of Megatron-Bridge overrides, too."""
+    content = read_yaml(_beside(name, folder), name)
+    if not isinstance(content, Mapping):
+        raise SpecError(name, f"expected a mapping, got {shown(content)}.")
+    devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
+    imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 
@@ -206,12 +224,15 @@ def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
             yield f"--set {name}: the script neither reads nor sets such a variable. {hint}".strip()
 
 
-def _from_bridge(launch: Launch, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """A recipe of Megatron-Bridge: one of its performance scripts, or another one with overrides."""
     fields = fields_of(launch.words)
     names = {name: values for name, values in by_option(launch.words) if values}
     said = [names[name][0] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
     recipe = said[0] if said else Path(launch.program).stem
+    file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
+    if file is not None:
+        return _from_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
     if not fields and not said and recipe_named(recipe) is None:
         return recipe_job(launch.words, overrides, launch.environment, notes)
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])

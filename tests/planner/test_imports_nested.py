@@ -1,0 +1,168 @@
+"""Nested YAML: Megatron-LM's own, NeMo's, and sections of Megatron-Bridge's configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import import_job, load
+
+DEVICE = "cluster.device=h100-80gb-sxm"
+
+MEGATRON = """
+# the sections of Megatron-LM's --yaml-cfg
+language_model:
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  num_query_groups: 4
+  ffn_hidden_size: 8192
+  hidden_dropout: 0.0
+  add_bias_linear: False
+  activation_func: swiglu
+  normalization: RMSNorm
+  recompute_granularity: full
+  recompute_method: uniform
+  recompute_num_layers: 1
+  num_moe_experts: null
+  fp8: null
+model_parallel:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: null
+  context_parallel_size: 1
+  sequence_parallel: True
+  bf16: True
+  fp16: False
+  overlap_p2p_comm: False
+micro_batch_size: 2
+global_batch_size: 128
+seq_length: 4096
+max_position_embeddings: 4096
+position_embedding_type: rope
+untie_embeddings_and_output_weights: True
+use_distributed_optimizer: True
+train_iters: 1000
+lr: 3.e-4
+tokenizer_type: GPT2BPETokenizer
+vocab_size: 50257
+"""
+
+NEMO = """
+defaults: []
+name: megatron_gpt
+trainer: {devices: 8, num_nodes: 4, accelerator: gpu, precision: bf16, max_steps: 500}
+model:
+  micro_batch_size: 2
+  global_batch_size: 256
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: null
+  encoder_seq_length: 2048
+  max_position_embeddings: ${model.encoder_seq_length}
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  bias: false
+  activation: fast-swiglu
+  normalization: rmsnorm
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  sequence_parallel: true
+  activations_checkpoint_granularity: selective
+  activations_checkpoint_method: null
+  activations_checkpoint_num_layers: null
+  megatron_amp_O2: true
+  optim: {name: distributed_fused_adam, lr: 1e-4}
+  tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b-hf}
+exp_manager: {create_wandb_logger: false}
+"""
+
+BRIDGE = """
+common: &common
+  tensor_model_parallel_size: 2
+model:
+  <<: *common
+  context_parallel_size: 4
+train:
+  global_batch_size: 64
+mixed_precision: bf16_with_fp8_current_scaling_mixed
+"""
+
+
+def job_of(tmp_path, text, *entries, launch=""):
+    """The job of a configuration, alone or with the script that names it."""
+    path = tmp_path / "conf.yaml"
+    path.write_text(text)
+    if launch:
+        path = tmp_path / "run.sh"
+        path.write_text(launch)
+    return import_job(path, [DEVICE, *entries]).document
+
+
+def figures(job):
+    """What is compared."""
+    strategy, training = job["strategy"], job["training"]
+    degrees = [strategy[name] for name in ("tp", "cp", "pp", "dp", "vpp", "mbs")]
+    return (
+        degrees,
+        training["global_batch_size"],
+        training["sequence_length"],
+        training["precision"],
+        strategy["recompute"],
+    )
+
+
+@pytest.mark.parametrize(
+    "launch", ["", "torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --yaml-cfg a/conf.yaml"]
+)
+def test_megatrons_own(tmp_path, launch):
+    """16 GPUs: tp 2 x pp 4 x dp 2, alone and by the script that names it."""
+    job = job_of(tmp_path, MEGATRON, *([] if launch else ["cluster.num_devices=16"]), launch=launch)
+
+    assert figures(job) == ([2, 1, 4, 2, 1, 2], 128, 4096, "bf16", "full")
+    assert job["strategy"]["sequence_parallel"] is True
+    assert job["training"]["tokens"] == 1000 * 128 * 4096
+    model = load(job).facts.model
+    assert (model.num_layers, model.layers[0].attention.num_kv_heads, model.tied_embeddings) == (24, 4, False)
+
+
+def test_nemos_first_version(tmp_path):
+    """4 nodes of 8: tp 4 x pp 2 x dp 4; selective recomputation is that of attention; a reference is followed."""
+    job = job_of(tmp_path, NEMO)
+
+    assert figures(job) == ([4, 1, 2, 4, 1, 2], 256, 2048, "bf16", "core_attention")
+    assert (job["cluster"]["num_devices"], job["strategy"]["sharding"]) == (32, "optimizer")
+    assert job["cluster"]["framework"].startswith("nemo-")
+    assert job["training"]["tokens"] == 500 * 256 * 2048
+
+
+def test_sections_stand_on_a_recipe(tmp_path):
+    """The recipe's pp 4 in 5 chunks, the file's tp, cp and batch, the command's micro-batch of 2."""
+    launch = (
+        "torchrun --nproc-per-node 8 --nnodes 8 run_recipe.py --recipe llama3_70b_pretrain --config-file conf.yaml "
+        "train.micro_batch_size=2"
+    )
+    job = job_of(tmp_path, BRIDGE, launch=launch)
+
+    assert figures(job) == ([2, 4, 4, 2, 5, 2], 64, 8192, "fp8_current", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "message"),
+    [
+        (MEGATRON, ("tensor_model_parallel_size: 2", "tensor_modle_parallel_size: 2"), "Did you mean"),
+        (MEGATRON, ("micro_batch_size: 2", "micro_batch_sizes: 2"), "micro-batch-size"),
+        (NEMO, ("micro_batch_size: 2", "micro_batch_size: ???"), "micro-batch-size"),
+        (NEMO, ("precision: bf16", "precision: 32"), "FP32 is not costed"),
+        (NEMO, ("${model.encoder_seq_length}", "${model.max_position_embeddings}"), "refers to"),
+        (NEMO, ("activations_checkpoint_num_layers: null", "activations_checkpoint_layers_per_pipeline: 2"), "may say"),
+        (BRIDGE, ("context_parallel_size", "context_parallel_sizes"), "may say what matters"),
+        (BRIDGE, ("  tensor", "  _tensor"), "leave to the recipe|may say what matters|model: is not said"),
+    ],
+)
+def test_what_decides_is_not_guessed(tmp_path, text, change, message):
+    """A typing error, something left open, a name that nobody knows."""
+    with pytest.raises(SpecError, match=message):
+        job_of(tmp_path, text.replace(*change), "model=llama3-8b" if text is BRIDGE else "cluster.num_devices=32")

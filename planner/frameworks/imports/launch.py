@@ -22,7 +22,7 @@ PROGRAMS = Path(__file__).parent / "programs.csv"
 
 DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
-DEVICES = ("--num_processes", "--ntasks", "-n")
+DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 
 KINDS_BY_OPTION = (
     ("--job.config_file", "torchtitan"),

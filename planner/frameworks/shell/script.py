@@ -222,8 +222,11 @@ class _Follower:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
+        keyed = self.words.keyed(value) if value is not None and value.type == "array" else {}
         if name.type == "subscript":
             self._element(name, found)
+        elif keyed:
+            variables.set_keys(source_of(name), keyed)
         elif appends:
             variables.append(source_of(name), found)
         else:
@@ -232,7 +235,12 @@ class _Follower:
 
     def _element(self, node: Node, value: Value) -> None:
         name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
-        number = value_of(self.words.value(index)) if index is not None else None
+        key = self.words.value(index) if index is not None else ""
+        number = value_of(key) if key else None
+        if name is not None and number is None and key and not unknown_names(key):
+            variables = self.script.variables
+            variables.set_keys(source_of(name), {key: value if isinstance(value, str) else " ".join(value)})
+            return
         old = self.script.variables.get(source_of(name)) if name is not None else None
         elements = list(old) if isinstance(old, list) else []
         if name is None or number is None or not 0 <= number <= len(elements):
@@ -483,18 +491,12 @@ class _Follower:
         words = [source_of(name)] if name is not None else []
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
-                self._feed(words, self._document(redirect), redirect)
+                text = self.words.document(redirect)
+                if words[:1] == ["read"] and body is not None:
+                    self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
+                self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
-
-    def _document(self, node: Node) -> str:
-        """A here-document; nothing of it is expanded where its end is in quotation marks."""
-        parts = {child.type: child for child in node.named_children}
-        body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
-        if body is None:
-            return ""
-        is_quoted = start is not None and source_of(start)[:1] in "'\"\\"
-        return source_of(body) if is_quoted else self.words.value(body)
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""

@@ -110,6 +110,20 @@ class Variables:
         else:
             self.values[name] = f"{old or ''}{value}"
 
+    def set_keys(self, name: str, elements: Mapping[str, str]) -> None:
+        """Elements of an array by their keys; without a key all of them, in their order."""
+        self.seen.add(name)
+        self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
+        start = f"{name}["
+        self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
+
+    def keys(self, name: str) -> list[str]:
+        """The keys of an array, or its numbers."""
+        start = f"{name}["
+        keys = [one.removeprefix(start).removesuffix("]") for one in self.values if one.startswith(start)]
+        value = self.get(name)
+        return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
+
     def texts(self) -> dict[str, str]:
         """Every variable that is one text and known, as a process would find it."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}

@@ -25,6 +25,9 @@ ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 SHOWN_LETTERS = 60
 
+KEYED = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
+"""An element of an array with its key."""
+
 
 def line_of(node: Node) -> int:
     """The line of a node, from one."""
@@ -60,6 +63,24 @@ class Words:
     def array(self, node: Node) -> list[str]:
         """The elements of ``(...)``."""
         return [field for child in node.named_children if child.type != "comment" for field in self.fields(child)]
+
+    def keyed(self, node: Node) -> dict[str, str]:
+        """The elements of ``([key]=value ...)`` by their keys; none of another array."""
+        found: dict[str, str] = {}
+        for child in node.named_children:
+            match = KEYED.fullmatch(self.value(child)) if source_of(child).startswith("[") else None
+            if match is not None:
+                found[match[1].strip("\"'")] = match[2]
+        return found
+
+    def document(self, node: Node) -> str:
+        """A here-document; nothing of it is expanded where its end is in quotation marks."""
+        parts = {child.type: child for child in node.named_children}
+        body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
+        if body is None:
+            return ""
+        is_quoted = start is not None and source_of(start)[:1] in "'\"\\"
+        return source_of(body) if is_quoted else self.value(body)
 
     def pieces(self, node: Node, *, is_quoted: bool = False) -> Iterator[Piece]:
         """The parts of a word."""
@@ -135,7 +156,7 @@ class Words:
         if sign == "#" or (sign == "!" and not index):
             yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
             return
-        value = self._indexed(name, index)
+        value = self.variables.keys(name) if sign == "!" else self._indexed(name, index)
         sought = OPERATOR.match(rest)
         if not sought:
             yield from self._of(self._or_missing(value, name, node), index, is_quoted=is_quoted)
@@ -201,6 +222,9 @@ class Words:
 
     def _indexed(self, name: str, index: str) -> Value | None:
         value = self.variables.get(name)
+        key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
+        if index and f"{name}[{key}]" in self.variables.values:
+            return self.variables.values[f"{name}[{key}]"]
         if index in ("@", "*"):
             return [value] if isinstance(value, str) else value
         if index:
@@ -260,6 +284,10 @@ class Words:
     def _command(self, node: Node) -> str:
         """What a command would print is not known, but of ``echo`` and ``expr``, which print what they are given."""
         commands = [child for child in node.named_children if child.type != "comment"]
+        if len(commands) == 1 and commands[0].type == "redirected_statement":
+            parts = commands[0].named_children
+            if source_of(parts[0]) == "cat" and len(parts) == 2 and parts[1].type == "heredoc_redirect":
+                return self.document(parts[1]).rstrip("\n")
         if node.type == "command_substitution" and len(commands) == 1 and commands[0].type == "command":
             words = [field for child in commands[0].children for field in self.fields(child)]
             if words and words[0] == "echo" and not words[-1].startswith("-"):

@@ -47,7 +47,7 @@ IMPORTS = {
         (128, 8192, "fp8_current"),
     ),
     "recipe.sh": (
-        ["cluster.device=b200"],
+        ["cluster.device=b200", "cluster.framework=megatron-bridge-25.11"],
         {"GPU_TYPE": "B200", "NUM_GPUS": "256"},
         "llama3-405b",
         256,
@@ -180,6 +180,12 @@ def test_hybrid_sharding_is_over_a_node():
             [],
             {"GPU_TYPE": "h100", "NUM_GPUS": "64"},
             "recipe: of llama3-405b on h100-80gb-sxm in fp8_current is not known here.*known are: b200 in fp8_current",
+        ),
+        (
+            "recipe.sh",
+            ["cluster.device=b200"],
+            {"GPU_TYPE": "b200", "NUM_GPUS": "256"},
+            "is known of .*megatron-bridge-25.11, not of megatron-bridge-26.04.01, which may have another layout",
         ),
         (
             "zero3.json",

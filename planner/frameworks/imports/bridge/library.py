@@ -23,7 +23,7 @@ LIBRARY = Path(__file__).parent / "library.csv"
 """
 Fields of the recipes for pretraining by name and releases, as overrides; ``?`` where only running the recipe would say.
 
-``python -m benchmarks.bridge_recipes`` makes it from the wheels of PyPI.
+``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
 """
 
 PACKAGE = "megatron-bridge"
@@ -96,6 +96,11 @@ def recipe_named(name: str) -> Recipe | None:
     known = _installed() or _table()
     spellings = (plain, f"{plain}_config", f"{plain}_pretrain_config", f"{plain}_pretrain")
     return next((known[spelling] for spelling in spellings if spelling in known), None)
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that are known here."""
+    return tuple(_installed() or _table())
 
 
 def recipe_of_file(text: str, where: str) -> Recipe:

@@ -153,24 +153,44 @@ def _framework(release: str) -> str:
 
 
 def _row(document: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The recipe of the release, else of the nearest one, for as many devices if there is one."""
+    """The recipe of the release, for as many devices if there is one; recipes of other releases may be others."""
     cluster, release = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = int(entries.get("cluster.num_devices", cluster.get("num_devices", 0)))
     wanted = {
         "model": document["model"],
-        "cluster.device": entries.get("cluster.device", cluster["device"]),
+        "cluster.device": _device(entries.get("cluster.device", cluster["device"])),
         "training.precision": entries.get("training.precision", document["training"]["precision"]),
     }
     fitting = [row for row in _recipes() if all(row[name] == value for name, value in wanted.items())]
 
-    def distance(row: Mapping[str, str]) -> tuple[bool, bool, str]:
+    def distance(row: Mapping[str, str]) -> tuple[bool, bool, bool, str]:
         return (
+            row["cluster.framework"] == release or _month(row["cluster.framework"]) == _month(release),
             row["cluster.framework"] == release,
             int(row["cluster.num_devices"]) == number,
             row["cluster.framework"],
         )
 
-    return max(fitting, key=distance, default=None)
+    best = max(fitting, key=distance, default=None)
+    if best is not None and _month(best["cluster.framework"]) != _month(release):
+        known = ", ".join(sorted({row["cluster.framework"] for row in fitting}))
+        problem = f"of {wanted['model']} on {wanted['cluster.device']} in {wanted['training.precision']} is known of "
+        hint = f"Add cluster.framework={best['cluster.framework']} to take that one."
+        raise SpecError("recipe", f"{problem}{known}, not of {release}, which may have another layout.", hint)
+    return best
+
+
+def _device(name: str) -> str:
+    """The catalog's name of a device."""
+    try:
+        return catalog.device(name).name
+    except SpecError:
+        return name
+
+
+def _month(release: str) -> str:
+    """A release without its number of a month."""
+    return ".".join(release.rsplit("-", 1)[-1].split(".")[:2])
 
 
 def _with_row(document: dict[str, Any], row: Mapping[str, str] | None) -> tuple[dict[str, Any], list[str]]:

@@ -1,5 +1,5 @@
 """
-Write the table of Megatron-Bridge's recipes: ``python -m benchmarks.bridge_recipes WHEEL [WHEEL ...]``, oldest first.
+Write the table of Megatron-Bridge's recipes: ``python -m benchmarks.imports.library WHEEL [WHEEL ...]``, oldest first.
 
 The wheels are those of PyPI (``pip download --no-deps megatron-bridge==0.3.1``). They are read and not executed; equal
 recipes of several releases are one row.

@@ -1,0 +1,1 @@
+"""What people run, imported: shares by kind."""

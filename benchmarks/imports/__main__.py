@@ -1,0 +1,100 @@
+"""
+``python -m benchmarks.imports FOLDER``: how many published scripts and configurations are imported, by kind.
+
+The folder has folders of its own, such as ``megatron_examples`` (scripts), ``megatron_test_arguments`` (MODEL_ARGS),
+``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes of
+Megatron-Bridge's package come from the planner's own table. Exits with 1 if less than nine of ten of the models and layers
+that the planner knows are imported, performance recipes left out: most of their layouts are in no package.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner import import_job
+from planner.frameworks.imports.bridge.library import recipe_names
+from planner.frameworks.imports.bridge.overrides import bridge_job
+
+DEVICE_COUNTS = (None, 8, 64, 256, 1024, 2048)
+"""Devices that are tried, the script's own first."""
+
+UNKNOWN = (
+    "trains ",
+    "describes ",
+    "word pieces",
+    "is no model that is known",
+    "only GPT models",
+)
+"""What refusals of models and layers say that the planner does not know."""
+
+PERFORMANCE = "dgxc"
+LEAST_SHARE = 0.9
+DEVICES = ("gb300", "gb200", "b300", "b200", "h100")
+PRECISIONS = ("fp8", "bf16", "nvfp4")
+
+
+def main() -> int:
+    """Import everything and count."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
+    folder = parser.parse_args().folder
+    shares = {kind.name: list(_outcomes(kind)) for kind in sorted(folder.iterdir()) if kind.is_dir()}
+    shares["Megatron-Bridge's package"] = [_of_recipe(name) for name in recipe_names()]
+    print(f"{'kind':28} {'imported':>8} {'of known':>8} {'of all':>6}")
+    low = False
+    for kind, refusals in shares.items():
+        known = [text for text in refusals if not any(part in text for part in UNKNOWN)]
+        imported = sum(not text for text in refusals)
+        low = low or (kind != PERFORMANCE and imported < LEAST_SHARE * len(known) and not kind.endswith("examples"))
+        print(f"{kind:28} {imported:8} {len(known):8} {len(refusals):6}")
+    print("\nWhy others are not:")
+    for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
+        print(f"{number:4} {text[:150]}")
+    return int(low)
+
+
+def _outcomes(kind: Path) -> Iterator[str]:
+    for path in sorted(kind.iterdir()):
+        if kind.name == PERFORMANCE:
+            for device in DEVICES:
+                for precision in PRECISIONS:
+                    given = {"GPU_TYPE": device, "JOB_TOTAL_GPUS": "256", "DTYPE": precision}
+                    yield _refusal(path, [f"cluster.device={device}"], given)
+        else:
+            yield _refusal(path, [f"cluster.device={'gb200' if 'gb200' in path.name else 'h100-80gb-sxm'}"], {})
+
+
+def _refusal(path: Path, entries: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Why a file is not imported, on as few devices as it takes; nothing where it is."""
+    text = ""
+    for number in DEVICE_COUNTS:
+        count = [] if number is None else [f"cluster.num_devices={number}"]
+        try:
+            import_job(path, [*entries, *count], variables)
+        except SpecError as error:
+            text = str(error)
+            if "num_devices" not in error.where and "strategy" not in error.where:
+                return text
+        else:
+            return ""
+    return text
+
+
+def _of_recipe(name: str) -> str:
+    text = ""
+    for number in DEVICE_COUNTS[1:]:
+        try:
+            bridge_job({}, name, ["cluster.device=h100-80gb-sxm", f"cluster.num_devices={number}"], {})
+        except SpecError as error:
+            text = str(error)
+        else:
+            return ""
+    return text
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

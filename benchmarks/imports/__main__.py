@@ -2,9 +2,11 @@
 ``python -m benchmarks.imports FOLDER``: how many published scripts and configurations are imported, by kind.
 
 The folder has folders of its own, such as ``megatron_examples`` (scripts), ``megatron_test_arguments`` (MODEL_ARGS),
-``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes of
-Megatron-Bridge's package come from the planner's own table. Exits with 1 if less than nine of ten of the models and layers
-that the planner knows are imported, performance recipes left out: most of their layouts are in no package.
+``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes
+of Megatron-Bridge's package come from the planner's own table.
+
+Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
+performance recipes, whose layouts are in no package, and examples, many of which are lists that other scripts complete.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_nine_of_ten_of_known_models_are_imported(results, folder):
 
 
 def test_scripts_that_pretrain_a_gpt_are_imported_or_ask(results):
-    """Of six 4 as they are, one with the five variables that it leaves to whoever sources it; Megatron-LM refuses one."""
+    """Of six 4 as they are, one with the variables that it leaves to whoever sources it; Megatron-LM refuses one."""
     scripts = ("gpt3__", "mixtral__", "megatron_fsdp__", "gptoss__", "academic_paper_scripts__")
     examples = {path: result for path, result in results.items() if path.parent.name == "megatron_examples"}
     own = {path: result for path, result in examples.items() if path.name.startswith(scripts)}

@@ -12,6 +12,17 @@ class PlanningError(Exception):
     """Base of every error that a user of the planner can cause."""
 
 
+def printable(text: str) -> str:
+    r"""
+    A text without what a terminal would obey: messages repeat what files say.
+
+    >>> printable("no column 'a\x1b[2J\u202e'")
+    "no column 'a\\x1b[2J\\u202e'"
+    """
+    plain = (letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
+    return text if text.isprintable() else "".join(plain)
+
+
 class SpecError(PlanningError):
     """
     Wrong input.
@@ -34,7 +45,7 @@ class SpecError(PlanningError):
         self.hint = hint
         self.place = place
         message = ": ".join(filter(None, (place, where, problem)))
-        super().__init__(f"{message} {hint}" if hint else message)
+        super().__init__(printable(f"{message} {hint}" if hint else message))
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[Any, ...]]:
         """Made again from its parts in another process: errors of workers reach the user as they are."""

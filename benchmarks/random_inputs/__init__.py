@@ -1,1 +1,1 @@
-"""Random inputs: whether anything that somebody may hand to the planner makes it fail, hang, or run what it was given."""
+"""Random inputs: whether anything that one may hand to the planner makes it fail, hang, or run what it was given."""

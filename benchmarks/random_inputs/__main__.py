@@ -3,7 +3,7 @@
 
 Job files, ``config.json`` files, scripts and other files that start a training, tables, reports, traces and words of
 command lines, changed by bytes, lines and entries. Exits with 1 if one of them ends in a traceback or an unknown exit
-code, takes longer than 20 s, is executed, or has something written that the command line does not name.
+code, takes longer than 20 s of processor time, is executed, or writes what the command line does not name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from statistics import median
 
 from benchmarks.random_inputs.trials import trial_of
 from benchmarks.random_inputs.watch import SECONDS, Outcome, outcomes
@@ -83,8 +84,7 @@ def summary(found: Sequence[Outcome]) -> str:
         lines.append(f"{kind:12} {codes[kind].total():7,} {slowest:6.1f} s {counts}")
     wrong = [one for one in found if one.complaint]
     seconds = sorted(one.seconds for one in found)
-    half = seconds[len(seconds) // 2] if seconds else 0.0
-    lines.append(f"{len(found):,} inputs, half of them within {half:.2f} s, all within {max(seconds, default=0):.1f} s.")
+    lines.append(f"{len(found):,} inputs, half of them within {median(seconds):.2f} s, all within {seconds[-1]:.1f} s.")
     lines.append(f"{len(wrong):,} with a traceback, longer than {SECONDS:g} s, executed, or written elsewhere.")
     return "\n".join(lines)
 

@@ -71,20 +71,28 @@ def _bomb(random: Random, data: bytes) -> bytes:
     return data + "\n".join(["", *lines, cyclic, ""]).encode()
 
 
+ODD_BYTES = (b"\x00", b"\xff\xfe", b"\x1b[2J", b"\x07", b"\x0c", b"\xed\xa0\x80")
+WHOLE = (b"", b" ", b"\n", b"null", b"[]", b"{}", b"0", b'""', b"---\n---\n", b"%YAML 9.9\n---\n")
+"""Pieces that no text has, and files that say nothing."""
+
 ON_BYTES: tuple[Callable[[Random, bytes], bytes], ...] = (
     _flipped,
     lambda random, data: data[: random.randrange(len(data) + 1)],
     lambda random, data: data.replace(data[_part(random, data)] or b"a", b"", 1),
     lambda random, data: _put_in(random, data, data[_part(random, data)] * random.choice((1, 2, 100))),
     lambda random, data: _put_in(random, data, values.text(random).encode("utf-8", "surrogatepass")),
-    lambda random, data: _put_in(random, data, random.choice((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\x07", b"\x0c", b"\xed\xa0\x80"))),
+    lambda random, data: _put_in(
+        random, data, random.choice((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\x07", b"\x0c", b"\xed\xa0\x80"))
+    ),
     _moved_lines,
     _encoded,
     lambda random, data: data.replace(b"\n", random.choice((b"\r\n", b"\r", b"", b"\n\n", b"\t"))),
     _deep,
     _long,
     _bomb,
-    lambda random, data: random.choice((b"", b" ", b"\n", b"null", b"[]", b"{}", b"0", b'""', b"---\n---\n", b"%YAML 9.9\n---\n")),
+    lambda random, data: random.choice(
+        (b"", b" ", b"\n", b"null", b"[]", b"{}", b"0", b'""', b"---\n---\n", b"%YAML 9.9\n---\n")
+    ),
     lambda random, data: bytes(random.randrange(256) for _ in range(random.choice((1, 20, 2000)))),
 )
 
@@ -187,7 +195,7 @@ SHELL = (
     "f() { f; f; }; f\n",
     "source $0\n",
     ". ./script.sh\n",
-    "eval \"$X\"\n",
+    'eval "$X"\n',
     "for i in $(seq 1 1000000000); do A+=($i); done\n",
     "for i in {1..999999999}; do A+=($i); done\n",
     "for ((i=0;;i++)); do A[$i]=$i; done\n",
@@ -204,7 +212,7 @@ SHELL = (
     "A=${A//a/aaaaaaaaaaaaaaaaaaaaaaaa}\n" * 9,
     "exec touch CANARY\n",
     "trap 'touch CANARY' EXIT\n",
-    "python -c 'open(\"CANARY\", \"w\")'\n",
+    'python -c \'open("CANARY", "w")\'\n',
     "srun --nodes 64 bash -c 'touch CANARY'\n",
 )
 """Lines of scripts that run for ever, grow without bound, or leave a file behind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -14,10 +15,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
+from costmodel import catalog
 from costmodel.traces.writing import write_trace
 from planner.cli import main
-from costmodel import catalog
 from planner.jobs.cluster import device_text
+from planner.sampling.table import COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -26,13 +28,13 @@ MODEL = b"""{"model_type": "llama", "hidden_size": 256, "intermediate_size": 512
 "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": false}
 """
 
-JOB = b"""\
-model: {name: tiny, hidden_size: 256, num_layers: 4, num_heads: 4, num_kv_heads: 2, ffn_hidden_size: 512, vocab_size: 1000}
-cluster: {device: h100-80gb-sxm, num_devices: 8, framework: megatron-lm-0.14, memory_gib: 64, internode_bandwidth: 50GB/s}
+JOB = b"""\\
+model: {name: tiny, hidden_size: 256, num_layers: 4, num_heads: 4, ffn_hidden_size: 512, vocab_size: 1000}
+cluster: {device: h100-80gb-sxm, num_devices: 8, framework: megatron-lm-0.14, internode_bandwidth: 50GB/s}
 training: {global_batch_size: 32, sequence_length: 2k, tokens: 1B, precision: bf16}
 settings: {gradient_dtype: fp32}
 reliability: {failures_per_node_day: 0.01, mttr_seconds: 5min, storage_bandwidth: 10GB/s}
-search: {stages: even, pin: {tp: 2}, allow: {recompute: [none, full]}, forbid: [{pp: ">= 4"}], limits: ["tp <= 4"], time_limit_seconds: 2}
+search: {stages: even, pin: {tp: 2}, allow: {recompute: [none, full]}, limits: ["tp <= 4"], time_limit_seconds: 2}
 strategy: {tp: 2, pp: 1, mbs: 1, recompute: none}
 objective: step_time
 top: 2
@@ -52,15 +54,16 @@ runs:
 
 OVERRIDES = b"name,training.global_batch_size,search.pin.tp\none,32,1\ntwo,64,2\n"
 
-SAMPLES = b"""\
-operator,pass,dtype,batch,m,n,k,sequences,queries,keys,heads,kv_heads,qk_head_dim,v_head_dim,causal,window,rows,width,experts,top_k,nbytes,ranks,nodes,seconds,spread,repeats,beside,device,driver,clock_mhz,software,memory_bytes,num_processors,devices_per_node
-matmul,forward,bf16,,1024,1024,1024,,,,,,,,,,,,,,,,,2e-05,0.01,9,,X,1,,torch,80000000000,100,8
-matmul,forward,bf16,,4096,4096,4096,,,,,,,,,,,,,,,,,0.0004,0.01,9,,X,1,,torch,80000000000,100,8
-copy,forward,bf16,,,,,,,,,,,,,,,,,,67108864,,,8e-05,0.01,9,,X,1,,torch,80000000000,100,8
-launch,forward,bf16,,,,100,,,,,,,,,,,,,,,,,3e-06,0.01,9,,X,1,,torch,80000000000,100,8
-"""
+MACHINE = {"spread": "0.01", "repeats": "9", "device": "X", "driver": "1", "software": "torch", "dtype": "bf16"}
+SAMPLED = (
+    {"operator": "matmul", "m": "1024", "n": "1024", "k": "1024", "seconds": "2e-05"},
+    {"operator": "matmul", "m": "4096", "n": "4096", "k": "4096", "seconds": "0.0004"},
+    {"operator": "copy", "nbytes": "67108864", "seconds": "8e-05"},
+    {"operator": "launch", "n": "100", "seconds": "3e-06"},
+)
+"""Rows of a table of samples."""
 
-MAX_RUNS = 6
+MAX_RUNS = 4
 """Rows of a table of runs: a fit of more takes seconds."""
 
 
@@ -73,8 +76,8 @@ class Seeds:
     ----------
     jobs, configs, scripts, launches
         Job files; ``config.json`` files; shell scripts; what else starts a training, with the endings of the files.
-    runs, plan, results, device, trace
-        A table of runs, a JSON report, lines of a batch, a device file, a trace.
+    runs, samples, plan, results, device, trace
+        Tables of runs and samples, a JSON report, lines of a batch, a device file, a trace.
     """
 
     jobs: tuple[bytes, ...]
@@ -82,6 +85,7 @@ class Seeds:
     scripts: tuple[bytes, ...]
     launches: tuple[tuple[str, bytes], ...]
     runs: bytes
+    samples: bytes
     plan: bytes
     results: bytes
     device: bytes
@@ -101,6 +105,7 @@ def seeds() -> Seeds:
         scripts=tuple(path.read_bytes() for path in launches if path.suffix == ".sh"),
         launches=tuple((path.suffix, path.read_bytes()) for path in launches if path.suffix != ".sh"),
         runs="\n".join(rows).encode(),
+        samples=_table(),
         plan=plan,
         results=results,
         device=device_text(catalog.device_entry("h100-80gb-sxm")).encode(),
@@ -127,6 +132,14 @@ def _written() -> tuple[bytes, bytes]:
         "plans": [{**each, **each["training_run"]} for each in whole["plans"]],
     }
     return plan, (json.dumps(line) + "\n").encode() * 2
+
+
+def _table() -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"pass": "forward", **MACHINE, **row} for row in SAMPLED)
+    return out.getvalue().encode()
 
 
 def _trace() -> bytes:

@@ -8,7 +8,7 @@ from random import Random
 
 from benchmarks.random_inputs import values
 from benchmarks.random_inputs.mutations import bytes_changed, csv_changed, json_changed, script_changed, yaml_changed
-from benchmarks.random_inputs.seeds import CANDIDATES, JOB, MODEL, OVERRIDES, SAMPLES, SMALL_RUNS, seeds
+from benchmarks.random_inputs.seeds import CANDIDATES, JOB, MODEL, OVERRIDES, SMALL_RUNS, seeds
 
 OUTPUT = "written.out"
 """What a command may write."""
@@ -47,20 +47,33 @@ def _changed(random: Random, data: bytes, change: Change) -> bytes:
     return bytes_changed(random, data) if random.random() < 0.4 else data
 
 
-READING = (("estimate",), ("estimate",), ("estimate", "--format", "json"), ("plan", "--time-limit", "1"), ("explain", "--time-limit", "1"))
+READING = (
+    ("estimate",),
+    ("estimate",),
+    ("estimate", "--format", "json"),
+    ("plan", "--time-limit", "1"),
+    ("explain", "--time-limit", "1"),
+)
+"""Commands that read a job."""
+
+KEYS = "tp top training.tokens search.pin.pp cluster.num_devices model.num_layers settings.optimizer a.b.c"
 DECISIONS = ("tp=2", "pp=2", "mbs=1", "recompute=full", "ep=2", "vpp=2", "cp=2", "tp=3", "schedule=zb")
 
 
 def _word(random: Random) -> str:
     """``key=value`` that may be anything."""
-    keys = ("tp", "top", "training.tokens", "search.pin.pp", "cluster.num_devices", "model.num_layers", "settings.optimizer", "a.b.c")
-    key = random.choice((*keys, values.text(random)))
+    key = random.choice((*KEYS.split(), values.text(random)))
     return f"{key}={values.text(random)}"
+
+
+def _argument(text: str) -> str:
+    """What a system can hand to a program."""
+    return text.replace("\x00", "")
 
 
 def _words(random: Random) -> tuple[str, ...]:
     some = tuple(random.choice((*DECISIONS, _word(random))) for _ in range(random.choice((0, 0, 1, 2))))
-    return tuple(word.replace("\x00", "") for word in some)
+    return tuple(map(_argument, some))
 
 
 def job(random: Random) -> Trial:
@@ -84,10 +97,10 @@ def config(random: Random) -> Trial:
 def script(random: Random) -> Trial:
     """A shell script that starts a training."""
     text = _changed(random, random.choice(seeds().scripts), script_changed)
-    said = tuple(random.sample(("cluster.device=h100", "cluster.num_devices=16", "training.tokens=1B", _word(random)), 2))
-    words = ("import", "script.sh", *(word.replace("\x00", "") for word in said))
+    entries = ("cluster.device=h100", "cluster.num_devices=16", "training.tokens=1B", _word(random))
+    words = ("import", "script.sh", *map(_argument, random.sample(entries, 2)))
     if random.random() < 0.2:
-        words = (*words, "--set", values.text(random).replace("\x00", "") + "=" + values.text(random).replace("\x00", ""))
+        words = (*words, "--set", _argument(f"{values.text(random)}={values.text(random)}"))
     return Trial(kind="script", words=words, files={"script.sh": text})
 
 
@@ -100,9 +113,12 @@ def launch(random: Random) -> Trial:
     return Trial(kind="launch", words=words, files={name: _changed(random, data, change)})
 
 
+ONE_LINE = "plan llama3-8b 8xh100-80gb-sxm --batch 64 --sequence 4k --tokens 1B --time-limit 1"
+
+
 def options(random: Random) -> Trial:
     """Words of a command line, each of which may be anything."""
-    line = ["plan", "llama3-8b", "8xh100-80gb-sxm", "--batch", "64", "--sequence", "4k", "--tokens", "1B", "--time-limit", "1"]
+    line = ONE_LINE.split()
     commands: tuple[list[str], ...] = (
         ["estimate", *line[1:-2], "tp=2"],
         ["estimate", *line[1:-2], "tp=8", "mbs=4", "--format", "csv"],
@@ -132,7 +148,7 @@ def options(random: Random) -> Trial:
                 words[place if place else random.randrange(len(words))] = values.text(random)
     files = {"plan.json": seeds().plan, "results.jsonl": seeds().results, "trace.json": seeds().trace}
     files |= {"script.sh": seeds().scripts[0], "runs.csv": seeds().runs, "config.json": MODEL}
-    return Trial(kind="options", words=tuple(word.replace("\x00", "") for word in words), files=files)
+    return Trial(kind="options", words=tuple(map(_argument, words)), files=files)
 
 
 def device(random: Random) -> Trial:
@@ -157,7 +173,7 @@ def runs(random: Random) -> Trial:
 
 def samples(random: Random) -> Trial:
     """A table of samples."""
-    text = _changed(random, SAMPLES, csv_changed)
+    text = _changed(random, seeds().samples, csv_changed)
     return Trial(kind="samples", words=("fit", "samples.csv", "-o", OUTPUT), files={"samples.csv": text})
 
 

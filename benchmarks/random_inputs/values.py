@@ -7,18 +7,37 @@ from random import Random
 CANARY = "CANARY"
 """A file that exists only if an input was executed."""
 
+NUMBER_WORDS = """
+0 -1 -0 1 2 3 7 64 1e3k 1,000 1_000 8k 1M 15T 80GiB 80gb 5min 5m 1e400 -1e400 1e-400 nan .nan inf .inf -.inf 0x10 0o17
+1:30 1e9 4294967296 1e18 0.1 1.5 3. .5 +4 1e --1 true 1/2 2**70
+"""
 NUMBERS = (
-    "0", "-1", "-0", "1", "2", "3", "7", "64", "1e3k", "8 k", "1,000", "1_000", "8k", "1M", "15T", "80GiB", "80gb", "5min", "5m",
-    "1e400", "-1e400", "1e-400", "nan", ".nan", "inf", ".inf", "-.inf", "0x10", "0o17", "1:30", "1e9", "4294967296",
-    "9" * 40, "1" * 400, "1e18", "0.1", "1.5", "½", "８", "١٢", "3.", ".5", "+4", "1e", "--1", "true", "1/2", "2**70",
-)  # fmt: skip
+    *NUMBER_WORDS.split(),
+    "8 k",
+    "9" * 40,
+    "1" * 400,
+    "\N{VULGAR FRACTION ONE HALF}",
+    "\N{FULLWIDTH DIGIT EIGHT}",
+    "\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT TWO}",
+)
 """As numbers, near numbers, and numbers that are too large, too small, or none."""
 
+NAME_WORDS = r"""
+null ~ no llama3-8b llama3-70b h100 H100-SXM mi300x bf16 fp8 full all tp none tp=8 optimal h100-80gb-sxm auto model
+megatron-lm-0.14 gpt default ' # * & &a \ !!python/object/apply:os.system {{7*7}} %s%n
+"""
 NAMES = (
-    "", " ", "null", "~", "no", "llama3-8b", "llama3-70b", "h100", "H100-SXM", "mi300x", "bf16", "fp8", "full", "all", "tp", "none",
-    "tp=8", "optimal", "h100-80gb-sxm", "megatron-lm-0.14", "gpt", "auto", "model", "default", "Ω", "\u202eabc", "a\x00b", "\x1b[31mred",
-    "a" * 5000, "'", '"', "#", "*", "&a", "!!python/object/apply:os.system", "{{7*7}}", "%s%n", "\r\n", "\\", "é́", "💥",
-)  # fmt: skip
+    *NAME_WORDS.split(),
+    "",
+    " ",
+    '"',
+    "\r\n",
+    "a" * 5000,
+    "a\x00b",
+    "\x1b[31mred",
+    "\u202eabc",
+    "\N{OHM SIGN}e\N{COMBINING ACUTE ACCENT}\N{COLLISION SYMBOL}",
+)
 """As names, and what breaks quoting, terminals and formats."""
 
 COMMANDS = (
@@ -34,13 +53,35 @@ COMMANDS = (
 )
 """What leaves a file behind if anybody runs it."""
 
-PATHS = (
-    ".", "/", "..", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem", "loop", "folder", "folder/", "nowhere.json", "nowhere/at/all",
-    "../" * 60, "~", "~nobody", "a" * 300, "a" * 5000, "file:///etc/passwd", "http://127.0.0.1:9/config.json", "config.json/", "./config.json",
-)  # fmt: skip
+PATH_WORDS = """
+. / .. /dev/null /dev/zero /dev/full /proc/self/mem loop folder folder/ nowhere.json nowhere/at/all ~ ~nobody
+file:///etc/passwd http://127.0.0.1:9/config.json config.json/ ./config.json
+"""
+PATHS = (*PATH_WORDS.split(), "../" * 60, "a" * 300, "a" * 5000)
 """As files: folders, devices, links that lead back to themselves, names that are too long."""
 
-PLAIN = (None, True, False, 0, -1, 1, 2, 3, 10**30, -(10**30), 1e308, float("nan"), float("inf"), 0.5, [], {}, [[]], [{}], {"a": {}}, [1, "a"])
+PLAIN = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    3,
+    10**30,
+    -(10**30),
+    1e308,
+    float("nan"),
+    float("inf"),
+    0.5,
+    [],
+    {},
+    [[]],
+    [{}],
+    {"a": {}},
+    [1, "a"],
+)
 """As plain data of the wrong kind."""
 
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +22,13 @@ from benchmarks.random_inputs.trials import OUTPUT, Trial, trial_of
 from benchmarks.random_inputs.values import CANARY
 
 SECONDS = 20.0
-"""That no input may take."""
+"""Of processor time, which other programs on the machine do not lengthen, that no input may take."""
+
+HANGING_SECONDS = 180.0
+"""After which an input waits for something, however busy the machine is."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks at a process that has not answered."""
 
 MEMORY_BYTES = 12 * 2**30
 """Address space of a process; beyond it Python raises MemoryError, which is a traceback."""
@@ -33,7 +39,8 @@ MOST_TRIALS = 1000
 EXIT_CODES = range(5)
 
 EXECUTED = ("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.", "socket.connect")
-CHANGED = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link", "os.symlink", "shutil.")
+CHANGES = "remove rename rmdir mkdir truncate chmod link symlink"
+CHANGED = tuple(f"os.{verb}" for verb in CHANGES.split())
 """Names with which audit events begin (PEP 578) that reading an input never raises."""
 
 STARTS_PROCESSES = ("overrides",)
@@ -52,7 +59,7 @@ class Outcome:
     exit_code
         Of the command; None: it had none.
     seconds
-        That it took.
+        Of processor time that it took.
     complaint
         What must not be; empty: nothing.
     """
@@ -91,9 +98,9 @@ class Audit:
             return
         if event.startswith(EXECUTED):
             self.seen.append(f"{event} {details!r:.200}")
-        elif (event == "open" and _writes(details)) or event.startswith(CHANGED):
-            if not self._is_named(str(details[0])):
-                self.seen.append(f"{event} {details!r:.200}")
+        changes = (event == "open" and _writes(details)) or event.startswith(CHANGED)
+        if changes and not self._is_named(str(details[0])):
+            self.seen.append(f"{event} {details!r:.200}")
 
     def _is_named(self, path: str) -> bool:
         """Whether it is a file of the command line, or the draft beside one."""
@@ -112,7 +119,7 @@ def run_trial(number: int, trial: Trial, audit: Audit) -> Outcome:
 
     home, folder = os.getcwd(), Path(tempfile.mkdtemp(prefix="random-input-"))
     streams = sys.stdin, sys.stdout, sys.stderr
-    begin, code, complaint = time.monotonic(), None, ""
+    begin, code, complaint = time.process_time(), None, ""
     try:
         _write(folder, trial)
         os.chdir(folder)
@@ -130,7 +137,7 @@ def run_trial(number: int, trial: Trial, audit: Audit) -> Outcome:
         os.chdir(home)
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(
-        number=number, kind=trial.kind, exit_code=code, seconds=time.monotonic() - begin, complaint=complaint
+        number=number, kind=trial.kind, exit_code=code, seconds=time.process_time() - begin, complaint=complaint
     )
 
 
@@ -200,7 +207,7 @@ def outcomes(seed: int, numbers: Sequence[int]) -> Iterator[Outcome]:
                 channel, process = _start(seed)
                 served = 0
             assert channel is not None
-            outcome = _ask(channel, seed, number)
+            outcome = _ask(channel, process, seed, number)
             served += 1
             if outcome.exit_code is None and not outcome.complaint.startswith("Traceback"):
                 process.kill()
@@ -211,19 +218,29 @@ def outcomes(seed: int, numbers: Sequence[int]) -> Iterator[Outcome]:
         _stop(process, channel)
 
 
-def _ask(channel: Connection, seed: int, number: int) -> Outcome:
-    kind, begin = trial_of(seed, number).kind, time.monotonic()
+def _ask(channel: Connection, process: Any, seed: int, number: int) -> Outcome:
+    begin, used = time.monotonic(), processor_seconds(process.pid)
     channel.send(number)
-    complaint = f"took longer than {SECONDS:g} s"
-    try:
-        if channel.poll(SECONDS):
-            outcome: Outcome = channel.recv()
-            return outcome
-    except EOFError:
-        complaint = "its process died"
-    return Outcome(
-        number=number, kind=kind, exit_code=None, seconds=time.monotonic() - begin, complaint=complaint
-    )
+    seconds = 0.0
+    while True:
+        try:
+            if channel.poll(LOOK_SECONDS):
+                outcome: Outcome = channel.recv()
+                return outcome
+            seconds = processor_seconds(process.pid) - used
+            complaint = f"took longer than {SECONDS:g} s" if seconds > SECONDS else ""
+            complaint = complaint or ("hangs" if time.monotonic() - begin > HANGING_SECONDS else "")
+        except (EOFError, OSError):
+            complaint = "its process died"
+        if complaint:
+            kind = trial_of(seed, number).kind
+            return Outcome(number=number, kind=kind, exit_code=None, seconds=seconds, complaint=complaint)
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process so far (proc(5): fields 14 and 15 of its stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _start(seed: int) -> tuple[Connection, Any]:
@@ -238,6 +255,7 @@ def _start(seed: int) -> tuple[Connection, Any]:
 
 def _stop(process: Any, channel: Connection | None) -> None:
     if process is not None and channel is not None:
-        channel.send(None)
+        with suppress(OSError):
+            channel.send(None)
         process.join(SECONDS)
         process.kill()

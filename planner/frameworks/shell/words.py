@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
+from costmodel.errors import SpecError
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.text import Piece, joined, known_part, split, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
@@ -27,6 +28,12 @@ SHOWN_LETTERS = 60
 
 KEYED = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
 """An element of an array with its key."""
+
+LONGEST_WORD = 131_072
+"""Letters of an argument that Linux takes (MAX_ARG_STRLEN); a script that makes a longer one doubles it for ever."""
+
+MOST_WRITTEN = 20_000_000
+"""Letters of all words of a script together."""
 
 
 def line_of(node: Node) -> int:
@@ -51,14 +58,27 @@ class Words:
 
     def __init__(self, variables: Variables) -> None:
         self.variables = variables
+        self._written = 0
 
     def fields(self, node: Node) -> list[str]:
         """The words that one word of a script becomes: none, one or several."""
-        return list(split(self.pieces(node)))
+        return list(split(self._bounded(node)))
 
     def value(self, node: Node) -> str:
         """One text, as an assignment or a condition has it."""
-        return joined(self.pieces(node))
+        return joined(self._bounded(node))
+
+    def _bounded(self, node: Node) -> Iterator[Piece]:
+        """The parts of a word, as long as they are not more than a system takes."""
+        letters = 0
+        for piece in self.pieces(node):
+            letters += len(piece.text)
+            self._written += len(piece.text)
+            if letters > LONGEST_WORD or self._written > MOST_WRITTEN:
+                allowed = f"{LONGEST_WORD:,} letters, or {MOST_WRITTEN:,} of all together"
+                where = f"script, line {line_of(node)}"
+                raise SpecError(where, f"makes a word of more than {allowed}.", "Does it append to itself?")
+            yield piece
 
     def array(self, node: Node) -> list[str]:
         """The elements of ``(...)``."""

@@ -28,7 +28,7 @@ MODEL = b"""{"model_type": "llama", "hidden_size": 256, "intermediate_size": 512
 "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": false}
 """
 
-JOB = b"""\\
+JOB = b"""\
 model: {name: tiny, hidden_size: 256, num_layers: 4, num_heads: 4, ffn_hidden_size: 512, vocab_size: 1000}
 cluster: {device: h100-80gb-sxm, num_devices: 8, framework: megatron-lm-0.14, internode_bandwidth: 50GB/s}
 training: {global_batch_size: 32, sequence_length: 2k, tokens: 1B, precision: bf16}
@@ -36,6 +36,7 @@ settings: {gradient_dtype: fp32}
 reliability: {failures_per_node_day: 0.01, mttr_seconds: 5min, storage_bandwidth: 10GB/s}
 search: {stages: even, pin: {tp: 2}, allow: {recompute: [none, full]}, limits: ["tp <= 4"], time_limit_seconds: 2}
 strategy: {tp: 2, pp: 1, mbs: 1, recompute: none}
+costs: {price_per_device_hour: 2.5, currency: USD}
 objective: step_time
 top: 2
 """

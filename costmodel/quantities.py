@@ -193,6 +193,11 @@ class Quantity:
 
     kind: Kind
 
+    @property
+    def expected(self) -> str:
+        """What such a number is, and how it may be written."""
+        return f"{self.kind.name} such as {self.kind.example}"
+
     def read(self, value: object) -> object:
         """A value with the number that it means, if it is text; a :class:`ValueError` as in :func:`number`."""
         if isinstance(value, bool):

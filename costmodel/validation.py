@@ -20,10 +20,10 @@ MAX_SHOWN = 60
 """Characters of a user's value that a message repeats."""
 
 EXPECTED = {
-    "int_type": "int",
-    "int_parsing": "int",
-    "int_parsing_size": "int",
-    "int_from_float": "int",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number",
+    "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
@@ -116,7 +116,7 @@ def _problems(annotation: Any, value: object, where: str) -> Iterator[SpecError]
         elif entry is MISSING:
             if any(f"'{part}'" in hint for hint in meant):
                 continue
-            yield SpecError(_join(where, part), "is required but missing.")
+            yield SpecError(_join(where, part), "is required but missing.", _record_hint(inner))
         elif _fits(inner, entry):
             continue
         else:
@@ -231,8 +231,10 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     """Sentence and hint for a value that is wrong in itself."""
     error = _errors(annotation, value)[0]
     kind, context = error["type"], error.get("ctx", {})
-    hint = _literal_hint(annotation, value) if kind == "literal_error" else ""
+    hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
     if expected := _expected(error):
+        units = [one.expected for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "expected")]
+        expected = units[0] if units and expected == "a number" else expected
         return f"expected {expected}, got {shown(value)}.", hint
     if kind in LIMITS:
         return f"must be {LIMITS[kind].format(**context)}, got {shown(value)}.", hint
@@ -245,6 +247,14 @@ def _expected(error: Any) -> str | None:
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     return EXPECTED.get(error["type"])
+
+
+def _record_hint(annotation: Any) -> str:
+    """What stands in a record, where something else was written for it."""
+    if not _is_record(annotation):
+        return ""
+    required = [field.name for field in fields(annotation) if _is_required(field)]
+    return f"Its entries: {', '.join(required or _known_keys(annotation))}."
 
 
 def _literal_hint(annotation: Any, value: object) -> str:

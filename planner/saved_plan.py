@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,7 +68,9 @@ def read_plan(path: Path, number: int = 1) -> SavedPlan:
         If the file is no such report, is one of another format version, or has no plan of that number.
     """
     report = _report(path)
-    plans = report["plans"] if report.get("kind") == "plan" else [report]
+    plans = report.get("plans") if report.get("kind") == "plan" else [report]
+    if not isinstance(plans, list):
+        raise SpecError(str(path), f"is no complete report: expected a list of plans, got {shown(plans)}.", HINT)
     if not plans:
         raise SpecError(str(path), f"holds no plan: its status is {shown(report.get('status'))}.")
     if not 1 <= number <= len(plans):
@@ -77,7 +80,9 @@ def read_plan(path: Path, number: int = 1) -> SavedPlan:
         problem = _problem(report, chosen.get("settings") or {})
         given = read_given(chosen["strategy"], f"{path}: strategy")
         step_seconds = float(chosen["step_time_seconds"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if not 0 < step_seconds < math.inf:
+            raise ValueError(f"the step time is {shown(chosen['step_time_seconds'])}")
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
     strategy = completed(problem.facts, given, deals=False)
     return SavedPlan(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -46,6 +46,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
 }  # fmt: skip
 """Spellings of one concept; two of them in one file must agree."""
+
+
+OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
+"""Concepts of which every model has one at least."""
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -109,6 +113,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+def wrong_counts(mapping: Mapping[str, Any], where: str) -> Iterator[SpecError]:
+    """What is wrong with the sizes of a configuration, whatever its family: each is a whole number, or not there."""
+    config = Config(mapping, where)
+    concepts = {key: concept for concept, keys in SPELLINGS.items() for key in keys if key in mapping}
+    for key, concept in concepts.items():
+        try:
+            config.integer(key, at_least=int(concept in OF_EVERY_MODEL), default=1)
+        except SpecError as error:
+            yield error
+
+
 # --- a mapping that names what it does not understand ------------------------------------------------------------
 
 
@@ -129,9 +144,11 @@ class Config:
         if value is None and default is not None:
             return default
         if value is None:
-            raise self.error(key, "expected int, got null." if key in self.mapping else "is required but missing.")
+            raise self.error(
+                key, "expected a whole number, got null." if key in self.mapping else "is required but missing."
+            )
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(key, f"expected int, got {shown(value)}.")
+            raise self.error(key, f"expected a whole number, got {shown(value)}.")
         if not at_least <= value <= at_most:
             raise self.error(key, f"must be at least {at_least} and at most {at_most}, got {shown(value)}.")
         return value

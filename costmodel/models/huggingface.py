@@ -272,7 +272,7 @@ def _layer_numbers(config: Config, key: str) -> list[int]:
     numbers = config.items(key) or []
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int):
-            raise config.error(f"{key}.{index}", f"expected int, got {shown(number)}.")
+            raise config.error(f"{key}.{index}", f"expected a whole number, got {shown(number)}.")
     return numbers
 
 

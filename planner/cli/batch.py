@@ -113,7 +113,8 @@ def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _require_other(path: Path, inputs: list[Path]) -> None:
     if path.resolve() in {each.resolve() for each in inputs}:
-        raise SpecError(str(path), "is what this command reads or writes already; it is not overwritten.")
+        problem = "is what this command reads or writes already; it is not overwritten."
+        raise SpecError(str(path), problem, "Name another file.")
 
 
 # --- top ---------------------------------------------------------------------------------------------------

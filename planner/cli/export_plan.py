@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from costmodel.validation import shown
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import file_errors, progress, write
 from planner.frameworks import LAUNCHERS, TARGETS
@@ -41,7 +42,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     """Read the plan and write the files."""
     number = arguments.number
     if not number.isascii() or not number.isdigit() or len(number) > 9:
-        raise SpecError("--number", f"expected a whole number, got {number[:80]!r}.")
+        raise SpecError("--number", f"expected a whole number from 1, got {shown(number)}.")
     with progress(f"exporting {arguments.plan}"):
         from planner.frameworks import export
         from planner.frameworks.folder import write_files

@@ -28,7 +28,8 @@ def check_output(path: Path | None, inputs: Sequence[Path]) -> None:
         if path.is_dir():
             raise SpecError(str(path), "is a directory, expected a file to write to.")
         if not path.parent.is_dir():
-            raise SpecError(str(path), f"there is no folder '{path.parent}' to write to.")
+            fix = "Make it, or name another file."
+            raise SpecError(str(path), f"there is no folder '{path.parent}' to write to.", fix)
         if any(_same_file(path, source) for source in inputs):
             raise SpecError(str(path), "is what this command reads; it is not overwritten.", "Name another file.")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from constraints.candidate_list import CandidateList
-from costmodel.errors import SpecError
+from costmodel.errors import MOST_MISTAKES, SpecError, together
 from costmodel.strategy import DECISIONS
 from costmodel.validation import shown
 from planner.jobs.document import parse, read_text
@@ -41,12 +41,22 @@ def read_candidate_list(path: Path) -> CandidateList:
     text = read_text(path, MAX_BYTES)
     entries = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _yaml_rows(text, path)
     rows: dict[str, dict[str, int]] = {}
+    mistakes: list[SpecError] = []
     for place, entry in entries:
         if len(rows) == MAX_ROWS:
             raise SpecError(str(path), f"holds more than {MAX_ROWS:,} strategies.")
         if not entry:
             raise SpecError(f"{path}, {place}", "gives no decision, and so would allow every strategy.")
-        rows[place] = {name: decision_value(name, value, f"{path}, {place}, {name}") for name, value in entry.items()}
+        rows[place] = {}
+        for name, value in entry.items():
+            try:
+                rows[place][name] = decision_value(name, value, f"{path}, {place}, {name}")
+            except SpecError as error:
+                mistakes.append(error)
+        if len(mistakes) >= MOST_MISTAKES:
+            break
+    if mistakes:
+        raise together(mistakes)
     if not rows:
         raise SpecError(str(path), "holds no strategy.", "Write a header such as tp,pp,recompute and one row for each.")
     return CandidateList(source=path.name, rows=tuple(rows.values()), places=tuple(rows))

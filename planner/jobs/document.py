@@ -20,7 +20,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.jobs.written.places import NOWHERE, Place
+from planner.jobs.written.places import NOWHERE, WHOLE, Place
 
 Plain: TypeAlias = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
 
@@ -133,6 +133,8 @@ def mapping_of(
         If it is too large, or does not hold one mapping.
     """
     value = parse(text, source, places)
+    if places is not None:
+        places[WHOLE] = Place(where=source)
     if value is None:
         raise SpecError(source, "is empty.", needs)
     if not isinstance(value, dict):
@@ -159,9 +161,9 @@ def parse(text: str, source: str, places: dict[str, Place] | None = None, *, las
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise _yaml_problem(error, source) from None
+        raise _yaml_problem(error, source, text) from None
     except UnicodeEncodeError as error:
-        raise SpecError(source, f"is not text in UTF-8 (character {error.start + 1}).") from None
+        raise SpecError(source, f"is not text in UTF-8 (character {error.start + 1}).", "Save it as UTF-8.") from None
 
 
 def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
@@ -177,7 +179,7 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
         with path.open("rb") as stream:
             return decoded(stream, str(path), most_bytes)
     except FileNotFoundError:
-        raise SpecError(str(path), "no such file.", _similar_files(path)) from None
+        raise SpecError(str(path), "no such file.", similar_files(path)) from None
     except IsADirectoryError:
         raise SpecError(str(path), "is a directory, expected a YAML file.") from None
     except (OSError, ValueError) as error:
@@ -193,10 +195,11 @@ def decoded(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(source, f"is not text in UTF-8 (byte {error.start}).") from None
+        raise SpecError(source, f"is not text in UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
 
 
-def _similar_files(path: Path) -> str:
+def similar_files(path: Path) -> str:
+    """Which file beside it is meant; that its folder is not there."""
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
     except OSError:
@@ -216,7 +219,9 @@ def _refuse_bombs(text: str, source: str) -> None:
         if getattr(event, "anchor", None) is not None:
             raise SpecError(where, "uses an anchor or alias (& or *), which job files may not. Write the value out.")
         if getattr(event, "tag", None) is not None:
-            raise SpecError(where, f"uses the tag {shown(event.tag)}, which job files may not.")
+            raise SpecError(
+                where, f"uses the tag {shown(event.tag)}, which job files may not.", "Write the value alone."
+            )
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise SpecError(where, TOO_DEEP)
@@ -237,7 +242,7 @@ def _from_node(
         path = _join(where, key)
         if key in mapping and not last_counts:
             line = key_node.start_mark.line + 1
-            raise SpecError(path, f"is written twice, again in {source}, line {line}.")
+            raise SpecError(path, f"is written twice, again in {source}, line {line}.", "Keep one.")
         places[path] = _place(source, key_node, value_node)
         mapping[key] = _from_node(loader, value_node, source, path, places, last_counts)
     return mapping
@@ -275,14 +280,17 @@ def _scalar(loader: Any, node: yaml.Node) -> Plain:
     return value
 
 
-def _yaml_problem(error: yaml.YAMLError, source: str) -> SpecError:
+def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
     """PyYAML's complaint in one sentence; from 6.0.4 on it counts levels itself, ahead of the events that it gives."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is not None and "nesting depth" in problem:
         return SpecError(f"{source}, line {mark.line + 1}", TOO_DEEP)
-    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-    return SpecError(source, f"is not YAML{place}: {problem}.")
+    if mark is None:
+        return SpecError(source, f"is not YAML: {problem}.")
+    line = (text.splitlines() or [""])[min(mark.line, text.count("\n"))] if text else ""
+    hint = "Indent with blanks, not with tabs." if "\t" in line else f"That line: {shown(line.strip())}."
+    return SpecError(source, f"is not YAML in line {mark.line + 1}, column {mark.column + 1}: {problem}.", hint)
 
 
 # --- Python objects ----------------------------------------------------------------------------------------

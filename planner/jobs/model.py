@@ -11,13 +11,14 @@ from typing import Any
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError, did_you_mean, together
 from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework.settings import trained_model
 from costmodel.models import config_json, description, hub, huggingface
 from costmodel.validation import build, shown
+from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
 
 
@@ -95,7 +96,12 @@ def read(entry: Reference, folder: Path) -> Read:
         return Read(model=catalog.model(name), entry=name, path=None)
     config = _with_type(dict(config_json.read_mapping(path)))
     name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
-    return Read(model=huggingface.model_from_config(config, "model", name, str(path)), entry=config, path=path)
+    try:
+        model = huggingface.model_from_config(config, "model", name, str(path))
+    except SpecError as error:
+        others = (one for one in config_json.wrong_counts(config, "model") if one.where != error.where)
+        raise together([SpecError(one.where, one.problem, one.hint, str(path)) for one in (error, *others)]) from None
+    return Read(model=model, entry=config, path=path)
 
 
 def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
@@ -160,7 +166,8 @@ def config_path(name: str, folder: Path) -> Path | None:
             raise _not_cached(name)
         return cached
     if "/" in name or name.endswith(".json"):
-        raise SpecError("model", f"no such file: {shown(str(path))}.")
+        fix = similar_files(path) or "Give a path, or a name of 'planner catalog models'."
+        raise SpecError("model", f"no such file: {shown(str(path))}.", fix)
     hint = did_you_mean(name, catalog.models())
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
 

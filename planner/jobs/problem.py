@@ -11,7 +11,7 @@ from typing import Any, Literal
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, together
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.costs import Costs
 from costmodel.facts.device import Device
@@ -496,10 +496,16 @@ def read_decisions(assignments: Sequence[str]) -> dict[str, int]:
     {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
     """
     decisions: dict[str, int] = {}
+    mistakes: list[SpecError] = []
     for assignment in assignments:
-        name, value = split_assignment(assignment)
-        decision_name(name, "strategy")
-        if name in decisions:
-            raise SpecError(f"strategy.{name}", "is given twice; keep one.")
-        decisions[name] = decision_value(name, value, f"strategy.{name}")
+        try:
+            name, value = split_assignment(assignment)
+            decision_name(name, "strategy")
+            if name in decisions:
+                raise SpecError(f"strategy.{name}", "is given twice; keep one.")
+            decisions[name] = decision_value(name, value, f"strategy.{name}")
+        except SpecError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise together(mistakes)
     return decisions

@@ -20,7 +20,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.validation import shown
-from planner.jobs.document import nested
+from planner.jobs.document import nested, similar_files
 from planner.jobs.entries import Job, kinds
 from planner.jobs.values import counted
 from planner.runs.contradictions import require_no_contradiction
@@ -184,6 +184,8 @@ def read(path: Path) -> Iterator[Run | RejectedRow]:
     try:
         with path.open(encoding="utf-8-sig", errors=BROKEN_BYTES, newline="") as file:
             yield from read_rows(csv.DictReader(file), str(path))
+    except FileNotFoundError:
+        raise SpecError(str(path), "no such file.", similar_files(path)) from None
     except (OSError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read as CSV: {getattr(error, 'strerror', None) or error}.") from None
 

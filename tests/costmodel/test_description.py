@@ -58,7 +58,7 @@ def test_a_pattern_names_the_block_of_each_layer():
     ("changes", "message"),
     [
         ({"hiden_size": 64}, "model.hiden_size: no such entry. Did you mean 'hidden_size'?"),
-        ({"hidden_size": "8k"}, "model.hidden_size: expected int, got '8k'."),
+        ({"hidden_size": "8k"}, "model.hidden_size: expected a whole number, got '8k'."),
         ({"num_layers": 0}, "model.num_layers: must be at least 1, got 0."),
         ({"norm": "batch"}, "model.norm: "),
         ({"num_kv_heads": 3}, "model.num_kv_heads: must divide the 8 heads, got 3."),

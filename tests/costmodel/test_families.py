@@ -106,7 +106,7 @@ def test_a_pure_mamba_has_no_feed_forward():
 def test_a_list_of_one_number_for_every_layer_is_that_number():
     """HunYuan writes ``moe_topk`` per layer; where layers differ it is refused."""
     assert of_family("hunyuan-a13b").layers[0].feed_forward.top_k == 8
-    with pytest.raises(SpecError, match="moe_topk: expected int"):
+    with pytest.raises(SpecError, match="moe_topk: expected a whole number"):
         of_family("hunyuan-a13b", moe_topk=[8, 4] * 16)
 
 

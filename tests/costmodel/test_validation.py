@@ -60,11 +60,11 @@ def test_valid_data_becomes_the_record():
     ("changes", "expected"),
     [
         ({"hiden_size": 512}, "model.hiden_size: no such entry. Did you mean 'hidden_size'?"),
-        ({"hidden_size": "8k"}, "model.hidden_size: expected int, got '8k'."),
-        ({"hidden_size": 8.5}, "model.hidden_size: expected int, got 8.5."),
+        ({"hidden_size": "8k"}, "model.hidden_size: expected a whole number, got '8k'."),
+        ({"hidden_size": 8.5}, "model.hidden_size: expected a whole number, got 8.5."),
         ({"hidden_size": 0}, "model.hidden_size: must be at least 1, got 0."),
         ({"hidden_size": True}, "model.hidden_size: expected a number, got true."),
-        ({"hidden_size": None}, "model.hidden_size: expected int, got null."),
+        ({"hidden_size": None}, "model.hidden_size: expected a whole number, got null."),
         ({"name": 3}, "model.name: expected text, got 3."),
         ({"layers": []}, "model.layers: length must be at least 1, got 0."),
         ({"layers": "abc"}, "model.layers: expected a list, got 'abc'."),
@@ -126,10 +126,10 @@ def test_union_of_records_wants_a_mapping():
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        ({"size": 2.5}, "job.size: expected int or 'auto', got 2.5."),
-        ({"size": "atuo"}, "job.size: expected int or 'auto', got 'atuo'."),
-        ({"size": [1, "x"]}, "job.size.1: expected int, got 'x'."),
-        ({"limits": {"tp": "x"}}, "job.limits.tp: expected int, got 'x'."),
+        ({"size": 2.5}, "job.size: expected a whole number or 'auto', got 2.5."),
+        ({"size": "atuo"}, "job.size: expected a whole number or 'auto', got 'atuo'."),
+        ({"size": [1, "x"]}, "job.size.1: expected a whole number, got 'x'."),
+        ({"limits": {"tp": "x"}}, "job.limits.tp: expected a whole number, got 'x'."),
         ({"limits": 3}, "job.limits: expected a mapping, got 3."),
     ],
 )

@@ -271,7 +271,10 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
             "planner: model: 'llama3-8' is neither in the catalog nor a file. Did you mean 'llama3-8b'?",
         ),
         (["model", "llama3-8b", "--sequence-length", "0"], "planner: sequence_length: must be at least 1, got '0'."),
-        (["model", "llama3-8b", "--sequence-length", "long"], "planner: sequence_length: expected int, got 'long'."),
+        (
+            ["model", "llama3-8b", "--sequence-length", "long"],
+            "planner: sequence_length: expected a whole number, got 'long'.",
+        ),
         (["catalog", "h101"], "planner: catalog: 'h101' is not in it."),
     ],
 )

@@ -268,11 +268,11 @@ BAD_VALUES = [
     ("training__global_batch_size", 10**5000, f"{WHOLE}: "),
     ("training__global_batch_size", math.nan, f"{WHOLE}: expected a finite number, got nan."),
     ("training__global_batch_size", math.inf, f"{WHOLE}: expected a finite number, got inf."),
-    ("training__global_batch_size", 2.5, f"{WHOLE}: expected int, got 2.5."),
-    ("training__global_batch_size", "k8", f"{WHOLE}: expected int, got 'k8'."),
+    ("training__global_batch_size", 2.5, f"{WHOLE}: expected a whole number, got 2.5."),
+    ("training__global_batch_size", "k8", f"{WHOLE}: expected a whole number, got 'k8'."),
     ("training__global_batch_size", True, f"{WHOLE}: expected a number, got true."),
-    ("training__global_batch_size", None, f"{WHOLE}: expected int, got null."),
-    ("training__global_batch_size", [512], f"{WHOLE}: expected int, got [512]."),
+    ("training__global_batch_size", None, f"{WHOLE}: expected a whole number, got null."),
+    ("training__global_batch_size", [512], f"{WHOLE}: expected a whole number, got [512]."),
     ("training__tokens", -math.inf, "training.tokens: must be more than 0, got -inf."),
     ("training__tokens", math.nan, "training.tokens: "),
     ("training__tokens", 10**30, "training.tokens: must be at most 1e+24, got 1"),
@@ -507,8 +507,8 @@ BAD_TEXT_VALUES = [
     ("15e12", "15 trillion", "training.tokens: expected a count such as 15T, got '15 trillion'. "),
     ("15e12", "yes", "training.tokens: expected a number, got true."),
     ("15e12", "", "training.tokens: expected a number, got null."),
-    ("64", "2026-01-01 10:00:00", "cluster.num_devices: expected int, got '2026-01-01 10:00:00'."),
-    ("64", "1:30", "cluster.num_devices: expected int, got '1:30'."),
+    ("64", "2026-01-01 10:00:00", "cluster.num_devices: expected a whole number, got '2026-01-01 10:00:00'."),
+    ("64", "1:30", "cluster.num_devices: expected a whole number, got '1:30'."),
 ]
 
 

@@ -145,8 +145,14 @@ WRONG = [
         {"numbers": NUMBERS | {"sequence": "8 k"}},
         ["--sequence: training.sequence_length: expected a sequence length such as 8k, got '8 k'. Write 8k."],
     ),
-    ({"numbers": NUMBERS | {"batch": "[8]"}}, ["--batch: training.global_batch_size: expected int, got [8]."]),
-    ({"numbers": NUMBERS | {"batch": "[8"}}, ["--batch: training.global_batch_size: expected int, got '[8'."]),
+    (
+        {"numbers": NUMBERS | {"batch": "[8]"}},
+        ["--batch: training.global_batch_size: expected a whole number, got [8]."],
+    ),
+    (
+        {"numbers": NUMBERS | {"batch": "[8"}},
+        ["--batch: training.global_batch_size: expected a whole number, got '[8'."],
+    ),
     ({"numbers": NUMBERS | {"batch": "0k"}}, ["must be at least 1, got '0k'."]),
     (
         {"numbers": NUMBERS | {"tokens": "1k"}},

@@ -29,6 +29,9 @@ recipe of the model says which activation function it is.
 
 WHERE = "arguments"
 
+MEANT = {"int": "a whole number", "float": "a number"}
+"""What words of a type are, for people."""
+
 Arguments: TypeAlias = dict[str, Any]
 """Values by the first spelling of their option; True where it takes none, a list where it takes several."""
 
@@ -87,7 +90,8 @@ class Option:
         try:
             value = read(word)
         except ValueError:
-            raise SpecError(f"{WHERE}.{self.name}", f"expected {self.type}, got {shown(word)}.") from None
+            expected = MEANT.get(self.type, self.type)
+            raise SpecError(f"{WHERE}.{self.name}", f"expected {expected}, got {shown(word)}.") from None
         if self.choices and word not in self.choices:
             problem = f"expected one of {', '.join(self.choices)}, got {shown(word)}."
             raise SpecError(f"{WHERE}.{self.name}", problem)

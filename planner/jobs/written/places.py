@@ -32,6 +32,10 @@ NOWHERE = Place(where="")
 """The place of what has none, such as an entry that was changed later."""
 
 
+WHOLE = ""
+"""The path of a whole document: where what is missing at its top would be, behind all that it has."""
+
+
 def placed(errors: Iterable[SpecError], places: Places) -> SpecError:
     """
     Mistakes as one error that says where each was written.
@@ -69,7 +73,7 @@ def _is_respelled(text: str) -> bool:
 
 
 def _nearest(path: str, places: Places) -> str:
-    """The entry itself, or the nearest around it that was written; empty: none."""
+    """The entry itself, or the nearest around it that was written; else the whole document."""
     while path and path not in places:
         path = path.rpartition(".")[0]
     return path

@@ -60,7 +60,7 @@ file:///etc/passwd http://127.0.0.1:9/config.json config.json/ ./config.json
 PATHS = (*PATH_WORDS.split(), "../" * 60, "a" * 300, "a" * 5000)
 """As files: folders, devices, links that lead back to themselves, names that are too long."""
 
-PLAIN = (
+PLAIN: tuple[object, ...] = (
     None,
     True,
     False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ def read_config(path: str | Path) -> Model:
 
 def model_name(file: Path) -> str:
     """What the model of a file is called."""
-    return file.resolve().parent.name if file.name == "config.json" else file.stem
+    return Path(os.path.realpath(file)).parent.name if file.name == "config.json" else file.stem
 
 
 def model_from_config(

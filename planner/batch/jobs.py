@@ -273,7 +273,7 @@ def _job(
     label: str,
     fingerprints: Fingerprints,
 ) -> BatchJob:
-    folder = str((Path() if path is None else path.parent).resolve())
+    folder = os.path.realpath(Path() if path is None else path.parent)
     name = " ".join(filter(None, ["job" if path is None else path.stem, row.name, label]))
     overrides: Overrides = {}
     document: dict[str, Plain] = {}

@@ -67,8 +67,8 @@ def require_writable(path: Path) -> None:
     """
     if path.suffix not in (PARQUET, CSV):
         raise SpecError(str(path), f"expected a file that ends with {PARQUET} or {CSV}.")
-    if not path.parent.is_dir() or path.is_dir():
-        problem = "is a directory" if path.is_dir() else f"there is no folder '{path.parent}' to write to"
+    if not os.path.isdir(path.parent) or os.path.isdir(path):
+        problem = "is a directory" if os.path.isdir(path) else f"there is no folder '{path.parent}' to write to"
         raise SpecError(str(path), f"{problem}.")
     if path.suffix == PARQUET:
         _pyarrow()

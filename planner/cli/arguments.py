@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -168,7 +169,7 @@ def _from_stdin() -> Document:
 def _require_job_file(name: str) -> None:
     """Refuse a model without a cluster."""
     path = Path(name)
-    if path.suffix.lower() == ".json" or path.is_dir() or (not path.suffix and not path.exists()):
+    if path.suffix.lower() == ".json" or os.path.isdir(name) or not (path.suffix or os.path.exists(name)):
         fix = f"such as: {name} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
         raise SpecError(name, "is no job file.", f"After a model a cluster and three numbers are needed, {fix}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
 from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, count, describe, overridden, seconds
-from planner.cli.output import check_output, write
+from planner.cli.output import check_output, real, write
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -112,7 +112,7 @@ def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _require_other(path: Path, inputs: list[Path]) -> None:
-    if path.resolve() in {each.resolve() for each in inputs}:
+    if real(path) in set(map(real, inputs)):
         problem = "is what this command reads or writes already; it is not overwritten."
         raise SpecError(str(path), problem, "Name another file.")
 

@@ -50,6 +50,11 @@ def file_errors(path: Path) -> Iterator[None]:
         raise SpecError(str(path)[:200], f"cannot be written: {reason}.") from None
 
 
+def real(path: Path) -> Path:
+    """Where a path leads; links that lead back to themselves stay as they are."""
+    return Path(os.path.realpath(path))
+
+
 def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
@@ -65,12 +70,12 @@ def write(text: str, path: Path | None) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         return
     with file_errors(path):
-        _write_file(text, path.resolve())
+        _write_file(text, real(path))
 
 
 def write_model(model: CpModel, path: Path) -> None:
     """Write a model of CP-SAT, as text where the name ends with ``txt``; beside the file first, as other files."""
-    whole = path.resolve()
+    whole = real(path)
     draft = whole.with_name(f".{os.getpid()}.{whole.name[-100:]}")
     with file_errors(path):
         try:

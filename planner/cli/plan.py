@@ -21,7 +21,7 @@ from planner.cli.arguments import (
     read_job,
     report_on_job,
 )
-from planner.cli.output import check_output, progress, require_new, write, write_model
+from planner.cli.output import check_output, progress, real, require_new, write, write_model
 from planner.report import FORMATS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) ->
     file: Path | None = arguments.write_model
     check_output(file, sources)
     require_new(file, force=arguments.force)
-    if file and arguments.output and file.resolve() == arguments.output.resolve():
+    if file and arguments.output and real(file) == real(arguments.output):
         raise SpecError("--write-model", f"is the report's file, too: {file}.", "Name another file.")
 
 

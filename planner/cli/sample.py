@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import EXIT_INTERRUPTED, count, describe
-from planner.cli.output import RunningLine, check_output, write
+from planner.cli.output import RunningLine, check_output, real, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
     from planner.profiles.doubts import doubtful_points
     from planner.sampling.job_shapes import job_shapes
 
-    problem = load(arguments.job, [f"cluster.device={arguments.more.resolve()}"])
+    problem = load(arguments.job, [f"cluster.device={real(arguments.more)}"])
     if problem.facts.cluster.device.calibration.samples is None:
         raise SpecError(str(arguments.more), "is no device from samples; 'planner fit' writes them.")
     found = plan(problem)

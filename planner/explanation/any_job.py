@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def is_job(word: str) -> bool:
     words = word.split()
     if not words or "=" in words[0]:
         return False
-    return len(words) > 1 or word.lower().endswith(ENDINGS) or Path(word).is_file()
+    return len(words) > 1 or word.lower().endswith(ENDINGS) or os.path.isfile(word)
 
 
 def read_any(
@@ -155,7 +156,7 @@ def _is_report(path: Path) -> bool:
 
 def _words(text: str) -> tuple[list[str], list[str], dict[str, str]]:
     """Plain words, ``key=value``, and the values of options; ``--set`` may come several times, a line each."""
-    if Path(text).is_file():
+    if os.path.isfile(text):
         return [text], [], {}
     try:
         parts = shlex.split(text)

@@ -141,7 +141,7 @@ def test_estimate_tells_decisions_from_overrides(verbs, job):
         (["plan", "job.yaml", "--top", "-1"], "planner: top: must be at least 1, got -1."),
         (
             ["plan", "job.yaml", "--time-limit", "soon"],
-            "planner: search.time_limit_seconds: expected a number, got 'soon'.",
+            "planner: search.time_limit_seconds: expected seconds such as 5min, got 'soon'.",
         ),
         (["plan", "job.yaml", "training.toks=1"], "planner: training.toks: no such entry. Did you mean 'tokens'?"),
         (["estimate", "job.yaml", "tpp=8"], "planner: strategy.tpp: no such decision. Did you mean 'tp'?"),

@@ -457,7 +457,7 @@ def test_a_full_disk_leaves_nothing_behind(report, tmp_path, capsys, monkeypatch
             "framework-version: '0.4' is no version of DeepSpeed",
         ),
         (["--target", "deepspeed", "--number", "2"], "has plans 1 to 1, not 2."),
-        (["--target", "deepspeed", "--number", "first"], "--number: expected a whole number, got 'first'."),
+        (["--target", "deepspeed", "--number", "first"], "--number: expected a whole number from 1, got 'first'."),
         (["--target", "deepspeed", "-o", "{report}"], "is a file, expected a folder to write to."),
     ],
 )

@@ -416,7 +416,7 @@ def test_missing_section(section):
     """Three sections have no defaults."""
     job = {name: value for name, value in JOB.items() if name != section}
 
-    assert message_of(job) == f"{section}: is required but missing."
+    assert message_of(job).startswith(f"{section}: is required but missing.")
 
 
 @pytest.mark.parametrize("name", ["num_devices", "device"])
@@ -503,10 +503,10 @@ BAD_TEXT_VALUES = [
     ("15e12", ".inf", "training.tokens: must be at most 1e+24, got inf."),
     ("15e12", "1e999", "training.tokens: must be at most 1e+24, got inf (written 1e999)."),
     ("15e12", "9" * 5000, "training.tokens: must be at most 1e+24, got inf."),
-    ("15e12", "2026-01-01", "training.tokens: expected a number, got '2026-01-01'."),
+    ("15e12", "2026-01-01", "training.tokens: expected a count such as 15T, got '2026-01-01'."),
     ("15e12", "15 trillion", "training.tokens: expected a count such as 15T, got '15 trillion'. "),
     ("15e12", "yes", "training.tokens: expected a number, got true."),
-    ("15e12", "", "training.tokens: expected a number, got null."),
+    ("15e12", "", "training.tokens: expected a count such as 15T, got null."),
     ("64", "2026-01-01 10:00:00", "cluster.num_devices: expected a whole number, got '2026-01-01 10:00:00'."),
     ("64", "1:30", "cluster.num_devices: expected a whole number, got '1:30'."),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -87,7 +88,7 @@ def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = 
     SpecError
         As :func:`read_traces` does within a run, and if a file is named twice.
     """
-    several = [Path(path).resolve() for path in paths]
+    several = [os.path.realpath(path) for path in paths]
     for place, path in enumerate(several):
         if path in several[:place]:
             raise SpecError(str(paths[place]), "is named twice.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import add_force, describe
-from planner.cli.output import check_output, progress, require_new, write
+from planner.cli.output import check_output, progress, real, require_new, write
 
 EXIT_CODES = """exit codes:
   0  a table of samples was written
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Extract, write the table, and the device if it is asked for."""
     inputs = [*arguments.traces, *(path for path in (arguments.job, arguments.facts) if path)]
-    if arguments.device_file and arguments.device_file.resolve() == arguments.output.resolve():
+    if arguments.device_file and real(arguments.device_file) == real(arguments.output):
         raise SpecError("--device-file", f"is {arguments.device_file}, and so is --output.", "Name two files.")
     for path in (arguments.output, arguments.device_file):
         check_output(path, inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from costmodel.errors import SpecError
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from planner.traces.what_if_jobs import changed_jobs
     from planner.traces.what_if_text import what_if_json, what_if_text
 
-    files = [word for word in arguments.traces if "=" not in word or Path(word).exists()]
+    files = [word for word in arguments.traces if "=" not in word or os.path.exists(word)]
     own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])
     if not files:
         raise SpecError("traces", "there is no file among what was given, only changes.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -211,7 +212,7 @@ def _other_script(name: str, folder: Path) -> str | None:
     """A script that another one names: at that place under its folder, or beside it."""
     place = Path(known_part(name).lstrip("/"))
     for path in (folder / place, folder / place.name):
-        if ".." not in place.parts and path.is_file():
+        if ".." not in place.parts and os.path.isfile(path):
             return read_text(path)
     return None
 
@@ -314,7 +315,7 @@ def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
     """A file that a script names; beside it where the path is another machine's. One that may lack is empty then."""
     hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
     for path in (folder / written(name), folder / Path(written(name)).name):
-        if path.is_file():
+        if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,5 +130,5 @@ def _spelling(text: str) -> str:
 def _name(model: str, cluster: str) -> str:
     """What reports call the job."""
     path = Path(model)
-    stem = path.resolve().parent.name if path.name == "config.json" else path.name
+    stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.name
     return f"{stem}-{cluster}"

@@ -12,8 +12,9 @@ from planner.cli.output import check_output, progress, require_new, write
 def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), overrides of "
-        "a Megatron-Bridge recipe, a configuration of torchtitan (TOML), DeepSpeed (JSON) or Accelerate (YAML) - and "
+        "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), a recipe of "
+        "Megatron-Bridge or NeMo (by name, Python, overrides, YAML), a configuration of torchtitan (TOML, Python), "
+        "DeepSpeed (JSON) or Accelerate (YAML) - and "
         "writes the job with its strategy, which 'estimate' and 'compare' take. Nothing of it is executed. What the "
         "file does not say comes as key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64."
     )

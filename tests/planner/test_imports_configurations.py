@@ -1,5 +1,5 @@
 """
-Twenty configurations of DeepSpeed and Accelerate, of the kinds that their packages and documents show.
+Configurations of DeepSpeed and Accelerate, ten of each and more, of the kinds that their packages and documents show.
 
 What is expected is worked out by hand: the degrees, the sequences of a step and of a micro-batch, precision, sharding
 and recomputation.
@@ -158,6 +158,12 @@ ACCELERATE = {
         "accelerate launch --use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP --fsdp_activation_checkpointing true "
         f"--mixed_precision bf16 --num_processes 8 --num_machines 1 train.py {RUN} {BATCHES}",
         {"dp": 8, "batch": 64, "sharding": "gradients", "precision": "bf16", "recompute": "full"},
+    ),
+    "the Trainer's own": (
+        "",
+        f"torchrun --nproc_per_node=8 train.py {RUN} {BATCHES} --bf16 True --fsdp 'full_shard auto_wrap' "
+        "--fsdp_config fsdp.json --gradient_checkpointing True",
+        {"dp": 8, "batch": 64, "sharding": "weights", "precision": "bf16", "recompute": "full"},
     ),
     "anchors, and options that count more": (
         "half: &half bf16\nsizes: &sizes {fsdp_sharding_strategy: FULL_SHARD}\ndistributed_type: FSDP\n"

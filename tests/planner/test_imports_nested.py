@@ -166,3 +166,19 @@ def test_what_decides_is_not_guessed(tmp_path, text, change, message):
     """A typing error, something left open, a name that nobody knows."""
     with pytest.raises(SpecError, match=message):
         job_of(tmp_path, text.replace(*change), "model=llama3-8b" if text is BRIDGE else "cluster.num_devices=32")
+
+
+def test_a_factory_of_nemo_says_what_its_recipe_may(tmp_path):
+    """Its own degrees and recomputation are not known: what no override says is asked for."""
+    launch = (
+        "nemo llm pretrain --factory llama3_8b trainer.num_nodes=2 trainer.devices=8 data.micro_batch_size=1 "
+        "trainer.strategy.tensor_model_parallel_size=2 trainer.strategy.pipeline_model_parallel_size=1 "
+        "data.global_batch_size=128 data.seq_length=8192 {more}"
+    )
+    with pytest.raises(SpecError, match=r"model.context_parallel_size.*strategy.cp=N here"):
+        job_of(tmp_path, "", launch=launch.format(more=""))
+
+    more = "trainer.strategy.context_parallel_size=2 model.config.recompute_granularity=null"
+    job = job_of(tmp_path, "", launch=launch.format(more=more))
+
+    assert figures(job) == ([2, 2, 1, 4, 1, 1], 128, 8192, "bf16", "none")

@@ -198,6 +198,25 @@ def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict
     return whole
 
 
+def of_trainer(text: str) -> dict[str, Any]:
+    """
+    The configuration that ``--fsdp`` of Hugging Face's Trainer means.
+
+    >>> of_trainer("hybrid_shard auto_wrap")
+    {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 'HYBRID_SHARD'}}
+
+    Raises
+    ------
+    SpecError
+        If it keeps weights in host memory.
+    """
+    words = text.lower().split()
+    if "offload" in words:
+        raise SpecError("--fsdp", "keeps weights in host memory (offload), which has no costs here.")
+    name = next((word for word in words if word.upper() in STRATEGIES), "full_shard")
+    return {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": name.upper()}}
+
+
 def _group(document: Mapping[str, Any], sizes: Mapping[str, int], is_hybrid: bool) -> int | None:
     """Ranks that share states; None: all replicas, 1: nobody shares."""
     ranks = sizes["dp"] * sizes["cp"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, with_launch_options
+from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
 from planner.frameworks.imports.arguments import megatron_job, require_known
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
@@ -21,6 +21,7 @@ from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
+from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
@@ -62,6 +63,8 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
             return deepspeed_job(read_deepspeed(text, str(place)), Trainer(), overrides)
         case ".yaml" | ".yml":
             return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
+        case ".py" if is_torchtitan(text):
+            return torchtitan_job(read_python(text, str(place)), overrides)
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
     return _from_script(text, place.parent, overrides, variables)
@@ -243,6 +246,10 @@ def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: 
 
 def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """A launch that names the file with its configuration, which is looked for beside the script."""
+    if launch.kind == "torchtitan" and (given := dict(by_option(launch.words))).keys() >= {"--module", "--config"}:
+        config = installed_config(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
+        with_devices, more = _with_devices(launch.devices, overrides)
+        return torchtitan_job(with_options(config, launch.words), with_devices, [*notes, *more])
     if launch.kind == "torchtitan":
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
         text = _beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
@@ -258,7 +265,10 @@ def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], 
         with_devices, more = _with_devices(launch.devices, overrides)
         return deepspeed_job(read_deepspeed(_beside(name, folder), name), trainer, with_devices, [*notes, *more])
     settings: Any = {}
-    if not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
+    fsdp = dict(by_option(launch.words)).get("--fsdp")
+    if fsdp is not None and not any(map(FILE.match, launch.before)):
+        settings = of_trainer(" ".join(fsdp))
+    elif not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
         name = option_value(launch.before, ("--config_file", "--config-file"))
         settings = read_yaml(_beside(name, folder), name)
         if not isinstance(settings, dict):

@@ -28,6 +28,7 @@ KINDS_BY_OPTION = (
     ("--job.config_file", "torchtitan"),
     ("--job.config-file", "torchtitan"),
     ("--deepspeed", "deepspeed"),
+    ("--fsdp", "accelerate"),
     ("--deepspeed_config", "deepspeed"),
     ("--num-layers", "megatron"),
     ("--tensor-model-parallel-size", "megatron"),
@@ -133,6 +134,8 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
 def _program_place(words: Sequence[str]) -> int | None:
     """Where the program stands: a Python file, or a module that is no launcher."""
     for place, word in enumerate(words):
+        if Path(word).name == "nemo" and words[place + 1 : place + 2] == ("llm",):
+            return place
         if word.endswith(".py") and (place == 0 or words[place - 1] not in ("-o", "--output")):
             return place
         if place and words[place - 1] == "-m" and not word.startswith("torch.distributed"):

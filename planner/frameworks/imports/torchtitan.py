@@ -2,14 +2,16 @@
 torchtitan: its configuration as TOML, and options of its command line that change it.
 
 Keys and defaults are those of torchtitan 0.1.0 to 0.2.2 (torchtitan/config_manager.py, config/job_config.py); spellings
-of 2024 are read as well. From 0.3.0 on a configuration is a Python function, which is not run.
+of 2024 are read as well. From 0.3.0 on a configuration is a Python function (``torchtitan_python.py``).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,6 +23,7 @@ from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import known_part, unknown_names
+from planner.jobs.model import read
 
 FRAMEWORK = "torchtitan-0.1"
 """torchtitan of 2025, whose configurations are TOML."""
@@ -61,15 +64,17 @@ READ = {
         "pipeline_parallel_first_stage_less_layers",
         "pipeline_parallel_last_stage_less_layers",
         "pipeline_parallel_schedule_csv",
+        "module_fqns_per_model_part",
         "context_parallel_degree",
         "expert_parallel_degree",
         "expert_tensor_parallel_degree",
         "expert_parallel_comm_backend",
         "enable_async_tensor_parallel",
+        "enable_sequence_parallel",
         "fsdp_reshard_after_forward",
     ),
     "activation_checkpoint": ("mode", "selective_ac_option"),
-    "compile": ("enable", "components"),
+    "compile": ("enable", "components", "enable_async_tensor_parallel"),
 }
 """Keys by section that are read."""
 
@@ -79,6 +84,7 @@ HARMLESS = (
     "dataset",
     "dataset_path",
     "deterministic",
+    "disable_cuda_graphs",
     "disable_loss_parallel",
     "early_stop",
     "enable_compiled_autograd",
@@ -90,6 +96,7 @@ HARMLESS = (
     "norm_type",
     "print_after_conversion",
     "seed",
+    "spmd_backend",
     "tokenizer_path",
     "warmup_steps",
 )
@@ -196,13 +203,14 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     """
     reading = _Reading(config, list(notes))
     reading.refuse_unreadable()
-    document: dict[str, Any] = {"cluster": {"framework": FRAMEWORK}}
+    document: dict[str, Any] = {"cluster": {"framework": str(config.get("framework", FRAMEWORK))}}
     model = reading.model()
     if model is not None:
         document["model"] = model
     document = prepared(document, overrides)
     if "model" not in document:
         raise SpecError("model", f"{reading.said_model()} is no model that is known here.", "Add model=NAME.")
+    reading.named = document["model"]
     every = None if "recompute" in document["strategy"] else reading.recomputed_every()
     strategy = {**reading.strategy(document["cluster"]["num_devices"]), **document["strategy"]}
     document["settings"] = {**reading.settings(strategy), **document["settings"]}
@@ -217,6 +225,7 @@ class _Reading:
 
     def __init__(self, config: Mapping[str, Any], notes: list[str]) -> None:
         self.config, self.notes = config, notes
+        self.named: Any = None
 
     def get(self, path: str, default: Any, *others: str) -> Any:
         """A value, in any of its spellings."""
@@ -259,9 +268,8 @@ class _Reading:
         copies, shards = self._replicas(devices, tp * cp * pp)
         ep = self.degree("expert_parallel_degree")
         etp = degree(self.get("parallelism.expert_tensor_parallel_degree", 1), "expert_tensor_parallel_degree")
-        overlapped = self.get(
-            "parallelism.enable_async_tensor_parallel", False, "experimental.enable_async_tensor_parallel"
-        )
+        switch = "enable_async_tensor_parallel"
+        overlapped = self.get(f"parallelism.{switch}", False, f"experimental.{switch}", f"compile.{switch}")
         return {
             "tp": tp,
             "cp": cp,
@@ -270,7 +278,7 @@ class _Reading:
             "ep": ep,
             "etp": etp if ep > 1 else tp,
             **self._pipeline(pp),
-            "sequence_parallel": tp > 1,
+            "sequence_parallel": tp > 1 and bool(self.get("parallelism.enable_sequence_parallel", True)),
             "sharding": self._sharding(shards * cp, pp),
             "recompute": self._recompute(),
             "tp_overlap": bool(overlapped) and tp > 1,
@@ -299,10 +307,42 @@ class _Reading:
             return {"vpp": 1, "mbs": local}
         name = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
         mbs = self.get("parallelism.pipeline_parallel_microbatch_size", 1)
-        vpp = 1 if name in SINGLE else PER_STAGE_RANK
-        if self.get("parallelism.pipeline_parallel_layers_per_stage", None) and name not in SINGLE:
-            self.notes.append("pipeline_parallel_layers_per_stage is not read: two chunks for each rank are assumed.")
-        return {"vpp": vpp, "mbs": degree(mbs, "pipeline_parallel_microbatch_size"), "schedule": SCHEDULES[name]}
+        return {
+            "vpp": self._chunks(pp, is_single=name in SINGLE),
+            "mbs": degree(mbs, "pipeline_parallel_microbatch_size"),
+            "schedule": SCHEDULES[name],
+        }
+
+    def _chunks(self, pp: int, *, is_single: bool) -> int:
+        """
+        Stages of a pipeline rank.
+
+        References
+        ----------
+        torchtitan 0.2.2 and 0.3.0, torchtitan/distributed/pipeline_parallel.py.
+        """
+        if self.get("parallelism.pipeline_parallel_schedule_csv", ""):
+            raise SpecError(
+                "parallelism.pipeline_parallel_schedule_csv", "is a schedule of its own, which is not read."
+            )
+        splits = self.get(
+            "parallelism.pipeline_parallel_split_points", [], "experimental.pipeline_parallel_split_points"
+        )
+        parts = self.get("parallelism.module_fqns_per_model_part", None)
+        per_stage = self.get("parallelism.pipeline_parallel_layers_per_stage", None)
+        if splits or parts:
+            stages = len(parts or splits) + (not parts)
+        elif per_stage is not None:
+            less = [self.get(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1) for end in ("first", "last")]
+            layers = read(self.named, Path()).model.num_layers
+            stages = math.ceil((layers + sum(less)) / degree(per_stage, "pipeline_parallel_layers_per_stage"))
+        else:
+            return 1 if is_single else PER_STAGE_RANK
+        chunks, rest = divmod(stages, pp)
+        if rest or (chunks == 1) != is_single or not chunks:
+            problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
+            raise SpecError("parallelism.pipeline_parallel_layers_per_stage", problem)
+        return chunks
 
     def _local_batch(self) -> int:
         return degree(self.get("training.local_batch_size", 8, "training.batch_size"), "training.local_batch_size")
@@ -399,7 +439,7 @@ class _Reading:
 
     def passed_over(self) -> Iterator[str]:
         """Sections without meaning for planning, and keys that are not known."""
-        present = [name for name in self.config if name in IGNORED]
+        present = [name for name in self.config if name in IGNORED and name != "framework"]
         if present:
             yield "Ignored: " + ", ".join(f"{name} ({IGNORED[name]})" for name in sorted(present)) + "."
         strange = [

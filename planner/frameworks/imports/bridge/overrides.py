@@ -62,6 +62,9 @@ NEEDED = {
 }
 """What must be said where a recipe's own values are not known."""
 
+OF_A_RECIPE = ("model.context_parallel_size", "model.recompute_granularity")
+"""What must be said besides where a recipe is named: it may have other values than Megatron-LM's defaults."""
+
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
 
@@ -137,7 +140,7 @@ def bridge_job(
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
-    _require_needed(words, entries)
+    _require_needed(words, plain, entries, named=known is None and bool(recipe))
     devices = _devices(fields)
     if devices is not None:
         entries.setdefault("cluster.num_devices", str(devices))
@@ -167,14 +170,17 @@ STAND_IN = (
 )
 
 
-def _require_needed(words: Sequence[str], entries: Mapping[str, str]) -> None:
-    """Refuse what leaves degrees or batches open."""
+def _require_needed(
+    words: Sequence[str], fields: Mapping[str, str], entries: Mapping[str, str], *, named: bool
+) -> None:
+    """Refuse what leaves degrees, batches or recomputation open: of a recipe that is only named all of them."""
     given = {word.partition("=")[0] for word in words}
     missing = [field for option, field in NEEDED.items() if option not in given]
+    missing += [field for field in OF_A_RECIPE if named and field not in fields]
     missing = [field for field in missing if SAID.get(field, "") not in entries]
     if missing:
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
-        raise SpecError("overrides", problem, f"Add {missing[0]}=N.")
+        raise SpecError("overrides", problem, f"Add {missing[0]}=N to the command, or {SAID[missing[0]]}=N here.")
 
 
 DEFAULTS = "What no override says is Megatron-LM's default here, which the recipe may have otherwise."
@@ -204,6 +210,10 @@ SAID = {
     "train.micro_batch_size": "strategy.mbs",
     "train.global_batch_size": "training.global_batch_size",
     "model.seq_length": "training.sequence_length",
+    "model.tensor_model_parallel_size": "strategy.tp",
+    "model.pipeline_model_parallel_size": "strategy.pp",
+    "model.context_parallel_size": "strategy.cp",
+    "model.recompute_granularity": "strategy.recompute",
 }
 """Entries of a job that say what a field does."""
 

@@ -358,9 +358,7 @@ class _Reader:
     def _refuse_changes(self, node: ast.Call, name: str, arguments: Sequence[Any]) -> None:
         """A function that is not read may change what it gets; classes and what prints do not."""
         last = name.rsplit(".", 1)[-1]
-        changes = last[:1].islower() and not last.startswith(
-            ("print", "log", "info", "warn", "debug", "isinstance", "hasattr")
-        )
+        changes = last[:1].islower() and not last.startswith(HARMLESS)
         if changes and any(
             isinstance(one, Thing) and one.fields and not one.name.startswith("torch") for one in arguments
         ):
@@ -396,6 +394,9 @@ class _Reader:
             local[of.kwarg.arg] = others
         return local
 
+
+HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
+"""Beginnings of the names of functions that change nothing."""
 
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""

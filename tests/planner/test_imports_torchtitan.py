@@ -1,0 +1,170 @@
+"""torchtitan from 0.3.0 on, whose configurations are Python, and stages of pipelines in tables of older releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import estimate, import_job, load, to_torchtitan
+from planner.frameworks.imports.torchtitan_python import read_python
+
+DEVICE = "cluster.device=h100-80gb-sxm"
+
+REGISTRY = """
+import os
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+os.system("touch {mark}")
+
+
+def llama3_8b() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(pipeline_parallel_schedule="Interleaved1F1B"),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+
+def llama3_70b() -> Trainer.Config:
+    compile_config = CompileConfig(enable=True, enable_async_tensor_parallel=True)
+    spec = model_registry("70B", converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"])])
+    config = Trainer.Config(
+        model_spec=spec,
+        training=TrainingConfig(local_batch_size=8, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+        activation_checkpoint=FullAC.Config(),
+        compile=compile_config,
+    )
+    config.training.local_batch_size //= 2
+    return config
+"""
+
+
+def toml(**parallelism):
+    """Eight layers' worth of a pipeline, as a table."""
+    entries = "\n".join(f"{name} = {value!r}".replace("'", '"') for name, value in parallelism.items())
+    return (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 4096\n'
+        f'[activation_checkpoint]\nmode = "full"\n[parallelism]\npipeline_parallel_degree = 2\n{entries}\n'
+    )
+
+
+def imported(tmp_path, text, name="recipe.py", number=16):
+    """The job of a file on so many devices."""
+    path = tmp_path / name
+    path.write_text(text)
+    return import_job(path, [DEVICE, f"cluster.num_devices={number}"]).document
+
+
+def test_a_configuration_is_read_and_not_run(tmp_path):
+    """The last function: tp 8 leaves 2 replicas of 4 sequences; FP8 by rows, whole layers recomputed."""
+    mark = tmp_path / "ran"
+
+    job = imported(tmp_path, REGISTRY.format(mark=mark))
+
+    strategy, training = job["strategy"], job["training"]
+    assert [strategy[name] for name in ("tp", "pp", "dp", "mbs", "recompute", "tp_overlap")] == [
+        8,
+        1,
+        2,
+        4,
+        "full",
+        True,
+    ]
+    assert (training["global_batch_size"], training["precision"]) == (8, "fp8_rowwise")
+    assert (job["model"], job["cluster"]["framework"]) == ("llama3-70b", "torchtitan-0.3")
+    assert not mark.exists()
+
+
+def test_a_configuration_by_its_name():
+    """Operations of a layer chosen one by one; a name that is nearly one is hinted at."""
+    tables = read_python(REGISTRY, "config_registry.py", "llama3_8b")
+
+    assert tables["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+    assert tables["training"]["seq_len"] == 8192
+    with pytest.raises(SpecError, match="Did you mean 'llama3_70b'"):
+        read_python(REGISTRY, "config_registry.py", "llama3_7b")
+
+
+def test_an_export_comes_back(tmp_path):
+    """What is planned for torchtitan is what is read of the recipe."""
+    job = load(
+        {
+            "model": "llama3-8b",
+            "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "torchtitan-0.3"},
+            "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+        }
+    )
+    given = {"tp": 2, "dp": 8, "mbs": 2, "sequence_parallel": True, "sharding": "weights", "recompute": "full"}
+    plan = estimate(job, {**given, "tp_overlap": True}).plan
+    ((_, text),) = to_torchtitan(plan).files.items()
+
+    back = estimate(load(imported(tmp_path, text)), {}).plan.strategy
+
+    names = ("tp", "cp", "pp", "dp", "ep", "mbs", "sequence_parallel", "sharding", "recompute", "tp_overlap")
+    assert {one: getattr(back, one) for one in names} == {one: getattr(plan.strategy, one) for one in names}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tensor_parallel_degree=8", "tensor_parallel_degree=int(os.environ['TP'])", "only running it would say"),
+        ("FullAC.Config()", "choose()", "only running it would say"),
+        ("Float8LinearConverter.Config", "NVFP4LinearConverter.Config", "whose precision"),
+        ('model_registry("70B"', 'model_registry("71B"', "is no model that is known here"),
+        ("    return config", "    return 3", "holds no function|model: 'llama3"),
+        ("Trainer.Config(\n        model_spec=spec", "replace(llama3_70b_base(), \n        spec=spec", "model"),
+    ],
+)
+def test_what_only_running_says_is_refused(tmp_path, old, new, message):
+    """Degrees, recomputation, precision, the model."""
+    text = REGISTRY.replace(old, new)
+    text = text.replace("def llama3_8b()", "def _other()")
+
+    with pytest.raises(SpecError, match=message):
+        imported(tmp_path, text)
+
+
+def test_the_package_is_asked_for(tmp_path):
+    """A launch by module and name needs the package, which is read and not imported."""
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node=8 -m torchtitan.train --module llama9 --config llama9_8b\n")
+
+    with pytest.raises(SpecError, match="is Python of torchtitan, which is not installed"):
+        import_job(path, [DEVICE])
+
+
+@pytest.mark.parametrize(
+    ("entries", "chunks"),
+    [
+        ({"pipeline_parallel_schedule": "1F1B"}, 1),
+        ({"pipeline_parallel_schedule": "Interleaved1F1B"}, 2),
+        # 32 layers, and one less in the first and last stage: 34 / 6 is 6 stages, three for each of two ranks
+        ({"pipeline_parallel_schedule": "Interleaved1F1B", "pipeline_parallel_layers_per_stage": 6}, 3),
+        ({"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_layers_per_stage": 17}, 1),
+        ({"pipeline_parallel_schedule": "Interleaved1F1B", "pipeline_parallel_split_points": ["a", "b", "c"]}, 2),
+    ],
+)  # fmt: skip
+def test_stages_are_those_of_torchtitan(tmp_path, entries, chunks):
+    """By the number of layers of each, by where they are split, else one or two for each rank."""
+    job = imported(tmp_path, toml(**entries), "a.toml")
+
+    assert (job["strategy"]["pp"], job["strategy"]["vpp"], job["strategy"]["mbs"]) == (2, chunks, 1)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"pipeline_parallel_schedule": "Interleaved1F1B", "pipeline_parallel_layers_per_stage": 4},
+        {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_layers_per_stage": 6},
+    ],
+)
+def test_stages_that_ranks_cannot_share(tmp_path, entries):
+    """As torchtitan refuses them: nine stages for two ranks, three for each in a schedule of one."""
+    with pytest.raises(SpecError, match="pipeline ranks of this schedule cannot share"):
+        imported(tmp_path, toml(**entries), "a.toml")

@@ -14,14 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.batch.choices import METRICS
 from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, line_of
 
 MAX_LINE_BYTES = 2**26
 """A whole report of a pipeline of thousands of ranks has a few megabytes."""
+
+OF_PLAN = ("strategy", "settings")
+FIGURES = (*(name for name, _ in METRICS.values()), "days")
+"""Entries of a plan that have others, and that are numbers; what programs compute and show of them."""
+
+LARGEST_FIGURE = 1e300
 
 ABOUT_LINES = "A results file has one JSON object per line, as planner batch writes them."
 
@@ -54,6 +61,8 @@ def _lines(stream: BinaryIO, path: Path, notify: Callable[[str], None]) -> Itera
             if (version := line.get("format_version")) != FORMAT_VERSION:
                 problem = f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}."
                 raise SpecError(f"{path}, line {number}", problem, "Write to another file.")
+            if mistake := _mistake(line):
+                raise SpecError(f"{path}, line {number}", f"is no whole result: {mistake}.", ABOUT_LINES)
             yield line, raw
         elif _is_torn(raw, number):
             notify(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
@@ -64,10 +73,32 @@ def _lines(stream: BinaryIO, path: Path, notify: Callable[[str], None]) -> Itera
 
 def _line(raw: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(raw)
+        line = json.loads(raw, parse_constant=_refused)
     except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) and isinstance(line.get("key"), str) else None
+
+
+def _refused(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _mistake(line: Mapping[str, Any]) -> str:
+    """What a line has that no result has; what one of before lacks is no mistake."""
+    plans = line.get("plans", [])
+    if not isinstance(plans, list):
+        return f"expected a list of plans, got {shown(plans)}"
+    records = [("overrides", line.get("overrides", {})), *(("a plan", plan) for plan in plans)]
+    records += [(name, plan.get(name, {})) for plan in plans if isinstance(plan, dict) for name in OF_PLAN]
+    for name, record in records:
+        if not isinstance(record, dict):
+            return f"{name}: expected a mapping, got {shown(record)}"
+    wrong = [(name, plan[name]) for plan in plans for name in FIGURES if not _is_figure(plan.get(name))]
+    return f"{wrong[0][0]}: expected a number, got {shown(wrong[0][1])}" if wrong else ""
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and abs(value) < LARGEST_FIGURE)
 
 
 def _is_torn(raw: bytes, number: int) -> bool:

@@ -92,7 +92,7 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
                 yield line, min(line["plans"], key=value)
 
     chosen = heapq.nsmallest(count, best(), key=lambda pair: value(pair[1]))
-    currencies = sorted({str(plan["currency"]) for _, plan in chosen if plan.get("total_cost") is not None})
+    currencies = sorted({str(plan.get("currency")) for _, plan in chosen if plan.get("total_cost") is not None})
     if by == "cost" and len(currencies) > 1:
         problem = f"'cost' cannot rank jobs with costs in {' and '.join(currencies)}."
         raise SpecError("--by", problem, "Give them one costs.currency, or rank by another figure.")
@@ -112,9 +112,18 @@ def _table(ranked: list[Ranked], by: str) -> str:
     columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS}
     header = ("#", *columns, "job")
     rows = [
-        (str(one.rank), *(text(one.plan) for text in columns.values()), str(one.line.get("name", ""))) for one in ranked
+        (str(one.rank), *(_cell(text, one.plan) for text in columns.values()), str(one.line.get("name", "")))
+        for one in ranked
     ]
     return "\n".join(table_lines(header, rows)) + "\n"
+
+
+def _cell(text: Callable[[Mapping[str, Any]], str], plan: Mapping[str, Any]) -> str:
+    """A dash for what has no value, or did not exist when the line was written."""
+    try:
+        return text(plan)
+    except (KeyError, TypeError):
+        return "-"
 
 
 def _json(ranked: list[Ranked]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
+from planner import cli
 from planner.batch.job_result import JobOutcome, JobStatus, result_of
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.table import require_writable, row_of, write_table
@@ -373,3 +374,47 @@ def test_a_full_disk_leaves_no_half_table(tmp_path, monkeypatch):
         write_table(lambda: LINES, path)
 
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+WHOLE = {
+    "kind": "batch_result",
+    "format_version": 1,
+    "key": "00",
+    "name": "one",
+    "overrides": {},
+    "status": "optimal",
+    "plans": [{"step_time_seconds": 2.0, "days": None, "mfu": 0.4, "num_devices": 8, "strategy": {"tp": 2}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"plans": {"a": 1}}, "expected a list of plans, got {'a': 1}"),
+        ({"plans": ["fast"]}, "a plan: expected a mapping, got 'fast'"),
+        ({"overrides": []}, "overrides: expected a mapping, got []"),
+        ({"plans": [{**WHOLE["plans"][0], "strategy": 8}]}, "strategy: expected a mapping, got 8"),
+        ({"plans": [{**WHOLE["plans"][0], "mfu": "high"}]}, "mfu: expected a number, got 'high'"),
+        ({"plans": [{**WHOLE["plans"][0], "days": 10**400}]}, "days: expected a number, got "),
+    ],
+)
+def test_a_line_of_another_form_is_refused(changes, complaint, tmp_path):
+    """With its number and what is wrong, before anything is computed of it."""
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join([json.dumps(WHOLE), json.dumps(WHOLE | changes)]))
+
+    with pytest.raises(SpecError) as refused:
+        list(read_results(path))
+
+    assert f"results.jsonl, line 2: is no whole result: {complaint}" in str(refused.value)
+
+
+def test_a_line_that_lacks_figures_is_shown_with_dashes(tmp_path, capsys):
+    """Lines of before lack what is new; null is what has no value."""
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(WHOLE) + "\n")
+
+    assert cli.main(["top", str(path)]) == 0
+
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("1 "))
+    assert row.split() == ["1", "8", "2.000", "-", "40.0%", "-", "-", "-", "2", *["-"] * 7, "one"]

@@ -288,8 +288,9 @@ def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
         return SpecError(f"{source}, line {mark.line + 1}", TOO_DEEP)
     if mark is None:
         return SpecError(source, f"is not YAML: {problem}.")
-    line = (text.splitlines() or [""])[min(mark.line, text.count("\n"))] if text else ""
-    hint = "Indent with blanks, not with tabs." if "\t" in line else f"That line: {shown(line.strip())}."
+    line = "".join(text.splitlines()[mark.line : mark.line + 1])
+    seen = f"That line: {shown(line.strip())}." if line.strip() else ""
+    hint = "Indent with blanks, not with tabs." if "\t" in line else seen
     return SpecError(source, f"is not YAML in line {mark.line + 1}, column {mark.column + 1}: {problem}.", hint)
 
 

@@ -403,6 +403,7 @@ def test_what_an_import_looks_at_counts_as_read(module):
     ("more", "message"),
     [
         ("--tensor-model-paralel-size 2", "is no option of Megatron-LM. Did you mean '--tensor-model-parallel-size'"),
+        ("--tp " + "a" * 100_001, "letters, expected 100,000 at most."),
         ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: expected a whole number, got 'two'."),
         ("--tensor-model-parallel-size 2 4", "--tensor-model-parallel-size: takes one value, got '2 4'."),
         ("--bf16 yes", "--bf16: takes no value"),

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+from planner.frameworks.shell.text import argument_words
 
 TABLE = Path(__file__).parent / "options.csv"
 """The options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""
@@ -156,7 +157,7 @@ def split_words(text: str) -> tuple[list[str], dict[str, str]]:
     """
     joined = re.sub(r"\\\r?\n", " ", text)
     try:
-        words = shlex.split(joined, comments=True)
+        words = argument_words(joined)
     except ValueError as error:
         raise SpecError(WHERE, f"cannot be split into words: {error}.") from None
     variables = [word for word in words if "$" in word or "`" in word]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -40,6 +41,24 @@ def written(text: str) -> str:
 def cleaned(text: str) -> str:
     """A text of somebody without the two characters that mean something here."""
     return text.replace(OPEN, "").replace(CLOSE, "")
+
+
+MOST_LETTERS = 100_000
+"""Of a list of arguments; the time to split one word grows with the square of its length."""
+
+
+def argument_words(text: str) -> list[str]:
+    """
+    The words of a list of arguments without variables, comments left out.
+
+    Raises
+    ------
+    ValueError
+        If a quotation mark is left open, or if it is longer than any list of arguments.
+    """
+    if len(text) > MOST_LETTERS:
+        raise ValueError(f"it has {len(text):,} letters, expected {MOST_LETTERS:,} at most")
+    return shlex.split(text, comments=True)
 
 
 @dataclass(frozen=True, slots=True)

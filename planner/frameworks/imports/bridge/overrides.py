@@ -23,7 +23,7 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.text import unknown_names, written
+from planner.frameworks.shell.text import argument_words, unknown_names, written
 from planner.jobs.model import read
 
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
@@ -101,7 +101,7 @@ def is_override(word: str) -> bool:
 def override_list(text: str) -> list[str]:
     """The words of a file that holds overrides alone, as exports write them; none of another file."""
     try:
-        words = shlex.split(text, comments=True)
+        words = argument_words(text)
     except ValueError:
         return []
     return words if any(map(is_override, words)) and all(FIELD.fullmatch(word) for word in words) else []

@@ -1,5 +1,8 @@
 """What a strategy costs: time and memory of any strategy, with any source of operator times."""
 
+import logging
+
 from costmodel.former_names import install
 
 install()
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -7,6 +7,7 @@ answers at once.
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -86,3 +87,4 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 install()
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,12 +58,12 @@ def describe_architecture(model: Model) -> Plain:
     }
 
 
-def model_text(described: Plain) -> str:
-    """A description of :func:`describe_model` as lines of text."""
+def model_rows(described: Plain) -> list[tuple[str, str]]:
+    """A description of :func:`describe_model` as facts."""
     whole = {key: value for key, value in described.items() if isinstance(value, (str, int, bool))}
     causal = described["attention_convention"] == "causal"
     convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
-    rows = [
+    return [
         *((key, _text(value)) for key, value in whole.items() if key in MODEL_FACTS),
         *layer_rows(described),
         *((key, f"{described[key]:,}") for key in MODEL_COUNTS),
@@ -71,7 +71,6 @@ def model_text(described: Plain) -> str:
         ("", described["flops_per_token_counts"]),
         ("", f"sequences of {described['sequence_length']:,} tokens; {convention}"),
     ]
-    return _aligned(rows)
 
 
 def layer_rows(described: Plain) -> list[tuple[str, str]]:
@@ -186,11 +185,16 @@ def describe_catalog(entry: str | None) -> Plain:
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 
 
+def catalog_tables(described: Plain) -> Iterator[tuple[str, list[Plain]]]:
+    """The lists of a description of :func:`describe_catalog`, each with its rows by column; none of one entry."""
+    if set(described) <= set(LISTS):
+        for name in described:
+            yield name, [LISTS[name][2](entry) for entry in described[name]]
+
+
 def catalog_text(described: Plain) -> str:
     """A description of :func:`describe_catalog` as tables, or one entry as lines."""
-    if not set(described) <= set(LISTS):
-        return _aligned(leaves(described))
-    return "\n\n".join(_table(name, [LISTS[name][2](entry) for entry in described[name]]) for name in described)
+    return "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described)) or aligned(leaves(described))
 
 
 def _list(name: str) -> list[Plain]:
@@ -349,7 +353,8 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _aligned(rows: Iterable[tuple[str, str]]) -> str:
+def aligned(rows: Iterable[tuple[str, str]]) -> str:
+    """Facts, a line each."""
     rows = list(rows)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in rows)

@@ -50,5 +50,5 @@ def commands() -> list[list[str]]:
     """Words of each ``planner ...`` in the shell blocks, without ``planner`` and what the shell does with files."""
     texts = [block.text.replace("\\\n", " ") for block in blocks("sh")]
     lines = [part.strip() for text in texts for line in text.splitlines() for part in line.split("&&")]
-    found = [shlex.split(re.sub(r" < \S+$", "", line)) for line in lines if re.match(r"(\S*/)?planner ", line)]
+    found = [shlex.split(re.sub(r" [<>] \S+$", "", line)) for line in lines if re.match(r"(\S*/)?planner ", line)]
     return [words[1:] for words in found]

@@ -59,9 +59,9 @@ def test_every_option_is_shown(command):
 @pytest.mark.parametrize("path", readme_example.outputs(), ids=lambda found: found[0].name)
 def test_pages_show_what_plan_prints(path):
     """The example is the first command's own output; ``python -m tests.readme_example`` writes it anew."""
-    _, heading, shown = path
+    _, command, shown = path
 
-    assert shown == readme_example.until(heading)
+    assert shown == readme_example.output(command)
 
 
 def test_the_example_is_of_the_first_command():

@@ -19,7 +19,16 @@ from costmodel.validation import shown
 from planner.batch.choices import MAX_JOBS
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.sweep import Axis, read_axis
-from planner.jobs.document import Plain, mapping_from_python, parse, read_mapping, set_entry, split_assignment
+from planner.jobs.document import (
+    Document,
+    Plain,
+    mapping_from_python,
+    parse,
+    read_document,
+    set_entry,
+    split_assignment,
+)
+from planner.jobs.written.places import NOWHERE, Place
 
 NAME_COLUMN = "name"
 ENDINGS = (".yaml", ".yml")
@@ -48,6 +57,8 @@ class BatchJob:
         What paths in it are relative to.
     mistake
         Why it cannot even be read; None where it can.
+    places
+        Where its entries were written, by dotted path.
     """
 
     key: str
@@ -57,6 +68,7 @@ class BatchJob:
     document: Mapping[str, Plain] = field(default_factory=dict)
     folder: str = ""
     mistake: str | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 class JobSet:
@@ -103,7 +115,7 @@ class JobSet:
         fingerprints = Fingerprints()
         for path in self.files:
             try:
-                base: dict[str, Plain] | SpecError = read_mapping(path)
+                base: Document | SpecError = read_document(path)
             except SpecError as error:
                 base = error
             for row in (Row(),) if self.rows is None else self.rows:
@@ -150,9 +162,9 @@ def as_job(
     if isinstance(job, BatchJob):
         return job
     path = None if isinstance(job, Mapping) else Path(job)
-    base: dict[str, Plain] | SpecError
+    base: Document | SpecError
     try:
-        base = mapping_from_python(job) if isinstance(job, Mapping) else read_mapping(Path(job))
+        base = Document(entries=mapping_from_python(job)) if isinstance(job, Mapping) else read_document(Path(job))
     except SpecError as error:
         base = error
     return _job(path, base, Row(name=name), {}, "", fingerprints)
@@ -192,11 +204,14 @@ class Row:
         Texts by dotted key; empty cells are left out.
     mistake
         What is wrong with the row.
+    where
+        File and line.
     """
 
     name: str = ""
     cells: Mapping[str, str] = field(default_factory=dict)
     mistake: str | None = None
+    where: str = ""
 
 
 class RowFile:
@@ -218,11 +233,11 @@ class RowFile:
         return self.length
 
     def __iter__(self) -> Iterator[Row]:
-        for number, cells in islice(enumerate(self._lines()), 1, None):
-            yield self._row(number, cells)
+        for number, (line, cells) in islice(enumerate(self._lines()), 1, None):
+            yield self._row(number, line, cells)
 
     def _header(self) -> tuple[str, ...]:
-        header = tuple(cell.strip() for cell in next(self._lines(), []))
+        header = tuple(cell.strip() for cell in next(self._lines(), (0, []))[1])
         if not header:
             raise SpecError(str(self.path), "is empty.", "Its first row names entries, such as cluster.num_devices.")
         for key in header:
@@ -231,10 +246,11 @@ class RowFile:
             split_assignment(f"{key}=")
         return header
 
-    def _lines(self) -> Iterator[list[str]]:
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
         try:
             with self.path.open(encoding="utf-8-sig", newline="") as stream:
-                yield from (cells for cells in csv.reader(stream, strict=True) if cells)
+                reader = csv.reader(stream, strict=True)
+                yield from ((reader.line_num, cells) for cells in reader if cells)
         except FileNotFoundError:
             raise SpecError(str(self.path), "no such file.") from None
         except UnicodeDecodeError as error:
@@ -242,12 +258,13 @@ class RowFile:
         except (OSError, csv.Error) as error:
             raise SpecError(str(self.path), f"cannot be read: {error}.") from None
 
-    def _row(self, number: int, cells: list[str]) -> Row:
+    def _row(self, number: int, line: int, cells: list[str]) -> Row:
         given = {key: cell for key, cell in zip(self.header, cells, strict=False) if cell.strip()}
-        mistake = None
+        where, mistake = f"{self.path}, line {line}", None
         if len(cells) > len(self.header):
-            mistake = f"{self.path}, row {number}: has {len(cells)} cells, the header {len(self.header)}."
-        return Row(name=given.pop(NAME_COLUMN, f"row {number}").strip(), cells=given, mistake=mistake)
+            mistake = f"{where}: has {len(cells)} cells, the header {len(self.header)}."
+        name = given.pop(NAME_COLUMN, f"row {number}").strip()
+        return Row(name=name, cells=given, mistake=mistake, where=where)
 
 
 # --- one job -----------------------------------------------------------------------------------------------
@@ -267,7 +284,7 @@ def _text(value: Plain) -> str:
 
 def _job(
     path: Path | None,
-    base: dict[str, Plain] | SpecError,
+    base: Document | SpecError,
     row: Row,
     swept: Overrides,
     label: str,
@@ -277,15 +294,18 @@ def _job(
     name = " ".join(filter(None, ["job" if path is None else path.stem, row.name, label]))
     overrides: Overrides = {}
     document: dict[str, Plain] = {}
+    places: dict[str, Place] = {}
     mistake = row.mistake or (str(base) if isinstance(base, SpecError) else None)
     if not mistake and not isinstance(base, SpecError):
         try:
-            document = copy.deepcopy(base)
+            document = copy.deepcopy(base.entries)
             overrides = {key: parse(text, key) for key, text in row.cells.items()} | swept
             for key, value in overrides.items():
                 set_entry(document, key, copy.deepcopy(value))
+            of_row = {key: Place(where=row.where, text=text) for key, text in row.cells.items()}
+            places = {**base.places, **of_row, **dict.fromkeys(swept, NOWHERE)}
         except SpecError as error:
-            mistake = str(error)
+            mistake = ": ".join(filter(None, (row.where, str(error))))
     return BatchJob(
         key=fingerprints.key(name, document, Path(folder), mistake),
         name=name,
@@ -294,4 +314,5 @@ def _job(
         document=document,
         folder=folder,
         mistake=mistake,
+        places=places,
     )

@@ -1,58 +1,8 @@
-"""How far a batch is, on stderr: a running line in a terminal, a line now and then in a log."""
+"""How far a batch is, in words."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TextIO
-
 from planner.batch.run import Tally
-
-TERMINAL_SECONDS = 0.2
-LOG_SECONDS = 60.0
-FIRST_LOG_SECONDS = 5.0
-"""How often the line is written anew, and when for the first time in a log."""
-
-CLEAR_LINE = "\r\x1b[K"
-
-
-class Progress:
-    """
-    Says how far a batch is.
-
-    Parameters
-    ----------
-    stream
-        Where to.
-    clock
-        Seconds that have passed since any moment.
-    """
-
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
-        self._is_terminal = stream.isatty()
-        self._begin = clock()
-        self._due = self._begin + (0.0 if self._is_terminal else FIRST_LOG_SECONDS)
-
-    def show(self, tally: Tally) -> None:
-        """Write a line, if it is time for one."""
-        now = self._clock()
-        if now < self._due:
-            return
-        self._due = now + (TERMINAL_SECONDS if self._is_terminal else LOG_SECONDS)
-        line = f"planner: {progress_text(tally, now - self._begin)}"
-        self._write(f"{CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
-
-    def say(self, sentence: str) -> None:
-        """Write a sentence on a line of its own."""
-        self._write(f"{CLEAR_LINE if self._is_terminal else ''}planner: {sentence}\n")
-
-    def _write(self, text: str) -> None:
-        """A terminal that was closed is no reason to stop."""
-        with suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
 
 
 def progress_text(tally: Tally, seconds: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
 from planner.batch.table import row_of
+from planner.report.screen import PLAIN, Screen
 
 OF_LINE = ("name", "source", "overrides", "status", "framework", "framework_is_assumed", "key")
 """What JSON shows of a job's line beside its plan."""
@@ -99,13 +100,13 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
     return [Ranked(rank=rank, line=line, plan=plan) for rank, (line, plan) in enumerate(chosen, start=1)]
 
 
-def render_top(ranked: list[Ranked], form: str, by: str = "step_time") -> str:
+def render_top(ranked: list[Ranked], form: str, by: str = "step_time", screen: Screen = PLAIN) -> str:
     """The ranking as a table for people, which shows what they are ranked by, as JSON or as CSV."""
-    return _table(ranked, by) if form == "table" else {"json": _json, "csv": _csv}[form](ranked)
+    return _table(ranked, by, screen) if form == "table" else {"json": _json, "csv": _csv}[form](ranked)
 
 
-def _table(ranked: list[Ranked], by: str) -> str:
-    from planner.report.console import table_lines
+def _table(ranked: list[Ranked], by: str, screen: Screen) -> str:
+    from planner.report.console import table_text
 
     if not ranked:
         return "No job has a plan.\n"
@@ -115,7 +116,7 @@ def _table(ranked: list[Ranked], by: str) -> str:
         (str(one.rank), *(_cell(text, one.plan) for text in columns.values()), str(one.line.get("name", "")))
         for one in ranked
     ]
-    return "\n".join(table_lines(header, rows)) + "\n"
+    return table_text(header, rows, screen)
 
 
 def _cell(text: Callable[[Mapping[str, Any]], str], plan: Mapping[str, Any]) -> str:

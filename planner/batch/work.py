@@ -63,6 +63,7 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
 
 
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
+    from planner.jobs.document import Document, mapping_from_python
     from planner.jobs.problem import load
     from planner.plan import plan
     from planner.report.framework import is_assumed, nearest_relative
@@ -70,7 +71,9 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
 
-    report = plan(load(job.document, name=job.name, folder=job.folder), certified=full)  # a line has no certificate
+    entries = mapping_from_python(job.document)
+    read = Document(entries=entries, name=job.name, folder=Path(job.folder), places=dict(job.places))
+    report = plan(load(read), certified=full)  # a line has no certificate
     cluster = report.chosen.facts.cluster
     framework = cluster.framework
     return {

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.events import tell_progress
 from planner.calibration.cases import Predictor, measured_logarithms
 from planner.calibration.fit import Array, Fit, Priors, fit
 from planner.runs.predictions import Case
@@ -42,7 +43,9 @@ def left_out_logarithms(
     """
     measured = measured_logarithms(predictor.cases)
     left_out = np.zeros(len(measured))
-    for fold in sorted(set(folds.tolist())):
+    numbers = sorted(set(folds.tolist()))
+    for fold in numbers:
+        tell_progress(__name__, "fits without a group", numbers.index(fold), len(numbers))
         is_out = folds == fold
         row_weights = np.zeros(len(measured))
         row_weights[~is_out] = weights([case for case, out in zip(predictor.cases, is_out, strict=True) if not out])

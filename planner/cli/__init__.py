@@ -12,9 +12,11 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
-from costmodel.errors import PlanningError, SpecErrors
-from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
+from costmodel.errors import PlanningError, SpecError, SpecErrors, mistakes_of
+from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
+from planner.cli.terminal.messages import add_message_options, complain, messages
 
 EXIT_BROKEN_PIPE = 141
 
@@ -38,6 +40,7 @@ COMMANDS = {
     "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.batch", "rank the jobs of a batch"),
+    "completion": ("planner.cli.terminal.completion", "a script by which a shell completes what is typed"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``; and what it does."""
 
@@ -51,22 +54,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         Arguments without the program's name; those of the process by default.
     """
-    try:
-        arguments = _parse(sys.argv[1:] if argv is None else argv)
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
-    except PlanningError as error:
-        print(f"planner: {_lines(error)}", file=sys.stderr)
-        return EXIT_WRONG_INPUT
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
-    except KeyboardInterrupt:
-        print("planner: interrupted.", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _silence_stdout()
-        return EXIT_BROKEN_PIPE
+    words = list(sys.argv[1:] if argv is None else argv)
+    with messages(words):
+        try:
+            arguments = _parse(words)
+            code: int = arguments.run(arguments)
+            sys.stdout.flush()
+            return code
+        except PlanningError as error:
+            complain(_lines(error), mistakes=_mistakes(error))
+            return EXIT_WRONG_INPUT
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
+        except KeyboardInterrupt:
+            complain("interrupted.")
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:
+            _silence_stdout()
+            return EXIT_BROKEN_PIPE
+
+
+class UsageError(PlanningError):
+    """Arguments that no command takes."""
 
 
 def _lines(error: PlanningError) -> str:
@@ -74,6 +83,12 @@ def _lines(error: PlanningError) -> str:
     if not isinstance(error, SpecErrors):
         return str(error)
     return "\n".join([error.title, *(f"  {mistake}" for mistake in error.errors)])
+
+
+def _mistakes(error: PlanningError) -> list[dict[str, str]]:
+    """An error as programs read it."""
+    found = mistakes_of(error) if isinstance(error, SpecError) else ()
+    return [{name: getattr(one, name) for name in ("where", "problem", "hint", "place")} for one in found]
 
 
 def _silence_stdout() -> None:
@@ -98,6 +113,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
         parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
+    arguments.words = list(argv)
     if rest:
         arguments.assignments = [*arguments.assignments, *rest]
     return arguments
@@ -105,12 +121,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """All commands, and the options of those that are named."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="planner",
         description="Chooses how to split an LLM pretraining job over a cluster, proves it optimal, "
         "and schedules its checkpoints.",
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -120,8 +135,27 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         if name in words:
             module = import_module(home)
             getattr(module, f"add_{name}_options")(command)
+            _add_to_each(command)
             command.set_defaults(run=getattr(module, f"run_{name}"))
     return parser
+
+
+def _add_to_each(parser: argparse.ArgumentParser) -> None:
+    """Add what every command takes to a command, or to those inside it."""
+    inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    for command in inner[0].choices.values() if inner else [parser]:
+        add_message_options(command)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help fits the terminal, and whose complaints are errors like others."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse arguments."""
+        raise UsageError(f"{message}\n{self.format_usage().rstrip()}")
 
 
 class _Version(argparse.Action):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.cli.output import check_output, progress, write
+from planner.cli.output import check_output, progress, screen_of, write
 from planner.frameworks import TARGETS
+from planner.report import FORMATS
+from planner.report.screen import Asked
 
 if TYPE_CHECKING:
     from planner.jobs.document import Document
     from planner.jobs.written.places import Place
+    from planner.report.document import AnyReport
 
 STDIN = "standard input"
 """What messages call it."""
@@ -34,12 +38,25 @@ EXPLANATION_FORMATS = ("table", "json", "markdown")
 TEXT_FORMATS = ("table", "json")
 
 
+LONGEST_COMMAND = 14
+"""Columns of a command's name and its indent, which argparse forgets to count."""
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose text is as wide as the terminal, but for exit codes, a line each."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = LONGEST_COMMAND
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("exit codes:") else super()._fill_text(text, width, indent)
+
+
 def describe(parser: argparse.ArgumentParser, description: str, exit_codes: str = "") -> None:
     """Say what a command does, and how it ends where that is more than 0 or 2."""
     parser.description = description
-    if exit_codes:
-        parser.epilog = exit_codes
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = exit_codes or None
 
 
 def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None:
@@ -104,9 +121,21 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    """Take a format and a file."""
-    parser.add_argument("--format", choices=formats, default="table", help="output format (default: table)")
+    """Take a format, the first one by default, and a file."""
+    help_text = f"output format (default: {formats[0]})"
+    parser.add_argument("--format", choices=formats, default=formats[0], help=help_text)
     add_output_file(parser)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Take how a report on plans is shown."""
+    add_full(parser)
+    add_output(parser, FORMATS)
+
+
+def add_full(parser: argparse.ArgumentParser) -> None:
+    """Take that the whole report is wanted."""
+    parser.add_argument("--full", action="store_true", help="the whole report, as --format table")
 
 
 def add_output_file(parser: argparse.ArgumentParser) -> None:
@@ -170,21 +199,54 @@ def _require_job_file(name: str) -> None:
     """Refuse a model without a cluster."""
     path = Path(name)
     if path.suffix.lower() == ".json" or os.path.isdir(name) or not (path.suffix or os.path.exists(name)):
-        fix = f"such as: {name} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
+        from planner.jobs.written.one_line import CLUSTER
+
+        model = "llama3-70b" if CLUSTER.fullmatch(name) else name
+        fix = f"such as: {model} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
         raise SpecError(name, "is no job file.", f"After a model a cluster and three numbers are needed, {fix}")
+
+
+def rendered(report: AnyReport, arguments: argparse.Namespace) -> str:
+    """A report in the format, for the file or the terminal, that the command line names."""
+    from planner.report import render
+
+    form = "table" if arguments.format == "short" and arguments.full else arguments.format
+    return render(report, form, screen=screen_of(arguments.output), asked=_asked(arguments))
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    """The command line, to be copied with changes: where what is written, and how, is left out."""
+    from planner.jobs.written.one_line import OPTIONS as ONE_LINE
+
+    of_job = [arguments.job, *arguments.assignments]
+    for option in ONE_LINE:
+        of_job += [f"--{option}", text] if (text := getattr(arguments, option)) is not None else []
+    if target := getattr(arguments, "target", None):
+        of_job.append(f"{OPTIONS['target']}={target}")
+    waiting, command = iter(arguments.words), ["planner"]
+    for word in waiting:
+        if word in OUTPUT_OPTIONS:
+            next(waiting, None)
+        elif word not in OUTPUT_FLAGS and word.partition("=")[0] not in OUTPUT_OPTIONS:
+            command.append(word)
+    return Asked(command=shlex.join(command), job=shlex.join(of_job))
+
+
+OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
+OUTPUT_FLAGS = ("--full", "--force", "-v", "--verbose", "-q", "--quiet", "--log-json")
+"""What of a command line says where something is written, and how; the first ones with a value."""
 
 
 def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
     """Print what a verb of a module reports of the job and the decisions given; returns the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
         from planner.jobs.problem import load, read_decisions, split_overrides
-        from planner.report import render
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
         problem = load(document, overridden(overrides, arguments))
         check_output(arguments.output, problem.sources)
         report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
-        text = render(report, arguments.format)
+        text = rendered(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

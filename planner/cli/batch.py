@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
 from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, count, describe, overridden, seconds
-from planner.cli.output import check_output, real, write
+from planner.cli.output import check_output, real, screen_of, write
+from planner.cli.terminal.messages import current, note
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -65,7 +66,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     """Plan the jobs, and say what became of them."""
     from planner.batch import run
     from planner.batch.jobs import JobSet
-    from planner.batch.progress import Progress, reasons_text, summary_text
+    from planner.batch.progress import progress_text, reasons_text, summary_text
     from planner.batch.results import ResultsFile, read_results
     from planner.batch.table import require_writable, write_table
 
@@ -77,7 +78,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     if arguments.table:
         _require_other(arguments.table, [*inputs, arguments.out])
         require_writable(arguments.table)
-    progress = Progress(sys.stderr)
+    line, begin = current(), monotonic()
     tally = run.Tally(num_jobs=len(jobs))
     plan = partial(
         run.plan_many,
@@ -87,19 +88,19 @@ def run_batch(arguments: argparse.Namespace) -> int:
         timeout_seconds=arguments.timeout,
         full=arguments.full,
     )
-    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=progress.say) as results:
+    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=note) as results:
         try:
             with closing(run.run_batch(jobs, results, tally=tally, plan=plan)) as steps:
                 for _ in steps:
-                    progress.show(tally)
+                    line.show(progress_text(tally, monotonic() - begin))
         except KeyboardInterrupt:
-            progress.say(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
+            note(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
             return EXIT_INTERRUPTED
     if arguments.table:
         write_table(lambda: read_results(arguments.out), arguments.table)
-    progress.say(f"{arguments.out}: {summary_text(tally)}.")
+    note(f"{arguments.out}: {summary_text(tally)}.")
     if tally.num_without_plan:
-        progress.say(reasons_text(tally, str(arguments.out)))
+        note(reasons_text(tally, str(arguments.out)))
     return 1 if tally.num_without_plan else 0
 
 
@@ -142,11 +143,7 @@ def run_top(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, arguments.results)
     if arguments.top < 1:
         raise SpecError("top", f"must be at least 1, got {arguments.top}.")
-
-    def notify(sentence: str) -> None:
-        print(f"planner: {sentence}", file=sys.stderr)
-
-    lines = chain.from_iterable(read_results(path, notify=notify) for path in arguments.results)
+    lines = chain.from_iterable(read_results(path, notify=note) for path in arguments.results)
     ranked = top(lines, by=arguments.by, count=arguments.top)
-    write(render_top(ranked, arguments.format, arguments.by), arguments.output)
+    write(render_top(ranked, arguments.format, arguments.by, screen_of(arguments.output)), arguments.output)
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import check_output, progress, require_new, write
+from planner.cli.terminal.messages import complain
 
 EXIT_CODES = """exit codes:
   0  a calibration was fitted and written
@@ -55,7 +55,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         try:
             found = calibrate(arguments.runs, known, name=arguments.output.stem, base=arguments.device)
         except Unfit as error:
-            print(f"planner: {error}", file=sys.stderr)
+            complain(str(error))
             if error.first is not None:
                 write(first_text(error.first), None)
             return EXIT_UNFIT

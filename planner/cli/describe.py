@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from planner.cli.arguments import TEXT_FORMATS, add_output, add_output_file, describe
-from planner.cli.output import check_output, progress, write
+from planner.cli.output import check_output, progress, screen_of, write
+from planner.report.screen import PLAIN
+from planner.report.section import Section
 
 ATTENTION_CONVENTIONS = ("full", "causal")
 
@@ -52,23 +55,30 @@ def add_schema_options(parser: argparse.ArgumentParser) -> None:
 def run_model(arguments: argparse.Namespace) -> int:
     """Describe a model."""
     with progress(f"reading {arguments.model}"):
-        from planner.describe import describe_model, json_text, model_text
+        from planner.describe import aligned, describe_model, json_text, model_rows
 
         described = describe_model(arguments.model, arguments.sequence_length, arguments.attention)
     model = Path(arguments.model)
     check_output(arguments.output, (model, model / "config.json"))
-    write({"table": model_text, "json": json_text}[arguments.format](described), arguments.output)
+    rows = model_rows(described)
+    whole = json_text(described) if arguments.format == "json" else aligned(rows)
+    write(_on_screen(arguments, [Section(title=arguments.model, rows=tuple(rows))]) or whole, arguments.output)
     return 0
 
 
 def run_catalog(arguments: argparse.Namespace) -> int:
     """Describe the catalog, or an entry."""
     with progress("reading the catalog"):
-        from planner.describe import catalog_text, describe_catalog, json_text
+        from planner.describe import catalog_tables, catalog_text, describe_catalog, json_text, leaves
 
         described = describe_catalog(arguments.entry)
     check_output(arguments.output, ())
-    write({"table": catalog_text, "json": json_text}[arguments.format](described), arguments.output)
+    tables = [
+        Section(title=name, header=tuple(rows[0]) if rows else (), rows=tuple(tuple(row.values()) for row in rows))
+        for name, rows in catalog_tables(described)
+    ] or [Section(title=arguments.entry or "", rows=tuple(leaves(described)))]
+    whole = json_text(described) if arguments.format == "json" else catalog_text(described)
+    write(_on_screen(arguments, tables) or whole, arguments.output)
     return 0
 
 
@@ -81,3 +91,13 @@ def run_schema(arguments: argparse.Namespace) -> int:
         text = list_text() if arguments.name is None else schema_text(arguments.name)
     write(text, arguments.output)
     return 0
+
+
+def _on_screen(arguments: argparse.Namespace, sections: Sequence[Section]) -> str:
+    """Sections for a terminal; empty where none shows them: other programs get a line for each entry."""
+    screen = screen_of(arguments.output)
+    if arguments.format == "json" or screen is PLAIN:
+        return ""
+    from planner.report.console import sections_text
+
+    return sections_text(sections, screen)

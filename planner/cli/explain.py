@@ -12,6 +12,7 @@ from planner.cli.arguments import (
     add_time_limit,
     describe,
     overridden,
+    rendered,
     report_on_job,
 )
 from planner.cli.output import check_output, progress, write
@@ -86,7 +87,6 @@ def run_compare(arguments: argparse.Namespace) -> int:
         from planner.explanation.compare import compare_two
         from planner.frameworks.imports.job import read_variables
         from planner.jobs.written.one_line import OPTIONS
-        from planner.report import render
 
         numbers = [
             f"{entry}={text}" for name, entry in OPTIONS.items() if (text := getattr(arguments, name)) is not None
@@ -96,6 +96,6 @@ def run_compare(arguments: argparse.Namespace) -> int:
         read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
         report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_fastest()
-        text = render(report, arguments.format)
+        text = rendered(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import file_errors, progress, write
+from planner.cli.terminal.messages import note
 from planner.frameworks import LAUNCHERS, TARGETS
 
 MAX_DRIFT_FRACTION = 0.01
@@ -55,7 +55,7 @@ def run_export(arguments: argparse.Namespace) -> int:
             exported = launched(saved.plan, exported, arguments.launch)
     if abs(saved.drift_fraction) > MAX_DRIFT_FRACTION:
         change = f"{saved.drift_fraction:+.1%}"
-        print(f"planner: this version predicts another step than the report has: {change}.", file=sys.stderr)
+        note(f"this version predicts another step than the report has: {change}.")
     environment = [f"environment: {name}={value}" for name, value in exported.environment.items()]
     if arguments.output is None:
         write(list(exported.files.values())[0 if arguments.launch is None else -1], None)
@@ -64,5 +64,5 @@ def run_export(arguments: argparse.Namespace) -> int:
             written = write_files(arguments.output, exported.files, force=arguments.force)
         write("\n".join(map(str, written)), None)
     for line in (*environment, *exported.notes):
-        print(f"planner: {line}", file=sys.stderr)
+        note(line)
     return 0

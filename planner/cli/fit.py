@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import check_output, progress, require_new, write
+from planner.cli.terminal.messages import note
 
 EXIT_CODES = """exit codes:
   0  a device file was written
@@ -49,7 +49,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
         from planner.profiles.wording import fitted_text
         from planner.sampling.table import read_samples
 
-        samples = read_samples(arguments.samples, notify=lambda text: print(f"planner: {text}", file=sys.stderr))
+        samples = read_samples(arguments.samples, notify=note)
         facts = read_facts(arguments.facts) if arguments.facts else None
         found = fitted_device(samples, name=arguments.output.stem, facts=facts)
     write(device_text(found.entry), arguments.output)

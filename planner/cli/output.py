@@ -1,23 +1,35 @@
-"""Where results go: a file or stdout, never over what was read; on stderr how long it takes."""
+"""Where results go: a file or a terminal, never over what was read; how far a command is."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import get_terminal_size
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
+from planner.cli.terminal.messages import (
+    NOTICE,
+    PACKAGES,
+    PATIENCE_SECONDS,
+    Messages,
+    current,
+    fields_of,
+    short,
+)
+from planner.report.screen import PLAIN, Screen
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
 
-PATIENCE_SECONDS = 1.0
+TICK_SECONDS = 0.25
+"""How often the running line is written anew."""
 
 
 def check_output(path: Path | None, inputs: Sequence[Path]) -> None:
@@ -62,6 +74,19 @@ def _same_file(one: Path, other: Path) -> bool:
         return False
 
 
+def screen_of(path: Path | None) -> Screen:
+    """What text is laid out for: a terminal as it is, or a file or pipe."""
+    if path is not None:
+        return PLAIN
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        return PLAIN
+    has_color = console.color_system is not None and not console.no_color and not console.legacy_windows
+    return Screen(width=get_terminal_size().columns, has_color=has_color)
+
+
 def write(text: str, path: Path | None) -> None:
     """Write to a file, or to stdout where there is none."""
     text = text if text.endswith("\n") else f"{text}\n"
@@ -101,71 +126,72 @@ def _write_file(text: str, path: Path) -> None:
 
 @contextmanager
 def progress(task: str) -> Iterator[None]:
-    """Say on stderr what takes longer than a second: one line in a log, a running clock in a terminal."""
-    done = Event()
-    clock = Thread(target=_show_progress, args=(task, done), daemon=True)
+    """Say on stderr what takes longer than a second: a line now and then in a log, a running clock in a terminal."""
+    done, watch = Event(), Watch(task)
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+    clock = Thread(target=_show_progress, args=(watch, current(), done), daemon=True)
+    for logger in loggers:
+        logger.addHandler(watch)
     clock.start()
     try:
         yield
     finally:
         done.set()
         clock.join()
+        for logger in loggers:
+            logger.removeHandler(watch)
 
 
-class RunningLine:
+def _show_progress(watch: Watch, messages: Messages, done: Event) -> None:
+    if done.wait(PATIENCE_SECONDS):
+        return
+    messages.show(f"{watch.task} ...")
+    while not done.wait(TICK_SECONDS):
+        messages.show(watch.text())
+    messages.clear()
+
+
+class Watch(logging.Handler):
     """
-    How far something is: one line that is written anew in a terminal, a line now and then in a log.
+    What a command is doing, and how long it may still take, by what is logged.
+
+    Records may have the fields ``done`` and ``total``, which count, and ``time_limit_seconds``, which is the most.
 
     Parameters
     ----------
-    stream
-        Where to.
+    task
+        What was asked for.
     clock
         Seconds that have passed since any moment.
     """
 
-    LOG_SECONDS = 30.0
+    def __init__(self, task: str, *, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__(logging.DEBUG)
+        self.task, self._clock = task, clock
+        self._begin = self._stage_begin = clock()
+        self._limit: float | None = None
+        self._doing, self._fields = "", dict[str, Any]()
 
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
-        self._stream, self._clock = stream, clock
-        self._is_terminal = stream.isatty()
-        self._due = clock() + (0.0 if self._is_terminal else PATIENCE_SECONDS)
-
-    def show(self, text: str) -> None:
-        """Write a line, if it is time for one."""
-        now = self._clock()
-        if now < self._due:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember the last record."""
+        if record.levelno >= NOTICE:
             return
-        self._due = now + (0.0 if self._is_terminal else self.LOG_SECONDS)
-        width = get_terminal_size().columns - 1
-        self._write(f"\r\x1b[K{f'planner: {text}'[:width]}" if self._is_terminal else f"planner: {text}\n")
+        doing, fields = record.getMessage(), dict(fields_of(record))
+        self._limit = fields.pop("time_limit_seconds", self._limit)
+        if doing != self._doing:
+            self._stage_begin = self._clock()
+        self._doing, self._fields = doing, fields
 
-    def say(self, sentence: str) -> None:
-        """Write a sentence on a line of its own."""
-        self.clear()
-        self._write(f"planner: {sentence}\n")
-
-    def clear(self) -> None:
-        """Leave no line that is not whole."""
-        if self._is_terminal:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        """A terminal that was closed is no reason to stop."""
-        with suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
-
-
-def _show_progress(task: str, done: Event) -> None:
-    begin = monotonic()
-    if done.wait(PATIENCE_SECONDS):
-        return
-    if not sys.stderr.isatty():
-        print(f"planner: {task} ...", file=sys.stderr, flush=True)
-        return
-    while True:
-        print(f"\rplanner: {task} ... {monotonic() - begin:.0f} s ", end="", file=sys.stderr, flush=True)
-        if done.wait(PATIENCE_SECONDS):
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            return
+    def text(self) -> str:
+        """The task, the time that it has taken and may take, what it is doing."""
+        now, fields = self._clock(), dict(self._fields)
+        done, total = fields.pop("done", 0), fields.pop("total", 0)
+        time = f"{now - self._begin:.0f} s"
+        if self._limit is not None:
+            time += f" of at most {self._limit:.0f} s"
+        said = [f"{done:,} of {total:,}"] if total else []
+        if 0 < done < total:
+            said.append(f"{(now - self._stage_begin) * (total - done) / done:.0f} s left")
+        said += [f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items()]
+        doing = f"; {': '.join(filter(None, (self._doing, ', '.join(said))))}" if self._doing else ""
+        return f"{self.task} ... {time}{doing}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +12,17 @@ from planner.cli.arguments import (
     EXIT_CODES,
     add_force,
     add_job,
-    add_output,
+    add_report,
     add_target,
     add_time_limit,
     describe,
     overridden,
     read_job,
+    rendered,
     report_on_job,
 )
 from planner.cli.output import check_output, progress, real, require_new, write, write_model
-from planner.report import FORMATS
+from planner.cli.terminal.messages import note
 
 if TYPE_CHECKING:
     from constraints.joint import JointModel
@@ -74,7 +74,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="also write the CP-SAT model whose optimum is the answer: text if the name ends with txt, else binary",
     )
     add_force(parser, "the model's file")
-    add_output(parser, FORMATS)
+    add_report(parser)
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
@@ -89,7 +89,6 @@ def run_plan(arguments: argparse.Namespace) -> int:
     with progress(f"planning {arguments.job}"):
         from planner.jobs.problem import load
         from planner.plan import plan
-        from planner.report import render
 
         document, overrides = read_job(arguments, overrides)
         problem = load(document, overridden(overrides, arguments))
@@ -97,15 +96,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)
         report = _planned_from(problem, arguments.small) if arguments.small else plan(problem)
-        text = render(report, arguments.format)
+        text = rendered(report, arguments)
         model = _model(report) if arguments.write_model else None
     if problem.given.decisions or problem.given.layout:
-        print(f"planner: {UNUSED_STRATEGY}", file=sys.stderr)
+        note(UNUSED_STRATEGY)
     write(text, arguments.output)
     if model:
         write_model(model.model, arguments.write_model)
     elif arguments.write_model:
-        print(f"planner: {arguments.write_model} was not written: {NO_MODEL}", file=sys.stderr)
+        note(f"{arguments.write_model} was not written: {NO_MODEL}")
     return int(report.exit_code)
 
 
@@ -144,7 +143,7 @@ def add_estimate_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, "Costs one given strategy, also where a rule forbids it, and says which rule does.")
     add_job(parser)
     add_target(parser)
-    add_output(parser, FORMATS)
+    add_report(parser)
 
 
 def run_estimate(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import EXIT_INTERRUPTED, count, describe
-from planner.cli.output import RunningLine, check_output, real, write
+from planner.cli.output import check_output, real, write
+from planner.cli.terminal.messages import complain, current, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
     problem = load(arguments.job) if arguments.job else None
     first = _doubtful(arguments) if arguments.more else ()
     check_output(arguments.output, problem.sources if problem else ())
-    line, end = RunningLine(sys.stderr), time.monotonic() + budget
+    line, end = current(), time.monotonic() + budget
     try:
         counts = sample_operators(
             arguments.output,
@@ -94,14 +94,14 @@ def run_sample(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype,
             ranks=arguments.ranks,
             first=first,
-            notify=line.say,
+            notify=note,
             progress=lambda text: line.show(f"{max(0.0, end - time.monotonic()):.0f} s left, {text}"),
         )
     except KeyboardInterrupt:
-        line.say(f"interrupted. What was measured is in {arguments.output}; the same command goes on.")
+        note(f"interrupted. What was measured is in {arguments.output}; the same command goes on.")
         return EXIT_INTERRUPTED
     except LostRankError as error:
-        line.say(str(error))
+        complain(str(error))
         return EXIT_LOST
     line.clear()
     if counts is None:  # not the first of several processes, which says all

@@ -12,6 +12,7 @@ from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError, together
+from costmodel.events import tell
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.costs import Costs
 from costmodel.facts.device import Device
@@ -223,7 +224,9 @@ def load(
         document = read_document(Path(job))
     try:
         apply_overrides(document, overrides)
-        return _problem(document.entries, document.folder, document.name, document.sources)
+        found = _problem(document.entries, document.folder, document.name, document.sources)
+        tell(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
+        return found
     except SpecError as error:
         others = _other_mistakes(document.entries, document.folder)
         raise placed([*document.mistakes, error, *others], document.places) from None

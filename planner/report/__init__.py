@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planner.report.screen import PLAIN, Asked, Screen
+
 if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
-    from planner.explanation.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
+    from planner.report.document import AnyReport
 
-FORMATS = ("table", "json", "csv", "markdown", "html")
+FORMATS = ("short", "table", "json", "csv", "markdown", "html")
+
+OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'", "html": "page"}
+"""What only plans and estimates have."""
 
 
-def render(report: PlanReport | EstimateReport | Explanation | Comparison, format: str = "table") -> str:
+def render(
+    report: AnyReport,
+    format: str = "table",
+    *,
+    screen: Screen = PLAIN,
+    asked: Asked | None = None,
+) -> str:
     """
     A report as text.
 
@@ -22,8 +32,13 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
         What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explanation.explain.explain` or
         :func:`planner.explanation.compare.compare` returned.
     format
-        ``table`` for a console of 100 columns, ``markdown``, ``json``. Plans and estimates also have ``csv`` with one
-        row per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.
+        ``table`` is all of it for a console, ``markdown`` and ``json`` too. Plans and estimates also have ``short``,
+        one screen with what to ask next; ``csv`` with one row per plan; and ``html``, a page that searches further
+        around the best plan in what the time limit leaves.
+    screen
+        How wide a console is, and whether it shows colours: 100 columns without, unless told otherwise.
+    asked
+        The command and the words for the job that a short answer names; ``JOB.yaml`` stands for a file otherwise.
 
     Raises
     ------
@@ -31,12 +46,39 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
         If there is no such format.
     """
     from costmodel.errors import SpecError, did_you_mean
+    from planner.plan import EstimateReport, PlanReport
 
+    if format not in FORMATS:
+        raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
+    if isinstance(report, PlanReport | EstimateReport):
+        return _of_plans(report, format, screen, asked)
+    if format in OF_PLANS:
+        problem = f"explanations and comparisons have no {OF_PLANS[format]}."
+        raise SpecError("format", problem, "Use table, markdown or json.")
+    return _of_any(report, format, screen)
+
+
+def _of_plans(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
     match format:
-        case "table":
-            from planner.report.console import console_text
+        case "short":
+            from planner.report.console import sections_text
+            from planner.report.short import short_sections
 
-            return console_text(report)
+            return sections_text(short_sections(report, asked), screen)
+        case "csv":
+            from planner.report.table_csv import csv_text
+
+            return csv_text(report)
+        case "html":
+            from planner.report.html.page import page_html
+            from planner.report.html.study import study
+
+            return page_html(study(report))
+    return _of_any(report, format, screen)
+
+
+def _of_any(report: AnyReport, format: str, screen: Screen) -> str:
+    match format:
         case "markdown":
             from planner.report.markdown import markdown_text
 
@@ -45,19 +87,6 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
             from planner.report.document import json_text
 
             return json_text(report)
-        case "csv" | "html":
-            from planner.plan import EstimateReport, PlanReport
+    from planner.report.console import console_text
 
-            if not isinstance(report, PlanReport | EstimateReport):
-                lacking = {"csv": "rows for 'csv'", "html": "page"}[format]
-                problem = f"explanations and comparisons have no {lacking}."
-                raise SpecError("format", problem, "Use table, markdown or json.")
-            if format == "csv":
-                from planner.report.table_csv import csv_text
-
-                return csv_text(report)
-            from planner.report.html.page import page_html
-            from planner.report.html.study import study
-
-            return page_html(study(report))
-    raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
+    return console_text(report, screen)

@@ -1,60 +1,170 @@
-"""A report as text for a console of 100 columns."""
+"""A report as text for a console: plain at 100 columns, or as wide as a terminal and in its colours."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING
 
 from planner.report.document import AnyReport
+from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
 
-WIDTH = 100
-GAP = "  "
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod, RenderableType
+
+NARROWEST = 32
+"""Columns that text is laid out for at least."""
+
+GAP = 2
+"""Columns between two cells."""
+
+LEAST_WRAPPED = 20
+"""Width below which no column of words is folded."""
 
 
-def console_text(report: AnyReport) -> str:
-    """All sections, an empty line between them."""
-    return sections_text(all_sections(report))
+def console_text(report: AnyReport, screen: Screen = PLAIN) -> str:
+    """All sections of a report, an empty line between them."""
+    return sections_text(all_sections(report), screen)
 
 
-def sections_text(sections: Iterable[Section]) -> str:
+def sections_text(sections: Iterable[Section], screen: Screen = PLAIN) -> str:
     """Sections as text, an empty line between them."""
-    return "\n\n".join("\n".join(_lines(section)) for section in sections) + "\n"
+    width = max(screen.width, NARROWEST)
+    return "\n".join(_text(_section(section, width), width, screen) for section in sections)
 
 
-def _lines(section: Section) -> Iterator[str]:
-    yield section.title
-    yield "-" * len(section.title)
+def table_text(header: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen = PLAIN) -> str:
+    """A table alone."""
+    width = max(screen.width, NARROWEST)
+    return _text(_tables(header, rows, width), width, screen)
+
+
+def _text(parts: Iterable[RenderableType], width: int, screen: Screen) -> str:
+    from rich.console import Console
+
+    console = Console(
+        file=StringIO(),
+        width=width,
+        color_system="standard" if screen.has_color else None,
+        force_terminal=screen.has_color,
+        legacy_windows=False,
+        highlight=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part, soft_wrap=getattr(part, "no_wrap", None) is True)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _section(section: Section, width: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(section.title, style="bold")
+    yield Text("-" * min(len(section.title), width), style="dim")
     if section.header:
-        yield from table_lines(section.header, section.rows)
-    else:
-        yield from _fact_lines(section.rows)
+        yield from _tables(section.header, section.rows, width)
+    elif section.rows:
+        yield from _commands(section.rows) if section.is_verbatim else [_facts(section.rows)]
     for note in section.notes:
-        yield from _wrapped(note, WIDTH)
+        yield Text(note)
 
 
-def _fact_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    indent = max(len(name) for name, _ in rows) + len(GAP)
-    for name, text in rows:
-        wrapped = _wrapped(text, WIDTH - indent)
-        yield f"{name:<{indent}}{wrapped[0]}".rstrip()
-        yield from (" " * indent + line for line in wrapped[1:])
+def _commands(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+    """Commands, each on one line however wide the screen is: a terminal copies it whole."""
+    from rich.text import Text
+
+    indent = max(len(name) for name, _ in rows) + GAP
+    for name, command in rows:
+        yield Text.assemble((f"{name:<{indent}}", "cyan"), (command, "green"), no_wrap=True)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+def _facts(rows: Sequence[Sequence[str]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
-def table_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as their widest cell, numbers flush right."""
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+def _tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[RenderableType]:
+    """A table; several that begin with its first column where it is wider than the screen."""
     columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [is_numeric(column[1:]) for column in columns]
-    for row in (header, *rows):
-        cells = (
-            cell.rjust(width) if flush else cell.ljust(width)
-            for cell, width, flush in zip(row, widths, right, strict=True)
-        )
-        yield GAP.join(cells).rstrip()
+    for number, part in enumerate(_parts(columns, width)):
+        if number:
+            yield ""
+        yield _table([columns[index] for index in part], width)
+
+
+def _parts(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Which columns stand side by side: in as few tables as can be, of like widths."""
+    least = list(map(_least, columns))
+    parts = _packed(least, width)
+    for narrower in range(width - 1, 0, -1):
+        others = _packed(least, narrower)
+        if len(others) > len(parts):
+            break
+        parts = others
+    return parts
+
+
+def _packed(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Columns in order, the first one in each part; what is too wide alone stands alone beside it."""
+    parts = [[0]]
+    for index in range(1, len(widths)):
+        whole = [*parts[-1], index]
+        if len(whole) > 2 and _total(widths[one] for one in whole) > width:
+            parts.append([0, index])
+        else:
+            parts[-1] = whole
+    return parts
+
+
+def _table(columns: Sequence[Sequence[str]], width: int) -> RenderableType:
+    """Columns as wide as their widest cell, numbers flush right; words are folded where there is no room."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column, own in zip(columns, _widths(columns, width), strict=True):
+        flush: JustifyMethod = "right" if is_numeric(column[1:]) else "left"
+        table.add_column(Text(column[0]), justify=flush, width=own, overflow="fold", no_wrap=own >= _natural(column))
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The widest columns give way to each other's words until all fit."""
+    widths, least = list(map(_natural, columns)), list(map(_least, columns))
+    while _total(widths) > width:
+        index = max(range(len(widths)), key=lambda one: (widths[one] > least[one], widths[one]))
+        widths[index] -= 1
+        if widths[index] < 1:
+            break
+    return widths
+
+
+def _total(widths: Iterable[int]) -> int:
+    own = list(widths)
+    return sum(own) + GAP * (len(own) - 1)
+
+
+def _natural(column: Sequence[str]) -> int:
+    return max(map(len, column))
+
+
+def _least(column: Sequence[str]) -> int:
+    """The width up to which a column may be folded: words, not numbers, and none of them cut in two."""
+    longest = max(len(word) for cell in column for word in cell.split() or [""])
+    return min(_natural(column), max(LEAST_WRAPPED, longest))

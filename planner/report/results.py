@@ -50,6 +50,9 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 """What plans are compared by: the entry of a plan's record under each heading, and how it is written."""
 
+HEADINGS = {"free GiB": "free"}
+"""Shorter headings of a table whose rows are plans, so that it fits into 100 columns."""
+
 
 def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
     """Speed, memory and the whole training of every plan, one row each."""
@@ -60,7 +63,7 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
     names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "fits", "ETTR", "days")
     return Section(
         title="Throughput, memory and training time",
-        header=("#", "step, s", "slower", *names),
+        header=("#", "step, s", "slower", *(HEADINGS.get(name, name) for name in names)),
         rows=tuple(_result(plan, names) for plan in plans),
         notes=(
             *_bf16_note(plans),

@@ -21,12 +21,15 @@ class Section:
         Cells.
     notes
         Full sentences below.
+    is_verbatim
+        Whether facts are commands to be copied, so that no line of them is folded.
     """
 
     title: str
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    is_verbatim: bool = False
 
 
 def numbered(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

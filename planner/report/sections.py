@@ -115,13 +115,17 @@ def _unproven(advice: RecommendationRecord | None) -> str:
     return f"{beside}not proven optimal"
 
 
+def proof_text(report: PlanReport | EstimateReport, whole: PlanReportRecord) -> str:
+    """What is proven of a report's first plan."""
+    return _proof(whole, report.plans[0].noise_fraction) if report.exit_code == 0 else _unproven(whole.recommendation)
+
+
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
     if isinstance(whole, EstimateReportRecord):
         alone = "no rule forbids it, but the search leaves it out" if whole.broken_preferences else "no rule forbids it"
         proof = "forbidden" if whole.broken_rules else alone
     elif whole.plans:
-        noise = report.plans[0].noise_fraction
-        proof = _proof(whole, noise) if report.exit_code == 0 else _unproven(whole.recommendation)
+        proof = proof_text(report, whole)
     else:
         return none_text(whole.conflict)
     best = whole.plans[0]

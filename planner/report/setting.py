@@ -46,7 +46,6 @@ def setting_section(
     idle
         What became of plans that leave devices idle.
     """
-    title = f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
     rows = [("job", setting.job.name), *answer, *_given_rows(problem, setting)]
     rows += used_rows(setting, best, idle)
     if best and best.settings:
@@ -58,7 +57,12 @@ def setting_section(
         )
     if assumed:
         rows.append(("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)"))
-    return Section(title=title, rows=tuple(rows))
+    return Section(title=title_of(setting), rows=tuple(rows))
+
+
+def title_of(setting: SettingRecord) -> str:
+    """What is trained on what."""
+    return f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
 
 
 def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, str]]:

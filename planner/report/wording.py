@@ -58,14 +58,14 @@ def gib(nbytes: float) -> str:
     return f"{nbytes / GIB_BYTES:,.1f}" if nbytes else NOTHING
 
 
-def count(number: int, noun: str) -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
     """
     A number of things.
 
-    >>> count(1, "node"), count(2048, "node")
-    ('1 node', '2,048 nodes')
+    >>> count(1, "node"), count(2048, "node"), count(2, "batch", "batches")
+    ('1 node', '2,048 nodes', '2 batches')
     """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def mean_count(value: float) -> str:

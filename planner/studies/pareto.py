@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from costmodel.events import tell_progress
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from planner.explanation.explain import on_device
@@ -93,7 +94,9 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
         Point(allowed_bytes=room, estimate=one.estimate, is_proven=is_proven) for one in filter(None, [report.fastest])
     ]
     late = []
-    for amount in _amounts(least, device.memory_bytes) if least is not None else []:
+    amounts = _amounts(least, device.memory_bytes) if least is not None else []
+    for number, amount in enumerate(amounts):
+        tell_progress(__name__, "other amounts of memory are tried", number, len(amounts))
         # proven within more memory, a strategy that takes no more than this is the fastest here, too
         if any(one.is_proven and one.estimate.device_bytes <= amount <= one.allowed_bytes for one in points):
             continue

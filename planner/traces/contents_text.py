@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from costmodel.traces.iterations import Found
 from planner.report.console import sections_text
+from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, amount_of_bytes, share
 from planner.traces.contents import TraceContents
@@ -31,9 +32,9 @@ def contents_json(found: Sequence[TraceContents]) -> str:
     return json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False)
 
 
-def contents_text(found: Sequence[TraceContents]) -> str:
+def contents_text(found: Sequence[TraceContents], screen: Screen = PLAIN) -> str:
     """As text: sections of each trace."""
-    return sections_text(section for one in found for section in _sections(one))
+    return sections_text((section for one in found for section in _sections(one)), screen)
 
 
 def _sections(one: TraceContents) -> Iterator[Section]:

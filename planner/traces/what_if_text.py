@@ -9,6 +9,7 @@ from costmodel.traces.breakdown import Breakdown
 from costmodel.traces.change import Layout
 from planner.report.console import sections_text
 from planner.report.records.record import Figure, Record, entry
+from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.traces.what_if import WhatIf
 
@@ -52,9 +53,9 @@ def what_if_json(found: WhatIf) -> str:
     return json.dumps(WhatIfRecord.of(found).plain(), indent=2, ensure_ascii=False)
 
 
-def what_if_text(found: WhatIf) -> str:
+def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
     """As text."""
-    return sections_text(_sections(found))
+    return sections_text(_sections(found), screen)
 
 
 def _sections(found: WhatIf) -> Iterator[Section]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from planner import cli, load, plan
-from planner.batch.progress import Progress
+from planner.batch.progress import progress_text
 from planner.batch.run import Tally
+from planner.cli.terminal.messages import RunningLine
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
@@ -207,17 +208,17 @@ class Terminal(StringIO):
 
 
 def shown(stream, seconds):
-    """What progress writes when it is asked at these seconds."""
+    """What is written where jobs end at these seconds."""
     clock = iter([0.0, *seconds])
-    progress = Progress(stream, clock=lambda: next(clock))
-    for number, _ in enumerate(seconds, start=1):
-        progress.show(Tally(num_jobs=100, num_now=10 * number, num_without_plan=1))
+    line = RunningLine(stream, clock=lambda: next(clock))
+    for number, second in enumerate(seconds, start=1):
+        line.show(progress_text(Tally(num_jobs=100, num_now=10 * number, num_without_plan=1), second))
     return stream.getvalue()
 
 
 def test_progress_in_a_log_is_a_line_now_and_then():
-    """The first after five seconds, the next after another minute: 40 jobs in 70 s leave 60 for 105 s."""
-    assert shown(StringIO(), [1.0, 5.0, 60.0, 70.0]) == (
+    """The first after a second, the next after another half minute: 40 jobs in 70 s leave 60 for 105 s."""
+    assert shown(StringIO(), [0.5, 5.0, 30.0, 70.0]) == (
         "planner: 20 of 100 jobs, 4.0 per second, 20 s left; 1 without a plan\n"
         "planner: 40 of 100 jobs, 34.3 per minute, 1 min 45 s left; 1 without a plan\n"
     )
@@ -235,7 +236,7 @@ def test_a_terminal_that_was_closed_stops_nobody():
 
 def test_progress_in_a_terminal_is_one_running_line():
     """Each writes over the one before, and not more often than one can read."""
-    text = shown(Terminal(), [0.1, 0.2, 0.4])
+    text = shown(Terminal(), [0.1, 0.15, 0.4])
 
     assert text.split("\r\x1b[K")[1:] == [
         "planner: 10 of 100 jobs, 100.0 per second, 1 s left; 1 without a plan",

@@ -12,9 +12,10 @@ import planner.report
 from planner import cli
 from planner.cli import output
 from planner.cli.plan import UNUSED_STRATEGY
+from planner.cli.terminal import messages
 from tests.planner.test_job import JOB_TEXT, JOBS
 
-HEAVY = ("numpy", "pandas", "pydantic", "ortools", "yaml")
+HEAVY = ("numpy", "pandas", "pydantic", "ortools", "rich", "shtab", "yaml")
 
 
 @dataclass
@@ -38,7 +39,7 @@ def verbs(monkeypatch):
 
     module.plan = module.estimate = run
     monkeypatch.setitem(sys.modules, "planner.plan", module)
-    monkeypatch.setattr(planner.report, "render", lambda report, form: f"report as {form}", raising=False)
+    monkeypatch.setattr(planner.report, "render", lambda report, form, **_: f"report as {form}", raising=False)
     return calls
 
 
@@ -196,7 +197,7 @@ def test_config_that_was_read_is_not_overwritten(verbs, capsys):
 def test_interruption_ends_without_a_traceback(verbs, job, capsys, monkeypatch):
     """Ctrl-C in the middle of a search: 128 + SIGINT."""
 
-    def interrupt(report, form):
+    def interrupt(report, form, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(planner.report, "render", interrupt, raising=False)
@@ -220,7 +221,8 @@ def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
     """One line in a log where a command takes longer than its reader's patience."""
     from time import sleep
 
-    monkeypatch.setattr(output, "PATIENCE_SECONDS", 0.01)
+    for module in (output, messages):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
     with output.progress("planning job.yaml"):
         sleep(0.2)
 

@@ -17,11 +17,12 @@ from planner import cli
 from planner.jobs.problem import load
 from planner.plan import estimate, plan
 from planner.report import FORMATS, render
-from planner.report.console import WIDTH, console_text, table_lines
+from planner.report.console import console_text, table_text
 from planner.report.document import document
 from planner.report.framework import ASSUMED
 from planner.report.markdown import markdown_text
 from planner.report.records.plan import PlanRecord
+from planner.report.screen import WIDTH
 from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
 
@@ -332,7 +333,10 @@ def test_text_fits_into_100_columns(every_report, kind):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("plans", ("proven optimal", "Step time of strategy 1", "gap 0.00%", "ETTR", "slower", "free GiB", "bubble")),
+        (
+            "plans",
+            ("proven optimal", "Step time of strategy 1", "gap 0.00%", "ETTR", "slower", "peak GiB", "free", "bubble"),
+        ),
         ("estimate", ("; forbidden", "Forbidden: this strategy breaks", "(search.preferences).")),
         (
             "infeasible",
@@ -388,9 +392,9 @@ def test_long_pipelines_show_a_few_ranks():
 
 def test_numbers_stand_flush_right():
     """Text left, numbers right, a dash for nothing."""
-    lines = list(table_lines(("name", "s"), (("a", "1.5"), ("bcd ef", "-"))))
+    text = table_text(("name", "s"), (("a", "1.5"), ("bcd ef", "-")))
 
-    assert lines == ["name      s", "a       1.5", "bcd ef    -"]
+    assert text == "name      s\na       1.5\nbcd ef    -\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)

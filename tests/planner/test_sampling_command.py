@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from planner.cli import main
-from planner.cli.output import RunningLine
 from planner.cli.sample import budget_seconds, summary_text
+from planner.cli.terminal.messages import RunningLine
 from planner.sampling.ranks import LostRankError
 from planner.sampling.run import Counts
 from planner.sampling.table import read_samples

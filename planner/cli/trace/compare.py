@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
-from planner.cli.output import check_output, progress, write
+from planner.cli.output import check_output, progress, screen_of, write
 
 EXIT_CODES = """exit codes:
   0  both steps were laid side by side
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         from planner.traces.comparison.text import compared_json, compared_text
 
         found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
-    text = compared_json(found) if arguments.format == "json" else compared_text(found)
+    screen = screen_of(arguments.output)
+    text = compared_json(found) if arguments.format == "json" else compared_text(found, screen)
     write(text, arguments.output)
     return 0

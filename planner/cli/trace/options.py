@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.cli.output import RunningLine
+from planner.cli.terminal.messages import current
 
 if TYPE_CHECKING:
     from costmodel.traces.events import Trace
@@ -34,7 +33,7 @@ def traces_of(paths: Sequence[Path]) -> tuple[Trace, ...]:
     """Read traces, with a line that says how far it is."""
     from costmodel.traces.reading import read_traces
 
-    line = RunningLine(sys.stderr)
+    line = current()
     what = files_text(paths)
     traces = read_traces(paths, progress=lambda fraction: line.show(f"reading {what}: {fraction:.0%}"))
     line.clear()

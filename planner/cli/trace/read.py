@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
-from planner.cli.output import check_output, write
+from planner.cli.output import check_output, screen_of, write
 from planner.cli.trace.options import traces_of, whole_number
 
 EXIT_CODES = """exit codes:
@@ -40,5 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     from planner.traces.contents_text import contents_json, contents_text
 
     found = all_contents(traces_of(arguments.traces), num_kernels=num_kernels)
-    write({"table": contents_text, "json": contents_json}[arguments.format](found), arguments.output)
+    text = contents_json(found) if arguments.format == "json" else contents_text(found, screen_of(arguments.output))
+    write(text, arguments.output)
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from planner.cli.arguments import add_output, describe
-from planner.cli.output import check_output, progress, write
+from planner.cli.output import check_output, progress, screen_of, write
 from planner.cli.trace.options import files_text, traces_of, whole_number
 
 FORMATS = ("table", "json", "html")
@@ -65,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
             case _:
                 from planner.traces.replay.text import replay_text
 
-                text = replay_text(report)
+                text = replay_text(report, screen_of(arguments.output))
     write(text, arguments.output)
     return 0

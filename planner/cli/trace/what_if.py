@@ -8,7 +8,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
-from planner.cli.output import check_output, progress, write
+from planner.cli.output import check_output, progress, screen_of, write
 from planner.cli.trace.options import files_text, traces_of, whole_number
 
 EXIT_CODES = """exit codes:
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"replaying {files_text(paths)}"):
         jobs = changed_jobs(arguments.job, others) if arguments.job else None
         found = what_if(traces, change, jobs, iteration=iteration)
-    write({"table": what_if_text, "json": what_if_json}[arguments.format](found), arguments.output)
+    text = what_if_json(found) if arguments.format == "json" else what_if_text(found, screen_of(arguments.output))
+    write(text, arguments.output)
     return 0
 
 

@@ -50,7 +50,15 @@ def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
     -------
     Document
         Mistakes in the cluster's spelling are among its mistakes.
+
+    Raises
+    ------
+    SpecError
+        If the model stands where the cluster belongs.
     """
+    if CLUSTER.fullmatch(model) and not CLUSTER.fullmatch(cluster):
+        fix = f"The model comes first: {cluster} {model}."
+        raise SpecError("model", f"{shown(model)} is a cluster, and {shown(cluster)} is none.", fix)
     mistakes: list[SpecError] = []
     entries: dict[str, Plain] = {"model": model}
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.report.console import sections_text
 from planner.report.records.record import Figure, Record, entry
+from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING
 from planner.traces.comparison.compare import ComparedPart, ComparedRank, ComparedStep
@@ -16,9 +17,9 @@ from planner.traces.replay.text import printable
 HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: planner", "hidden: trace")
 
 
-def compared_text(found: ComparedStep) -> str:
+def compared_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
     """What was compared, a table, the largest difference, and what could not be laid side by side."""
-    return sections_text(_sections(found))
+    return sections_text(_sections(found), screen)
 
 
 def _sections(found: ComparedStep) -> Iterator[Section]:

@@ -8,6 +8,7 @@ from costmodel.traces.critical_path import PathKind
 from costmodel.traces.events import Track
 from costmodel.traces.processors import ProcessorUse
 from planner.report.console import sections_text
+from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, count, share
 from planner.traces.replay.report import RankReplay, ReplayReport, Side, difference
@@ -28,9 +29,9 @@ PATH_KINDS: Mapping[PathKind, str] = {
 """What people read."""
 
 
-def replay_text(report: ReplayReport) -> str:
+def replay_text(report: ReplayReport, screen: Screen = PLAIN) -> str:
     """All sections as text for a console."""
-    return sections_text(sections(report))
+    return sections_text(sections(report), screen)
 
 
 def sections(report: ReplayReport) -> Iterator[Section]:

@@ -1,0 +1,179 @@
+"""The short answer: what a plan is, how fast, how sure, and what to ask next, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from costmodel.strategy import DEGREES
+from planner.report.conflicts import LIFTED, conflict_sections, none_text
+from planner.report.devices import used_rows
+from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
+from planner.report.records.outcome import ConflictRecord
+from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
+from planner.report.results import FIGURES, gaps_text
+from planner.report.screen import Asked
+from planner.report.section import Section
+from planner.report.sections import proof_text
+from planner.report.setting import title_of, units_text
+from planner.report.strategies import degrees_text, sentence_of, strategy_text
+from planner.report.wording import amount, count, gib, seconds, share, span
+from planner.setting_choices import text_of
+
+if TYPE_CHECKING:
+    from planner.plan import EstimateReport, PlanReport
+    from planner.report.records.plan import NumberedPlanRecord
+    from planner.report.records.setting import SettingRecord
+
+UNKNOWN = Asked(command="planner plan JOB.yaml", job="JOB.yaml")
+"""What stands for a command that nobody gave."""
+
+LAUNCHED_BY = "slurm"
+"""The launcher that the next commands name; ``planner export --help`` lists all."""
+
+MOST_ROWS = 6
+"""Rules, and changes that help, where nothing fits; ``--full`` lists all."""
+
+
+def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
+    """The short answer as sections."""
+    whole = report_record(report)
+    title = title_of(whole)
+    if not whole.plans:
+        conflict = whole.conflict if isinstance(whole, PlanReportRecord) else None
+        yield Section(title=title, rows=tuple(_nothing_rows(report, whole, conflict)))
+        if conflict:
+            yield from map(_cut, conflict_sections(whole, conflict))
+    else:
+        yield Section(title=title, rows=tuple(_rows(report, whole)))
+        if whole.plans[1:]:
+            yield _others(whole.plans)
+    yield Section(title="Next", rows=tuple(_next(whole, asked or UNKNOWN)), is_verbatim=True)
+
+
+def _cut(section: Section) -> Section:
+    """The first rows of a section."""
+    more = len(section.rows) - MOST_ROWS
+    notes = (f"{count(more, 'more row')}: --full.",) if more > 0 else ()
+    return replace(section, rows=section.rows[:MOST_ROWS], notes=notes)
+
+
+def _nothing_rows(
+    report: PlanReport | EstimateReport, whole: ReportRecord, conflict: ConflictRecord | None
+) -> Iterator[tuple[str, str]]:
+    yield "answer", none_text(conflict)
+    if conflict and conflict.closest:
+        yield "closest", strategy_text(conflict.closest.strategy)
+    if conflict is None:
+        yield "try", f"a longer time: --time-limit, now {span(report.problem.search.time_limit_seconds)}"
+    yield from _given(report, whole)
+
+
+def _given(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterator[tuple[str, str]]:
+    """What of the job could be read in another way."""
+    if said := units_text(report.problem):
+        yield "units", said
+    if whole.cluster.device_note:
+        yield "device", whole.cluster.device_note
+
+
+def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    best = whole.plans[0]
+    low, high = best.step_time_interval_seconds
+    run, checkpoint = best.training_run, best.checkpoint
+    yield from _forbidden(whole)
+    yield "strategy", sentence_of(best.strategy)
+    yield "degrees", degrees_text(best.strategy)
+    yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
+    if best.settings:
+        yield "settings", text_of(best.settings)
+    yield (
+        "step",
+        f"{seconds(best.step_time_seconds)} s; {best.step_time_interval_probability:.0%} of measured steps lie between "
+        f"{seconds(low)} and {seconds(high)} s ({low / best.step_time_seconds - 1:+.0%} to "
+        f"{high / best.step_time_seconds - 1:+.0%})",
+    )
+    yield (
+        "speed",
+        f"{best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%} ({best.model_tflops_per_gpu:,.1f} of "
+        f"{whole.conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, {whole.conventions.peak_dtype})",
+    )
+    yield (
+        "memory",
+        f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
+        f"{best.chance_to_fit.share:.0%}",
+    )
+    yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
+    yield (
+        "checkpoint",
+        f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)})",
+    )
+    if isinstance(whole, PlanReportRecord):
+        yield "proof", proof_text(report, whole)
+    yield "uncertain", "; ".join(_doubts(report, whole)) or "nothing beyond the interval"
+    yield from _given(report, whole)
+
+
+def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    """Which rules forbid a given strategy, and for which preferences the search leaves it out."""
+    if not isinstance(whole, EstimateReportRecord):
+        return
+    if not whole.broken_rules and not whole.broken_preferences:
+        yield "answer", "no rule forbids it"
+    for number, rule in enumerate(whole.broken_rules):
+        yield "" if number else "forbidden", rule
+    for number, rule in enumerate(whole.broken_preferences):
+        yield "" if number else "left out", f"{rule}{'' if number else f' {LIFTED}'}"
+
+
+def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
+    """What the interval is wide for, what is assumed, and which plans are as good."""
+    plans, cluster = whole.plans, report.problem.facts.cluster
+    if plans[0].gaps:
+        yield f"extrapolated: {gaps_text(plans[0].gaps)}"
+    if is_extrapolated(cluster) and cluster.framework:
+        yield f"no measured run of {cluster.framework.name} on {cluster.device.architecture} is known"
+    if nearest := nearest_relative(cluster):
+        yield nearest
+    if is_assumed(report.problem) and cluster.framework:
+        yield f"{cluster.framework.name} is assumed (cluster.framework)"
+    alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
+    if alike:
+        noise = f"{report.plans[0].noise_fraction:.1%}"
+        yield f"within the noise of {noise} of plan 1: {', '.join(alike)}"
+
+
+def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
+    """The best plans, a row each."""
+    shown = [name for name in DEGREES if len({getattr(one.strategy, name) for one in plans} | {1}) > 1]
+    figures = ("step, s", "peak GiB", "fits", "days")
+    rows = []
+    for plan in plans:
+        strategy, slower = plan.strategy, share(plan.slower_fraction, 1.0)
+        cells = [FIGURES[name][1](_figure(plan, name)) for name in figures]
+        decisions = [str(getattr(strategy, name)) for name in shown]
+        rows.append((str(plan.number), *decisions, *cells[:1], slower, *cells[1:], f"{plan.chance_fastest:.0%}"))
+    header = ("#", *shown, "step, s", "slower", *figures[1:], "is fastest")
+    return Section(title="Plans", header=header, rows=tuple(rows))
+
+
+def _figure(plan: NumberedPlanRecord, name: str) -> float:
+    value: float = attrgetter(FIGURES[name][0])(plan)
+    return value
+
+
+def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
+    """Commands that go on from here, to be copied."""
+    is_given = isinstance(whole, EstimateReportRecord)
+    yield "the whole report", f"{asked.command} --full"
+    yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
+    if is_given:
+        yield "against the best", f"planner compare {asked.job}"
+    elif whole.plans:
+        yield "why not another", f"planner explain {asked.job} {degrees_text(whole.plans[-1].strategy)}"
+    targets = [whole.job.target] if whole.job.target else [name for name, reason in whole.targets.items() if not reason]
+    if whole.plans and targets and not (isinstance(whole, EstimateReportRecord) and whole.broken_rules):
+        yield "to launch it", f"{asked.command} --format json -o plan.json"
+        yield "", f"planner export plan.json --target {targets[0]} --launch {LAUNCHED_BY} -o launch"

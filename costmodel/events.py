@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 
-def tell(name: str, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(name: str, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
     """
     Log an event.
 
@@ -25,6 +25,6 @@ def tell(name: str, event: str, *, level: int = logging.INFO, **fields: Any) -> 
     logging.getLogger(name).log(level, event, extra={"fields": fields})
 
 
-def tell_progress(name: str, event: str, done: int, total: int, **fields: Any) -> None:
+def log_progress(name: str, event: str, done: int, total: int, **fields: Any) -> None:
     """Log how far something is."""
-    tell(name, event, level=logging.DEBUG, done=done, total=total, **fields)
+    log_event(name, event, level=logging.DEBUG, done=done, total=total, **fields)

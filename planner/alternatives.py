@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from constraints.encoding import seconds_to_ticks
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.infeasibility import conflict
@@ -346,7 +346,7 @@ def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: 
     """What was found, or why nothing fits: of the combination that comes closest all, of the others what they lack."""
     if joint.outcome.status != Status.INFEASIBLE:
         return joint
-    tell(__name__, "nothing fits: reasons are looked for")
+    log_event(__name__, "nothing fits: reasons are looked for")
     of_each = joint.of_each
     if len(of_each) == 1:
         reason = conflict.explained(problem, joint.outcome, formulas, clock)

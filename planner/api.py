@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from planner.plan import plan as plan
     from planner.recommendation import Recommendation as Recommendation
     from planner.report import render as render
+    from planner.report.screen import Asked as Asked
+    from planner.report.screen import Screen as Screen
     from planner.saved_plan import SavedPlan as SavedPlan
     from planner.saved_plan import read_plan as read_plan
     from planner.search.branch_and_bound import Outcome as Outcome
@@ -125,6 +127,7 @@ _NAMES = {
     "planner.jobs.problem": "Problem load",
     "planner.plan": "EstimateReport Plan PlanReport estimate plan",
     "planner.report": "render",
+    "planner.report.screen": "Asked Screen",
     "planner.saved_plan": "read_plan",
     "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }

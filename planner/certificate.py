@@ -26,7 +26,7 @@ from ortools.sat.python import cp_model
 
 from constraints.encoding import TICK_SECONDS, most_seconds, seconds_to_floor_ticks, seconds_to_ticks
 from constraints.joint import CostTables, JointModel, joint_model, narrowed
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, Status
@@ -125,7 +125,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     """
     if not outcome.strategies:
         return None
-    tell(__name__, "certificate is asked for", below_seconds=outcome.ticks * TICK_SECONDS)
+    log_event(__name__, "certificate is asked for", below_seconds=outcome.ticks * TICK_SECONDS)
     asked = Certificate(
         verdict=Verdict.NOT_CERTIFIED,
         below_seconds=outcome.ticks * TICK_SECONDS,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
@@ -67,7 +67,7 @@ def nearby_batches(
     for size in sorted(
         promising_sizes(own, problem.facts.cluster.num_devices), key=lambda size: (abs(size - own), size)
     ):
-        tell(__name__, "near-by batches are tried", sequences=size)
+        log_event(__name__, "near-by batches are tried", sequences=size)
         asked = _with_batch(best[0], size, clock)
         times = size / own / least_gain
         if faster := _faster(asked, best, step_seconds, times):

@@ -11,7 +11,7 @@ from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel.costs import TrainingCosts
 from costmodel.errors import SpecError
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import model_flops_per_token, recomputed_flops_per_token
@@ -374,7 +374,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     require_runnable(problem)
     problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    tell(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
+    log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
     joint, fewer = search_numbers(replace(problem, top=top))
@@ -385,10 +385,10 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     searched = [(one.searched, one.outcome) for one in parts]
     plans = [evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]]
     fastest = plans[0] if plans else None
-    tell(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
+    log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
     advice = None
     if problem.search.simplest and joint.ranked:
-        tell(__name__, "simpler plans are looked for")
+        log_event(__name__, "simpler plans are looked for")
         advice = recommended(problem, (*joint.ranked[0], outcome.step_seconds[0]), clock)
         if not advice.is_fastest:
             plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
-from costmodel.events import tell
+from costmodel.events import log_event
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
 from planner.calibration.constants import Constant, around, constants, written_fields
@@ -188,7 +188,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     _require_enough(timed, others, first)
     require_consistent(timed)
     fitted = _fitted(timed, known, base)
-    tell(__name__, "next runs are chosen")
+    log_event(__name__, "next runs are chosen")
     return Calibration(
         device=_device(fitted, base, timed, name, runs.name),
         base=base,
@@ -349,9 +349,9 @@ def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Pred
 
 
 def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
-    tell(__name__, "runs read", runs=len(timed))
+    log_event(__name__, "runs read", runs=len(timed))
     predictor, start, fitted = stack_fit(timed, known, base)
-    tell(__name__, "constants fitted", constants=len(predictor.constants))
+    log_event(__name__, "constants fitted", constants=len(predictor.constants))
     chosen = tuple(predictor.constants)
     priors, measured, weights = priors_of(chosen), measured_logarithms(timed), run_weights(timed)
     _require_explained(fitted.residuals)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.events import tell_progress
+from costmodel.events import log_progress
 from planner.calibration.cases import Predictor, measured_logarithms
 from planner.calibration.fit import Array, Fit, Priors, fit
 from planner.runs.predictions import Case
@@ -45,7 +45,7 @@ def left_out_logarithms(
     left_out = np.zeros(len(measured))
     numbers = sorted(set(folds.tolist()))
     for fold in numbers:
-        tell_progress(__name__, "fits without a group", numbers.index(fold), len(numbers))
+        log_progress(__name__, "fits without a group", numbers.index(fold), len(numbers))
         is_out = folds == fold
         row_weights = np.zeros(len(measured))
         row_weights[~is_out] = weights([case for case, out in zip(predictor.cases, is_out, strict=True) if not out])

@@ -14,7 +14,7 @@ from constraints.conflict import Conflict
 from constraints.encoding import TICK_SECONDS
 from constraints.limits import limit_rules
 from constraints.rule import sentence
-from costmodel.events import tell_progress
+from costmodel.events import log_progress
 from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
@@ -269,7 +269,7 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
     without_more: list[str] = []
     relaxations = list(_relaxations(problem))
     for number, (kind, what, relaxed) in enumerate(relaxations):
-        tell_progress(__name__, "constraints are relaxed", number, len(relaxations))
+        log_progress(__name__, "constraints are relaxed", number, len(relaxations))
         if clock.is_over:
             late.append(what)
             continue

@@ -12,7 +12,7 @@ from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError, together
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.costs import Costs
 from costmodel.facts.device import Device
@@ -225,7 +225,7 @@ def load(
     try:
         apply_overrides(document, overrides)
         found = _problem(document.entries, document.folder, document.name, document.sources)
-        tell(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
+        log_event(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
         return found
     except SpecError as error:
         others = _other_mistakes(document.entries, document.folder)

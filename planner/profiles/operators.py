@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.events import tell_progress
+from costmodel.events import log_progress
 from costmodel.facts.samples import SampledOperator
 from costmodel.operators.gaussian_process import projected, spread_out
 from costmodel.operators.sampled import SampledTimes
@@ -92,7 +92,7 @@ def sampled_operators(
     found: list[SampledOperator] = []
     unlearned: list[Unlearned] = []
     for number, (key, group) in enumerate(groups.items()):
-        tell_progress(__name__, "operators are learned", number, len(groups), operator=" ".join(key))
+        log_progress(__name__, "operators are learned", number, len(groups), operator=" ".join(key))
         beside = 0.0 if key[0] in NO_PASS else host_seconds
         made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
         (found if isinstance(made, SampledOperator) else unlearned).append(made)  # type: ignore[arg-type]

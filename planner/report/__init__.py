@@ -33,8 +33,8 @@ def render(
         :func:`planner.explanation.compare.compare` returned.
     format
         ``table`` is all of it for a console, ``markdown`` and ``json`` too. Plans and estimates also have ``short``,
-        one screen with what to ask next; ``csv`` with one row per plan; and ``html``, a page that searches further
-        around the best plan in what the time limit leaves.
+        one screen with what to ask next, ``csv`` with one row per plan, and ``html``. That page searches further around
+        the best plan in what the time limit leaves.
     screen
         How wide a console is, and whether it shows colours: 100 columns without, unless told otherwise.
     asked

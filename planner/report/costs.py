@@ -35,6 +35,12 @@ def costs_sections(whole: SettingRecord, plans: Sequence[NumberedPlanRecord], of
         yield _table(plans, basis.currency)
 
 
+def total_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
+    """Money and energy of a plan in a line each, or how to get them."""
+    yield next(_money_rows(whole.job.costs, plan.costs))
+    yield next(_energy_rows(whole, plan))
+
+
 def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
     """What the training costs, and by which prices; or how to give one."""
     if costs.total_cost is not None and costs.total_cost_per_trillion_tokens is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.report.conflicts import LIFTED, conflict_sections, none_text
+from planner.report.costs import total_rows
 from planner.report.devices import used_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.outcome import ConflictRecord
@@ -106,6 +107,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
         f"{best.chance_to_fit.share:.0%}",
     )
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
+    yield from total_rows(whole, best)
     yield (
         "checkpoint",
         f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)})",

@@ -39,7 +39,7 @@ from constraints.encoding import (
     seconds_to_ticks,
 )
 from constraints.verdict import violated
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
 from costmodel.step.step import FLOAT_NOISE, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
@@ -218,7 +218,7 @@ class Search:
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
-        tell(__name__, "space built", strategies=self.space.size, rows=self.space.num_rows)
+        log_event(__name__, "space built", strategies=self.space.size, rows=self.space.num_rows)
         self.cost_table = CostTable.of(problem, self.space, formulas)
         self.incumbents = IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
@@ -269,7 +269,7 @@ class Search:
         the best are made faster layer by layer (:mod:`planner.search.stages.exchanges`), as are the best even ones of
         interleaved pipelines where kinds of layers alternate.
         """
-        tell(__name__, "uneven stages are looked for", even_groups=len(self.incumbents.groups))
+        log_event(__name__, "uneven stages are looked for", even_groups=len(self.incumbents.groups))
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
         self.incumbents.groups = self.summed(even)
@@ -416,16 +416,16 @@ class Search:
                 yield np.array([feasible])
                 continue
             rows, began = order[position : position + size], time.perf_counter()
-            self.tell_progress(position, int(self.bounds[order[position]]))
+            self.log_progress(position, int(self.bounds[order[position]]))
             yield np.sort(rows[self.bounds[rows] <= self.incumbents.cut])
             affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
             position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
 
-    def tell_progress(self, position: int, bound: int) -> None:
+    def log_progress(self, position: int, bound: int) -> None:
         """Say how far the search is: rows done, the best step so far, and what none can undercut."""
         best = min((found.ticks for found in self.incumbents.best), default=MAX_TICKS)
         known = {"best_seconds": best * TICK_SECONDS, "gap": 1 - bound / best} if 0 < best < MAX_TICKS else {}
-        tell(__name__, "searching", level=DEBUG, rows=position, bound_seconds=bound * TICK_SECONDS, **known)
+        log_event(__name__, "searching", level=DEBUG, rows=position, bound_seconds=bound * TICK_SECONDS, **known)
 
     def leave(self, ticks: int) -> None:
         """Note that time is up, and that something as fast as this may have been left."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.events import tell_progress
+from costmodel.events import log_progress
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from planner.explanation.explain import on_device
@@ -96,7 +96,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     late = []
     amounts = _amounts(least, device.memory_bytes) if least is not None else []
     for number, amount in enumerate(amounts):
-        tell_progress(__name__, "other amounts of memory are tried", number, len(amounts))
+        log_progress(__name__, "other amounts of memory are tried", number, len(amounts))
         # proven within more memory, a strategy that takes no more than this is the fastest here, too
         if any(one.is_proven and one.estimate.device_bytes <= amount <= one.allowed_bytes for one in points):
             continue

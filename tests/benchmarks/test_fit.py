@@ -46,12 +46,12 @@ def test_releases_with_the_same_kernels_tell_of_one_constant(tmp_path):
     """Megatron-Core 0.16 has the kernels of Megatron-Bridge 26.04; Megatron-Core 0.14 has others."""
     constant = constant_of(BRIDGE, "matmul_efficiency@hopper")
 
-    def tell(framework: str) -> bool:
+    def log_event(framework: str) -> bool:
         rows = ({"id": str(n), "cluster.framework": framework, "source": f"paper {n}"} for n in range(5))
         return several_sources_tell(constant, [one.case for one in predicted(tmp_path, *rows)])
 
-    assert tell("megatron-core-0.16")
-    assert not tell("megatron-core-0.14")
+    assert log_event("megatron-core-0.16")
+    assert not log_event("megatron-core-0.14")
 
 
 def test_rows_of_another_architecture_tell_nothing_of_a_constant(tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel import catalog
-from costmodel.events import tell, tell_progress
+from costmodel.events import log_event, log_progress
 from planner import cli
 from planner.cli.output import Watch, progress
 from planner.jobs.problem import load
@@ -187,7 +187,19 @@ def test_the_short_answer_of_a_plan(capsys):
 
     text = capsys.readouterr().out
     names = [line.split("  ")[0] for line in text.splitlines()]
-    wanted = ["strategy", "degrees", "step", "speed", "memory", "training", "checkpoint", "proof", "uncertain"]
+    wanted = [
+        "strategy",
+        "degrees",
+        "step",
+        "speed",
+        "memory",
+        "training",
+        "money",
+        "energy",
+        "checkpoint",
+        "proof",
+        "uncertain",
+    ]
     assert [name for name in names if name in wanted] == wanted
     assert "80% of measured steps lie between" in text
     assert "chance to fit" in text
@@ -197,6 +209,7 @@ def test_the_short_answer_of_a_plan(capsys):
     assert f"planner explain {shlex.join(ONE_LINE)}\n" in text
     assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --format json -o plan.json\n" in text
     assert "units" in names
+    assert "no price is given: --price 2.50" in text
 
 
 def test_the_next_commands_exist(capsys, tmp_path, monkeypatch):
@@ -363,10 +376,10 @@ def watched(*records, seconds):
 
 def test_progress_says_how_much_time_is_left():
     """A quarter done in the 3 s of its stage, so that 9 s are left; a search has a limit instead."""
-    counted = watched(lambda name: tell_progress(name, "fits", 2, 8), seconds=4.0)
+    counted = watched(lambda name: log_progress(name, "fits", 2, 8), seconds=4.0)
     limited = watched(
-        lambda name: tell(name, "begins", time_limit_seconds=60.0),
-        lambda name: tell(name, "searching", best_seconds=37.5, gap=0.02),
+        lambda name: log_event(name, "begins", time_limit_seconds=60.0),
+        lambda name: log_event(name, "searching", best_seconds=37.5, gap=0.02),
         seconds=12.0,
     )
 

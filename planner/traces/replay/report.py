@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.events import tell
+from costmodel.events import log_event
 from costmodel.traces.breakdown import Breakdown, StreamUse, breakdowns, stream_uses
 from costmodel.traces.building import execution_graph
 from costmodel.traces.comparisons import replay_without_events, sums_of_tasks
@@ -140,9 +140,9 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
         If a trace has no such iteration.
     """
     graph = execution_graph(traces, iteration)
-    tell(__name__, "graph built", ranks=len(graph.ranks))
+    log_event(__name__, "graph built", ranks=len(graph.ranks))
     times, simulated = measured(graph), replay(graph)
-    tell(__name__, "iteration replayed")
+    log_event(__name__, "iteration replayed")
     path = critical_path(graph, simulated)
     sides = [_sides(graph, one) for one in (times, simulated)]
     sums, without = sums_of_tasks(graph, times), replay_without_events(graph).iterations

@@ -193,5 +193,5 @@ class Watch(logging.Handler):
         if 0 < done < total:
             said.append(f"{(now - self._stage_begin) * (total - done) / done:.0f} s left")
         said += [f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items()]
-        doing = f"; {': '.join(filter(None, (self._doing, ', '.join(said))))}" if self._doing else ""
-        return f"{self.task} ... {time}{doing}"
+        doing = ": ".join(filter(None, (self._doing, ", ".join(said))))
+        return f"{time}; {doing} ({self.task})" if doing else f"{time}; {self.task}"

@@ -425,7 +425,7 @@ class Search:
         """Say how far the search is: rows done, the best step so far, and what none can undercut."""
         best = min((found.ticks for found in self.incumbents.best), default=MAX_TICKS)
         known = {"best_seconds": best * TICK_SECONDS, "gap": 1 - bound / best} if 0 < best < MAX_TICKS else {}
-        log_event(__name__, "searching", level=DEBUG, rows=position, bound_seconds=bound * TICK_SECONDS, **known)
+        log_event(__name__, "searching", level=DEBUG, **known, bound_seconds=bound * TICK_SECONDS, rows=position)
 
     def leave(self, ticks: int) -> None:
         """Note that time is up, and that something as fast as this may have been left."""

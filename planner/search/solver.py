@@ -21,6 +21,7 @@ def new_solver(seconds: float, *, one_of_many: bool = False) -> cp_model.CpSolve
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.presolve_inclusion_work_limit = 0
+    solver.parameters.catch_sigint_signal = False  # its handler takes the place of Python's: Ctrl-C would kill
     if one_of_many:
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0

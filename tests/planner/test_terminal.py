@@ -383,8 +383,8 @@ def test_progress_says_how_much_time_is_left():
         seconds=12.0,
     )
 
-    assert counted == "planning ... 4 s; fits: 2 of 8, 9 s left"
-    assert limited == "planning ... 12 s of at most 60 s; searching: best seconds 37.5, gap 0.02"
+    assert counted == "4 s; fits: 2 of 8, 9 s left (planning)"
+    assert limited == "12 s of at most 60 s; searching: best seconds 37.5, gap 0.02 (planning)"
 
 
 def test_progress_leaves_no_listener():
@@ -393,6 +393,18 @@ def test_progress_leaves_no_listener():
         raise KeyboardInterrupt
 
     assert not any(isinstance(one, Watch) for one in logging.getLogger("planner").handlers)
+
+
+def test_ctrl_c_after_the_solver_ran_ends_with_a_message():
+    """CP-SAT's own handler would stay behind and end the process without a word."""
+    program = (
+        "import os, signal, sys; from planner import cli, load, plan, report; "
+        f"plan(load({SMALL!r})); report.render = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT); "
+        f"sys.exit(cli.main(['plan', {SMALL!r}, '-q']))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "planner: interrupted.\n")
 
 
 # --- completion --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
 from planner.batch.table import row_of
-from planner.report.screen import PLAIN, Screen
+from planner.report.screen import ENDLESS, Screen
 
 OF_LINE = ("name", "source", "overrides", "status", "framework", "framework_is_assumed", "key")
 """What JSON shows of a job's line beside its plan."""
@@ -100,7 +100,7 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
     return [Ranked(rank=rank, line=line, plan=plan) for rank, (line, plan) in enumerate(chosen, start=1)]
 
 
-def render_top(ranked: list[Ranked], form: str, by: str = "step_time", screen: Screen = PLAIN) -> str:
+def render_top(ranked: list[Ranked], form: str, by: str = "step_time", screen: Screen = ENDLESS) -> str:
     """The ranking as a table for people, which shows what they are ranked by, as JSON or as CSV."""
     return _table(ranked, by, screen) if form == "table" else {"json": _json, "csv": _csv}[form](ranked)
 

@@ -14,6 +14,7 @@ from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMAT
 from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, count, describe, overridden, seconds
 from planner.cli.output import check_output, real, screen_of, write
 from planner.cli.terminal.messages import current, note
+from planner.report.screen import ENDLESS, PLAIN
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -145,5 +146,7 @@ def run_top(arguments: argparse.Namespace) -> int:
         raise SpecError("top", f"must be at least 1, got {arguments.top}.")
     lines = chain.from_iterable(read_results(path, notify=note) for path in arguments.results)
     ranked = top(lines, by=arguments.by, count=arguments.top)
-    write(render_top(ranked, arguments.format, arguments.by, screen_of(arguments.output)), arguments.output)
+    screen = screen_of(arguments.output)
+    screen = ENDLESS if screen is PLAIN else screen
+    write(render_top(ranked, arguments.format, arguments.by, screen), arguments.output)
     return 0

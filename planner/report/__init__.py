@@ -46,19 +46,32 @@ def render(
         If there is no such format.
     """
     from costmodel.errors import SpecError, did_you_mean
-    from planner.plan import EstimateReport, PlanReport
 
-    if format not in FORMATS:
-        raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
-    if isinstance(report, PlanReport | EstimateReport):
-        return _of_plans(report, format, screen, asked)
-    if format in OF_PLANS:
-        problem = f"explanations and comparisons have no {OF_PLANS[format]}."
-        raise SpecError("format", problem, "Use table, markdown or json.")
-    return _of_any(report, format, screen)
+    match format:
+        case "table":
+            from planner.report.console import console_text
+
+            return console_text(report, screen)
+        case "markdown":
+            from planner.report.markdown import markdown_text
+
+            return markdown_text(report)
+        case "json":
+            from planner.report.document import json_text
+
+            return json_text(report)
+        case "short" | "csv" | "html":
+            from planner.plan import EstimateReport, PlanReport
+
+            if isinstance(report, PlanReport | EstimateReport):
+                return _of_plans(report, format, screen, asked)
+            problem = f"explanations and comparisons have no {OF_PLANS[format]}."
+            raise SpecError("format", problem, "Use table, markdown or json.")
+    raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
 
 
 def _of_plans(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
+    """A report in a format that only plans and estimates have."""
     match format:
         case "short":
             from planner.report.console import sections_text
@@ -69,24 +82,7 @@ def _of_plans(report: PlanReport | EstimateReport, format: str, screen: Screen, 
             from planner.report.table_csv import csv_text
 
             return csv_text(report)
-        case "html":
-            from planner.report.html.page import page_html
-            from planner.report.html.study import study
+    from planner.report.html.page import page_html
+    from planner.report.html.study import study
 
-            return page_html(study(report))
-    return _of_any(report, format, screen)
-
-
-def _of_any(report: AnyReport, format: str, screen: Screen) -> str:
-    match format:
-        case "markdown":
-            from planner.report.markdown import markdown_text
-
-            return markdown_text(report)
-        case "json":
-            from planner.report.document import json_text
-
-            return json_text(report)
-    from planner.report.console import console_text
-
-    return console_text(report, screen)
+    return page_html(study(report))

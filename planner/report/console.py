@@ -110,6 +110,8 @@ def _parts(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
     """Which columns stand side by side: in as few tables as can be, of like widths."""
     least = list(map(_least, columns))
     parts = _packed(least, width)
+    if len(parts) == 1:
+        return parts
     for narrower in range(width - 1, 0, -1):
         others = _packed(least, narrower)
         if len(others) > len(parts):

@@ -27,6 +27,9 @@ class Screen(NamedTuple):
 PLAIN = Screen()
 """A file, or a pipe."""
 
+ENDLESS = Screen(width=100_000)
+"""A file of lines, one for each row of a table, which other programs search."""
+
 
 class Asked(NamedTuple):
     """

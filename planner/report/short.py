@@ -87,6 +87,8 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     yield from _forbidden(whole)
     yield "strategy", sentence_of(best.strategy)
     yield "degrees", degrees_text(best.strategy)
+    small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
+    yield from (("" if number else "small runs", text) for number, text in enumerate(small))
     yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
     if best.settings:
         yield "settings", text_of(best.settings)

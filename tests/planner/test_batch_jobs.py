@@ -135,7 +135,7 @@ def test_what_is_wrong_with_one_job_is_its_own(tmp_path, job):
 
     assert "is not YAML" in of_files[str(tmp_path / "broken.yaml")]
     assert of_files[str(job)] is None
-    assert of_rows == [None, f"{rows}, row 2: has 2 cells, the header 1."]
+    assert of_rows == [None, f"{rows}, line 3: has 2 cells, the header 1."]
     assert "model: is 'llama3-8b' and has no entries of its own." in nothing.mistake
 
 

@@ -325,7 +325,7 @@ def test_the_model_of_a_file_stays_where_it_is(config, monkeypatch, capsys):
 )
 def test_words_may_come_in_any_order(words, capsys):
     """Options between a model, a cluster and decisions; the report says what k is."""
-    assert cli.main(["estimate", *words]) == 0
+    assert cli.main(["estimate", *words, "--full"]) == 0
 
     shown = capsys.readouterr().out
     assert "1,000 x 8,192" in shown
@@ -379,7 +379,7 @@ def test_options_change_a_job_file(tmp_path, monkeypatch, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(commented({**JOB, "model": "llama3-8b"}, "A job"))
 
-    assert cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k"]) == 0
+    assert cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k", "--full"]) == 0
     assert "2,000 x 4,096" in capsys.readouterr().out
 
 

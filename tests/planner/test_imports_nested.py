@@ -182,3 +182,9 @@ def test_a_factory_of_nemo_says_what_its_recipe_may(tmp_path):
     job = job_of(tmp_path, "", launch=launch.format(more=more))
 
     assert figures(job) == ([2, 2, 1, 4, 1, 1], 128, 8192, "bf16", "none")
+
+
+def test_a_mark_without_a_line_is_a_message(tmp_path):
+    """PyYAML points behind the last line where a key is not finished."""
+    with pytest.raises(SpecError, match="is not YAML in line"):
+        job_of(tmp_path, "a: 1\nb\n")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
+from warnings import catch_warnings
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
@@ -93,7 +94,8 @@ def read_module(source: str, where: str, resolver: Resolver = lambda module, nam
         If it is no Python.
     """
     try:
-        tree = ast.parse(source)
+        with catch_warnings(action="ignore"):
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SpecError(where, f"is no Python: {str(error)[:120]}.") from None
     names: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from planner.report.conflicts import broken_sections
 from planner.report.results import FIGURES
 from planner.report.section import Section
 from planner.report.strategies import strategies_section
-from planner.report.wording import NOTHING, gib, part_label, seconds
+from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
 if TYPE_CHECKING:
     from planner.explanation.compare import Comparison
@@ -65,13 +65,21 @@ def _answer(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> st
     else:
         text = f"the first trains {ours:,.1f} tokens/s/GPU, the second {theirs:,.1f}, {_more(theirs / ours)}"
     noise = "; the difference is within the noise of the predictions" if comparison.is_within_noise else ""
+    figure = "cost" if comparison.same_run else "cost per trillion tokens"
+    path, _ = FIGURES[figure]
+    costs = [attrgetter(path)(one) for one in (first, second)] if _is_known(figure, first, second) else []
     if not comparison.same_run:
-        return f"{text}{noise}"
+        both = [money(one, first.costs.currency) for one in costs]
+        return f"{text}{f'; {both[0]} and {both[1]} per trillion tokens' if both else ''}{noise}"
     days, hours = comparison.saved_days, comparison.saved_gpu_hours
-    return (
-        f"{text}: {abs(days):,.2f} days {'less' if days >= 0 else 'more'}, {abs(hours):,.0f} GPU-hours "
-        f"{'less' if hours >= 0 else 'more'}{noise}"
-    )
+    less = [
+        f"{abs(days):,.2f} days {'less' if days >= 0 else 'more'}",
+        f"{abs(hours):,.0f} GPU-hours {'less' if hours >= 0 else 'more'}",
+    ]
+    if costs:
+        cheaper = costs[0] - costs[1]
+        less.append(f"{money(abs(cheaper), first.costs.currency)} {'less' if cheaper >= 0 else 'more'}")
+    return f"{text}: {', '.join(less)}{noise}"
 
 
 def _more(ratio: float) -> str:
@@ -107,7 +115,7 @@ def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
     path, _ = FIGURES[name]
     if path == "mfu_bf16" and (first.mfu_bf16, second.mfu_bf16) == (first.mfu, second.mfu):
         return False
-    if path == "costs.total_cost" and first.costs.currency != second.costs.currency:
+    if path.startswith("costs.total_cost") and first.costs.currency != second.costs.currency:
         return False
     return None not in (attrgetter(path)(first), attrgetter(path)(second))
 

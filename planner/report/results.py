@@ -47,6 +47,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "GPU-hours": ("training_run.gpu_hours", "{:,.0f}".format),
     "MWh": ("costs.it_energy_mwh", "{:,.1f}".format),
     "cost": ("costs.total_cost", "{:,.0f}".format),
+    "cost per trillion tokens": ("costs.total_cost_per_trillion_tokens", "{:,.0f}".format),
 }
 """What plans are compared by: the entry of a plan's record under each heading, and how it is written."""
 

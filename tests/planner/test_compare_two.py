@@ -135,3 +135,20 @@ def test_a_job_without_a_plan_has_nothing_to_compare(files):
     """A model that does not fit is named."""
     with pytest.raises(SpecError, match="has no plan"):
         read_any("llama3-405b 8xh100 --batch 64 --sequence 8k --tokens 1T").side()
+
+
+def test_money_is_compared_where_both_have_a_price():
+    """32 dollars for 8 devices and hour: GPU-hours times four; of other lengths per trillion tokens."""
+    price = "costs.price_per_device_hour=4"
+    line = "llama3-8b 8xh100 --batch 64 --sequence 8k --tokens {} tp={}"
+    slow, fast, longer = (
+        read_any(f"{line.format(tokens, tp)} {price}") for tokens, tp in (("100B", 4), ("100B", 2), ("1T", 2))
+    )
+
+    text = " ".join(render(compare_two(slow.side(), fast.side())).split())
+    per_token = " ".join(render(compare_two(slow.side(), longer.side())).split())
+
+    hours = compare_two(slow.side(), fast.side()).saved_gpu_hours
+    assert f"{hours:,.0f} GPU-hours less, {4 * hours:,.0f} USD less" in text
+    assert "USD per trillion tokens" in per_token
+    assert "Days and GPU-hours are of different trainings." in per_token

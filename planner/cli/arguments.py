@@ -35,6 +35,7 @@ EXIT_CODES = """exit codes:
 """
 
 EXPLANATION_FORMATS = ("table", "json", "markdown")
+COMPARISON_FORMATS = (*EXPLANATION_FORMATS, "html")
 TEXT_FORMATS = ("table", "json")
 
 

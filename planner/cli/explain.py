@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from planner.cli.arguments import (
+    COMPARISON_FORMATS,
     EXPLANATION_FORMATS,
     add_job,
     add_output,
@@ -71,7 +72,7 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
         help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
     )
     add_time_limit(parser, "the best plan so far is compared with")
-    add_output(parser, EXPLANATION_FORMATS)
+    add_output(parser, COMPARISON_FORMATS)
 
 
 def run_compare(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
-OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'", "html": "page"}
+OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
 """What only plans and estimates have."""
 
 
@@ -33,8 +33,8 @@ def render(
         :func:`planner.explanation.compare.compare` returned.
     format
         ``table`` is all of it for a console, ``markdown`` and ``json`` too. Plans and estimates also have ``short``,
-        one screen with what to ask next, ``csv`` with one row per plan, and ``html``. That page searches further around
-        the best plan in what the time limit leaves.
+        one screen with what to ask next, and ``csv`` with one row per plan. Both and comparisons have ``html``, a page;
+        that of a plan searches further around the best one in what the time limit leaves.
     screen
         How wide a console is, and whether it shows colours: 100 columns without, unless told otherwise.
     asked
@@ -60,7 +60,14 @@ def render(
             from planner.report.document import json_text
 
             return json_text(report)
-        case "short" | "csv" | "html":
+        case "html":
+            from planner.explanation.explain import Explanation
+            from planner.report.html.page import html_text
+
+            if isinstance(report, Explanation):
+                raise SpecError("format", "explanations have no page.", "Use table, markdown or json.")
+            return html_text(report)
+        case "short" | "csv":
             from planner.plan import EstimateReport, PlanReport
 
             if isinstance(report, PlanReport | EstimateReport):
@@ -72,17 +79,11 @@ def render(
 
 def _of_plans(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
     """A report in a format that only plans and estimates have."""
-    match format:
-        case "short":
-            from planner.report.console import sections_text
-            from planner.report.short import short_sections
+    if format == "csv":
+        from planner.report.table_csv import csv_text
 
-            return sections_text(short_sections(report, asked), screen)
-        case "csv":
-            from planner.report.table_csv import csv_text
+        return csv_text(report)
+    from planner.report.console import sections_text
+    from planner.report.short import short_sections
 
-            return csv_text(report)
-    from planner.report.html.page import page_html
-    from planner.report.html.study import study
-
-    return page_html(study(report))
+    return sections_text(short_sections(report, asked), screen)

@@ -45,12 +45,14 @@ function barRow(box, row, most) {
   const line = element(box, "div", "bar-row");
   const head = element(line, "div", "bar-head");
   element(head, "span", "bar-label", row.label);
-  element(head, "span", "bar-text", row.text);
+  element(head, "span", "bar-text", rowText(row));
   const track = element(line, "div", "bar-track");
   stack(track, row, row.parts, most, "bar");
   if (row.range) barRange(track, row, most);
   if (row.hidden?.length) stack(line, row, row.hidden, most, "bar hidden");
 }
+
+const rowText = (row) => (row.range_text ? `${row.text} (${row.range_text})` : row.text);
 
 function stack(parent, row, parts, most, className) {
   const bar = element(parent, "div", className);
@@ -63,19 +65,46 @@ function stack(parent, row, parts, most, className) {
   }
 }
 
-function barRange(track, row, most) {
-  const whisker = element(track, "div", "whisker");
-  whisker.style.left = `${(100 * row.range[0]) / most}%`;
-  whisker.style.width = `${(100 * (row.range[1] - row.range[0])) / most}%`;
+// Between its ends; without the mark of an end where it is cut at the left edge.
+function barRange(track, row, most, least = 0) {
+  const [low, high] = row.range.map((end) => (100 * (end - least)) / (most - least));
+  if (high <= 0) return;
+  const whisker = element(track, "div", low < 0 ? "whisker cut" : "whisker");
+  whisker.style.left = `${Math.max(0, low)}%`;
+  whisker.style.width = `${high - Math.max(0, low)}%`;
   explained(whisker, [row.label, row.range_text]);
 }
 
-function barAxis(box, most, label) {
+function barAxis(box, most, label, least = 0) {
   const axis = element(box, "div", "bar-axis");
-  const scale = linear(0, most, 0, 100);
+  const scale = linear(least, most, 0, 100);
   for (const tick of scale.ticks(5)) {
     const mark = element(axis, "span", "", number(tick));
     mark.style.left = `${scale(tick)}%`;
   }
   element(box, "div", "axis-label", label);
+}
+
+// --- changes: bars from a zero in the middle ---
+
+function drawChanges(figure, chart) {
+  const box = element(figure, "div", "bars");
+  const ends = [0, ...chart.rows.flatMap((row) => [row.value, ...(row.range || [])])];
+  const pad = (Math.max(...ends) - Math.min(...ends)) * 0.03 || 1;
+  const least = Math.min(...ends) - pad, most = Math.max(...ends) + pad;
+  const place = linear(least, most, 0, 100);
+  for (const row of chart.rows) {
+    const line = element(box, "div", "bar-row");
+    const head = element(line, "div", "bar-head");
+    element(head, "span", "bar-label", row.label);
+    element(head, "span", "bar-text", rowText(row));
+    const track = element(line, "div", "bar-track");
+    const bar = element(element(track, "div", "bar change"), "div", `piece part-${row.value < 0 ? "shorter" : "longer"}`);
+    bar.style.left = `${Math.min(place(0), place(row.value))}%`;
+    bar.style.width = `${Math.abs(place(row.value) - place(0))}%`;
+    element(track, "div", "zero").style.left = `${place(0)}%`;
+    if (row.range) barRange(track, row, most, least);
+    explained(bar, [row.label, row.text]);
+  }
+  barAxis(box, most, chart.axis, least);
 }

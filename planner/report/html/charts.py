@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from costmodel.errors import SpecError
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
-from planner.checkpoints import CheckpointSchedule, schedules_around
+from planner.checkpoints import CheckpointSchedule, schedule_every, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.strategies import strategy_text
-from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, part_label, seconds, share, span
+from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
+from planner.uncertainty.ground import ground_of
+from planner.uncertainty.intervals import COVERAGE, step_interval
+from planner.uncertainty.intervals import Interval as StepInterval
+from planner.uncertainty.operators import operators_deviation, timed_operators
+from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
+from planner.uncertainty.peaks import peak_interval
 
 if TYPE_CHECKING:
+    from costmodel.facts.cluster import Cluster
+    from costmodel.step.estimate import Estimate
+    from costmodel.tables import Facts
     from planner.explanation.explain import Explanation
-    from planner.plan import EstimateReport, Plan, PlanReport
-    from planner.report.records.explained import BindingRecord
-    from planner.report.records.plan import MemoryRecord, PlanRecord
+    from planner.plan import Plan
+    from planner.report.html.study import Shown
+    from planner.report.records.explained import BindingRecord, DifferenceRecord
+    from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord
-    from planner.report.records.setting import SettingRecord
     from planner.studies.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]
 
 
-def steps_chart(plans: Sequence[PlanRecord]) -> Chart:
+def steps_chart(every: Sequence[Shown]) -> Chart:
     """Where the step of each plan goes: exposed parts make up the step, hidden ones overlap with computation."""
     return {
         "type": "bars",
         "axis": "seconds per step",
         "without": "compute",
         "order": list(PARTS),
-        "rows": [_step(number, plan) for number, plan in enumerate(plans, start=1)],
+        "rows": [_step(one.name, one.record) for one in every],
     }
 
 
-def _step(number: int, plan: PlanRecord) -> Chart:
-    low, high = plan.step_time_interval_seconds
+def _step(name: str, plan: PlanRecord) -> Chart:
     return {
-        "label": f"Strategy {number}",
+        "label": name,
         "text": f"{seconds(plan.step_time_seconds)} s",
         "parts": list(_parts(plan, "exposed")),
         "hidden": list(_parts(plan, "hidden")),
-        "range": [low, high],
-        "range_text": f"{plan.step_time_interval_probability:.0%} interval: {seconds(low)} to {seconds(high)} s",
+        **step_range(plan),
     }
+
+
+def step_range(plan: PlanRecord) -> Chart:
+    """The interval of a measured step, to be drawn on a bar."""
+    ends = plan.step_time_interval_seconds
+    within = f"{plan.step_time_interval_probability:.0%}"
+    return {"range": ends, "range_text": f"{within}: {' to '.join(map(seconds, ends))} s"}
 
 
 def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
@@ -57,12 +73,23 @@ def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
             yield {"name": part.name, "label": part_label(part.name), "value": value, "text": text}
 
 
-def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
-    """What each pipeline rank holds, against what a GPU has and what the job leaves free."""
-    capacity, reserve = setting.cluster.memory_bytes, setting.job.memory_headroom_bytes
+def memory_chart(cluster: Cluster, memory: MemoryRecord, *, headroom_bytes: float) -> Chart:
+    """
+    What each pipeline rank holds, against what a GPU has and what the job leaves free.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices, and by whose runs a measured peak lies around the predicted one.
+    memory
+        Of a strategy.
+    headroom_bytes
+        What the job leaves free.
+    """
+    capacity = cluster.device.memory_bytes
     lines = [{"value": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}", "hard": True}]
-    if reserve:
-        available_bytes = capacity - reserve
+    if headroom_bytes:
+        available_bytes = capacity - headroom_bytes
         lines.append(
             {"value": available_bytes / GIB_BYTES, "text": f"the job's limit {gib(available_bytes)}", "hard": False}
         )
@@ -71,59 +98,130 @@ def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
         "axis": "GiB per GPU",
         "label": "pipeline rank",
         "lines": lines,
-        "columns": [
-            {
-                "label": str(rank.rank),
-                "text": f"rank {rank.rank}, {count(rank.num_layers, 'layer')}: {gib(rank.peak_memory_bytes)} GiB",
-                "parts": [
-                    {"name": name, "value": nbytes / GIB_BYTES, "text": f"{gib(nbytes)} GiB"}
-                    for name, nbytes in rank.bytes.items()
-                    if nbytes
-                ],
-            }
-            for rank in memory.ranks
+        "columns": [_column(cluster, rank) for rank in memory.ranks],
+        "range_label": f"{PEAK_COVERAGE:.0%} of measured peaks",
+    }
+
+
+def _column(cluster: Cluster, rank: RankRecord) -> Chart:
+    ends = peak_interval(cluster, device_bytes=rank.peak_memory_bytes)
+    peak = f"{gib(rank.peak_memory_bytes)} GiB ({PEAK_COVERAGE:.0%}: {' to '.join(map(gib, ends))})"
+    return {
+        "label": str(rank.rank),
+        "text": f"rank {rank.rank}, {count(rank.num_layers, 'layer')}: {peak}",
+        "range": [end / GIB_BYTES for end in ends],
+        "parts": [
+            {"name": name, "value": nbytes / GIB_BYTES, "text": f"{gib(nbytes)} GiB"}
+            for name, nbytes in rank.bytes.items()
+            if nbytes
         ],
     }
 
 
-def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[CheckpointSchedule, ...]:
-    """What other checkpoint intervals would do for a plan."""
-    return schedules_around(
-        plan.cluster,
-        plan.facts.workload,
-        plan.reliability,
-        step_seconds=plan.step_seconds,
-        best=plan.schedule,
+# --- checkpoints -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """
+    What a checkpoint interval leads to.
+
+    Parameters
+    ----------
+    schedule
+        With the predicted step.
+    ends
+        With the ends of the interval of measured steps; the predicted one where failures outrun progress.
+    """
+
+    schedule: CheckpointSchedule
+    ends: tuple[CheckpointSchedule, CheckpointSchedule]
+
+    @property
+    def days(self) -> tuple[float, float]:
+        """Between which days the training ends, at as many failures a day."""
+        low, high = self.ends
+        return low.days, high.days
+
+    @property
+    def ettr(self) -> tuple[float, float]:
+        """The lower and the higher of their ratios."""
+        low, high = sorted(one.ettr for one in self.ends)
+        return low, high
+
+
+def intervals_of(plan: Plan) -> tuple[Interval, ...]:
+    """What checkpoint intervals would do for a plan, its own among them."""
+    around = schedules_around(
+        plan.cluster, plan.facts.workload, plan.reliability, step_seconds=plan.step_seconds, best=plan.schedule
     )
+    return tuple(interval_of(plan, one) for one in around)
 
 
-def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Chart, Chart]:
+def interval_of(plan: Plan, schedule: CheckpointSchedule) -> Interval:
+    """What a plan's measured step may make of a schedule."""
+    found = plan.interval
+    low, high = (_with_step(plan, schedule, step) for step in (found.low_seconds, found.high_seconds))
+    return Interval(schedule=schedule, ends=(low, high))
+
+
+def _with_step(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) -> CheckpointSchedule:
+    try:
+        return schedule_every(
+            plan.cluster,
+            plan.facts.workload,
+            plan.reliability,
+            step_seconds=step_seconds,
+            interval_steps=schedule.interval_steps,
+        )
+    except SpecError:  # with so long a step
+        return schedule
+
+
+def checkpoint_charts(plan: Plan, intervals: Sequence[Interval]) -> tuple[Chart, Chart]:
     """ETTR and days against the checkpoint interval, the best one marked."""
-    schedules, best = schedules_of(report, plan), plan.schedule
+    best = plan.schedule
     shortest = shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds)
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
     if shortest > 1:
         shared["bands"] = [{"until": shortest, "text": "storage is written for too much of the time"}]
 
-    def chart(label: str, value: Callable[[CheckpointSchedule], float]) -> Chart:
-        points = [[one.interval_steps, value(one), schedule_text(one)] for one in schedules]
+    def chart(
+        label: str, value: Callable[[CheckpointSchedule], float], ends: Callable[[Interval], tuple[float, float]]
+    ) -> Chart:
+        points = [[one.schedule.interval_steps, value(one.schedule), interval_text(one)] for one in intervals]
+        series = {"points": points, "spread": [list(ends(one)) for one in intervals]}
         mark = {"x": best.interval_steps, "y": value(best), "text": f"every {count(best.interval_steps, 'step')}"}
-        return {**shared, "y": {"label": label}, "series": [{"points": points}], "marks": [mark]}
+        return {**shared, "y": {"label": label}, "series": [series], "marks": [mark]}
 
     return (
-        chart("ETTR, %", lambda one: 100 * one.ettr),
-        chart("days of training", lambda one: one.total_seconds / DAY_SECONDS),
+        chart("ETTR, %", lambda one: 100 * one.ettr, lambda one: (100 * one.ettr[0], 100 * one.ettr[1])),
+        chart("days of training", lambda one: one.days, lambda one: one.days),
     )
 
 
-def schedule_text(schedule: CheckpointSchedule) -> str:
+def interval_text(interval: Interval) -> str:
     """One interval and what follows from it."""
-    every = f"every {count(schedule.interval_steps, 'step')} ({span(schedule.interval_seconds)})"
-    return f"{every}: ETTR {schedule.ettr:.2%}, {schedule.days:,.2f} days"
+    own = interval.schedule
+    every = f"every {count(own.interval_steps, 'step')} ({span(own.interval_seconds)})"
+    return f"{every}: ETTR {own.ettr:.2%}, {own.days:,.2f} days ({COVERAGE:.0%}: {days_text(interval.days)})"
 
 
-def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) -> Chart:
-    """What each constraint costs."""
+def days_text(ends: Iterable[float]) -> str:
+    """The ends of an interval of days."""
+    return " to ".join(f"{end:,.2f}" if end < LONG_DAYS else f"{end:,.0f}" for end in ends)
+
+
+LONG_DAYS = 100
+"""Days from which on an interval has no hundredths of them."""
+
+
+# --- what binds, and what differs --------------------------------------------------------------------------
+
+
+def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord], noise_fraction: float) -> Chart:
+    """What each constraint costs, as sure as the predictions of two strategies of one job are."""
+    base = explanation.compared_seconds
     return {
         "type": "bars",
         "axis": "seconds that a step would save without it",
@@ -139,42 +237,108 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) 
                         "text": f"{seconds(own.step_seconds)} s" + ("" if own.is_proven else ", not proven"),
                     }
                 ],
+                **saved_range(base, own.step_seconds, noise_fraction),
             }
             for one, own in zip(bindings, explanation.bindings, strict=True)
         ],
     }
 
 
+def saved_range(base: float, other: float, noise_fraction: float) -> Chart:
+    """By how many seconds a step is shorter than the base, to be drawn on a bar: the interval of such differences."""
+    ends = [base - other * (1 + noise_fraction), base - other / (1 + noise_fraction)]
+    return {"range": ends, "range_text": f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"}
+
+
+def differences_chart(differences: Sequence[DifferenceRecord], given: Plan, best: Plan) -> Chart:
+    """By how many seconds each part of the given step is longer than the best plan's."""
+    rows = [("step", given.step_seconds - best.step_seconds)]
+    rows += [(part_label(one.name), one.difference_seconds) for one in differences]
+    noise = given.noise_fraction
+    ends = [given.step_seconds / (1 + noise) - best.step_seconds, given.step_seconds * (1 + noise) - best.step_seconds]
+    within = f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"
+    return {
+        "type": "changes",
+        "axis": "seconds longer (right) or shorter (left) than in the fastest plan",
+        "rows": [
+            {
+                "label": name,
+                "text": f"{value:+,.3f} s",
+                "value": value,
+                **({"range": ends, "range_text": within} if name == "step" else {}),
+            }
+            for name, value in rows
+        ],
+    }
+
+
+# --- step time against memory ------------------------------------------------------------------------------
+
+
 MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront) -> Chart:
-    """The best step time for each amount of memory."""
+def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, facts: Facts) -> Chart:
+    """
+    The best step time for each amount of memory, with where measured steps and peaks lie.
+
+    Parameters
+    ----------
+    whole
+        The record of the job.
+    pareto_front
+        The fastest strategy for each amount.
+    facts
+        What is trained, and on what.
+    """
     capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
-    shown = [one for one in pareto_front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
-    points = [_pareto_point(one) for one in shown]
+    shown = [
+        (one, measured_step(facts, one.estimate), peak_interval(facts.cluster, device_bytes=one.estimate.device_bytes))
+        for one in pareto_front.points
+        if one.estimate.step_seconds <= MOST_TIMES * fastest
+    ]
     marks = [
         {"x": chosen.peak_memory_bytes / GIB_BYTES, "y": chosen.step_time_seconds, "text": "strategy 1"}
         for chosen in whole.plans[:1]
     ]
+    series = {
+        "points": [_pareto_point(*one) for one in shown],
+        "spread": [[step.low_seconds, step.high_seconds] for _, step, _ in shown],
+        "sideways": [[end / GIB_BYTES for end in peak] for *_, peak in shown],
+        "step": True,
+        "dots": True,
+    }
     return {
         "type": "lines",
         "x": {"label": "memory limit, GiB per GPU", "log": False},
         "y": {"label": "seconds per step", "log": True},
-        "series": [{"points": points, "step": True, "dots": True}],
+        "series": [series],
         "marks": marks,
         "verticals": [{"x": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}"}],
     }
 
 
-def _pareto_point(point: Point) -> list[Any]:
+def measured_step(facts: Facts, estimate: Estimate) -> StepInterval:
+    """Where the measured step of an estimated strategy lies."""
+    return step_interval(
+        facts.model,
+        facts.cluster,
+        step_seconds=estimate.step_seconds,
+        operators_deviation=operators_deviation(timed_operators(facts, estimate.strategy, estimate.breakdown)),
+        gaps=ground_of(facts, estimate.strategy),
+    )
+
+
+def _pareto_point(point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:
     """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"
     text = (
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
+        f"{COVERAGE:.0%}: {' to '.join(map(gib, peak))} GiB, "
+        f"{seconds(step.low_seconds)} to {seconds(step.high_seconds)} s\n"
         f"{strategy_text(StrategyRecord.read(strategy, num_microbatches=point.estimate.num_microbatches))}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

@@ -11,7 +11,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 
-LIBRARY = ("draw.js", "bars.js", "plots.js", "zoomed.js")
+LIBRARY = ("draw.js", "bars.js", "plots.js", "zoomed.js", "copy.js")
 """Scripts of every page, in the order in which they need each other."""
 
 START = "page.js"
@@ -25,6 +25,14 @@ class Chapter(NamedTuple):
     short: str
     title: str
     blocks: Iterable[str]
+
+
+class Tile(NamedTuple):
+    """A large figure at the top: its name, its text, and what stands small below it."""
+
+    name: str
+    text: str
+    below: str = ""
 
 
 def page_text(*, title: str, subject: str, body: Iterable[str], data: Mapping[str, Any], scripts: Sequence[str]) -> str:
@@ -73,9 +81,10 @@ def body_html(header: str, chapters: Iterable[Chapter], switch: str = "") -> Ite
     made = [(*names, "".join(blocks)) for *names, blocks in chapters]
     made = [chapter for chapter in made if chapter[-1]]
     links = "".join(f'<a href="#{anchor}">{escape(short)}</a>' for anchor, short, *_ in made)
+    yield '<a class=skip href="#content">Skip to the content</a>'
     yield header
     yield f"<nav aria-label=Chapters><div class=links>{links}</div>{switch}</nav>"
-    yield "<main>"
+    yield "<main id=content tabindex=-1>"
     yield "<noscript><p class=note>The plots need JavaScript; the tables have all of their numbers.</p></noscript>"
     for anchor, _, title, blocks in made:
         yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{blocks}</section>'
@@ -88,7 +97,7 @@ def header_html(
     title: str,
     answer: str,
     verdict: str,
-    tiles: Mapping[str, str],
+    tiles: Iterable[Tile] = (),
     facts: Mapping[str, str],
 ) -> str:
     """
@@ -101,19 +110,22 @@ def header_html(
     verdict
         Class of the answer in the page's style: ``good``, ``bad`` or ``plain``.
     tiles
-        Large figures by name.
+        Large figures.
     facts
         Texts by name.
     """
-    large = "".join(
-        f"<div class=tile><span>{escape(name)}</span><b>{escape(text)}</b></div>" for name, text in tiles.items()
-    )
+    large = "".join(map(_tile, tiles))
     rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
     return (
         f"<header><p class=job>{escape(subject)}</p><h1>{escape(title)}</h1>"
         f'<p class="answer {verdict}">{escape(answer)}</p>'
         f"{f'<div class=tiles>{large}</div>' if large else ''}<dl class=setting>{rest}</dl></header>"
     )
+
+
+def _tile(tile: Tile) -> str:
+    below = f"<small>{escape(tile.below)}</small>" if tile.below else ""
+    return f"<div class=tile><span>{escape(tile.name)}</span><b>{escape(tile.text)}</b>{below}</div>"
 
 
 def switch_html(label: str, choices: Sequence[object]) -> str:
@@ -127,6 +139,20 @@ def switch_html(label: str, choices: Sequence[object]) -> str:
 def chosen_html(number: int, blocks: str) -> str:
     """Blocks that are shown while a choice is on: numbers of choices begin with 1."""
     return f'<div data-plan="{number}">{blocks}</div>'
+
+
+def folded_html(title: str, blocks: str) -> str:
+    """Blocks that are closed until they are asked for; open in print."""
+    return f"<details><summary>{escape(title)}</summary>{blocks}</details>"
+
+
+def code_html(name: str, text: str) -> str:
+    """A text to copy, such as a file or a command: what it is called, and a place for the button."""
+    label = escape(name)
+    return (
+        f'<div class=code><p class=code-name>{label}</p><pre tabindex=0 role=region aria-label="{label}"><code>'
+        f"{escape(text.rstrip())}</code></pre></div>"
+    )
 
 
 def side_by_side(plot: str, table: str) -> str:

@@ -36,7 +36,7 @@ def _job(problem: Problem, setting: SettingRecord) -> Section:
     rows = [
         (f"{name}.{entry}", text)
         for name in ("job", "cluster", "training", "reliability")
-        for entry, text in leaves(getattr(setting, name).model_dump())
+        for entry, text in leaves(getattr(setting, name).model_dump(exclude={"document"}))
         if entry != "sources"
     ]
     precision = asdict(problem.facts.workload.precision)

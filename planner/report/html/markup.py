@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 
 from planner.report.section import Section
 from planner.report.wording import is_numeric
 
+MOST_OPEN = 14
+"""Rows up to which a table is open; longer ones are folded behind their number of rows."""
 
-def section_html(section: Section, *, compare: bool = False, folded: bool = False) -> str:
+
+def section_html(
+    section: Section, *, compare: bool = False, across: bool = False, folded: bool = False, level: int = 3
+) -> str:
     """
     A section: heading, table, notes.
 
@@ -18,22 +24,45 @@ def section_html(section: Section, *, compare: bool = False, folded: bool = Fals
     section
         Its content.
     compare
-        Whether cells that differ from the first row's are marked.
+        Whether cells that differ from those of the first strategy are marked.
+    across
+        Whether a strategy is a column, as :func:`turned` makes it, not a row.
     folded
         Whether it is closed until it is asked for.
+    level
+        Of its heading.
     """
-    body = f"{table_html(section, compare=compare)}{''.join(_notes(section.notes))}"
+    table = table_html(section, compare=compare, across=across)
+    if len(section.rows) > MOST_OPEN and not folded and not across and section.header:
+        table = f"<details class=long><summary>{len(section.rows):,} rows</summary>{table}</details>"
+    body = f"{table}{''.join(_notes(section.notes))}"
     if folded:
         return f"<details><summary>{escape(section.title)}</summary>{body}</details>"
-    return f"<div class=block><h3>{escape(section.title)}</h3>{body}</div>"
+    return f"<div class=block><h{level}>{escape(section.title)}</h{level}>{body}</div>"
 
 
-def table_html(section: Section, *, compare: bool = False) -> str:
+def turned(section: Section, name: str) -> Section:
+    """
+    A section with a column for each of its rows.
+
+    Parameters
+    ----------
+    section
+        Its first column names its rows.
+    name
+        What the rows are then.
+    """
+    columns = list(zip(section.header, *section.rows, strict=True))
+    return replace(section, header=(name, *columns[0][1:]), rows=tuple(columns[1:]))
+
+
+def table_html(section: Section, *, compare: bool = False, across: bool = False) -> str:
     """The rows of a section as a table, in a box that scrolls where it is too wide."""
     if not section.rows:
         return ""
-    head = _head(section.header, _numeric(section)) if section.header else ""
-    rows = "".join(_rows(section, compare=compare))
+    numeric = [False, *[True] * (len(section.rows[0]) - 1)] if across else _numeric(section)
+    head = _head(section.header, numeric) if section.header else ""
+    rows = "".join(_rows(section, numeric, compare=compare, across=across))
     kind = "table" if section.header else "facts"
     return (
         f'<div class=scroll tabindex=0 role=region aria-label="{escape(section.title)}"><table class={kind}>'
@@ -54,13 +83,14 @@ def _head(header: Iterable[str], numeric: Iterable[bool]) -> str:
     return f"<thead><tr>{cells}</tr></thead>"
 
 
-def _rows(section: Section, *, compare: bool) -> Iterator[str]:
-    numeric, first = _numeric(section), section.rows[0]
+def _rows(section: Section, numeric: Sequence[bool], *, compare: bool, across: bool) -> Iterator[str]:
+    first = section.rows[0]
     for row in section.rows:
         name, *cells = row
+        others = cells[:1] * len(cells) if across else first[1:]
         own = "".join(
             f"<td{_class(is_number, compare and cell != other)}>{_cell(cell)}</td>"
-            for cell, other, is_number in zip(cells, first[1:], numeric[1:], strict=True)
+            for cell, other, is_number in zip(cells, others, numeric[1:], strict=True)
         )
         yield f"<tr><th scope=row>{escape(name)}</th>{own}</tr>"
 

@@ -1,7 +1,7 @@
 // Start: read the data, draw every plot, switch between plans, follow the colours of the system.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const DRAW = { bars: drawBars, columns: drawColumns, lines: drawLines };
+const DRAW = { bars: drawBars, changes: drawChanges, columns: drawColumns, lines: drawLines };
 
 function drawFigures() {
   for (const figure of document.querySelectorAll("[data-chart]")) {
@@ -19,6 +19,15 @@ function showPlan(wanted) {
   for (const block of document.querySelectorAll("[data-plan]")) block.hidden = block.dataset.plan !== wanted;
 }
 
+// Boxes that do not scroll are no stops of the Tab key.
+const scrolled = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const scrolls = target.scrollWidth > target.clientWidth + 1 || target.scrollHeight > target.clientHeight + 1;
+    if (scrolls) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
 function printed(begin) {
   document.documentElement.classList.toggle("light", begin);
   for (const details of document.querySelectorAll("details")) {
@@ -30,6 +39,8 @@ function printed(begin) {
 
 showPlan("1");
 drawFigures();
+drawCopyButtons();
+for (const box of document.querySelectorAll(".scroll, pre")) scrolled.observe(box);
 document.getElementById("plan")?.addEventListener("change", (event) => showPlan(event.target.value));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
 addEventListener("beforeprint", () => printed(true));

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from planner.report.html import content
+from planner.explanation.compare import Comparison
+from planner.plan import EstimateReport, PlanReport
+from planner.report.document import document
+from planner.report.html import compared, content
 from planner.report.html.charts import (
     bindings_chart,
     checkpoint_charts,
+    differences_chart,
+    intervals_of,
     memory_chart,
     pareto_chart,
+    step_range,
     steps_chart,
 )
 from planner.report.html.frame import asset, page_text
-from planner.report.html.study import Study
+from planner.report.html.study import Shown, Study, compared_plans, study
 from planner.report.html.timeline import timeline_of
+from planner.report.records.explained import ComparisonRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord
 from planner.report.sections import heading_section
@@ -23,8 +31,13 @@ MOST_TIMELINES = 4
 """Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""
 
 
+def html_text(report: PlanReport | EstimateReport | Comparison) -> str:
+    """The page of any report that has one."""
+    return comparison_page(report) if isinstance(report, Comparison) else page_html(study(report))
+
+
 def page_html(study: Study) -> str:
-    """A whole page."""
+    """The page of a plan or an estimate."""
     return page_text(
         title=heading_section(study.report, study.whole).title,
         subject=study.whole.job.name,
@@ -34,24 +47,56 @@ def page_html(study: Study) -> str:
     )
 
 
+def comparison_page(comparison: Comparison) -> str:
+    """The page of a comparison: what is run today beside the fastest plan."""
+    shown, sections = tuple(compared_plans(comparison)), compared.sections_of(comparison)
+    charts = plan_charts(shown)
+    if comparison.best is not None:
+        differences = ComparisonRecord.of(comparison).differences
+        charts["differences"] = differences_chart(differences, comparison.given.plan, comparison.best)
+    data = finite({"report": document(comparison), "charts": charts, "timelines": timelines_of(shown)})
+    return page_text(
+        title=compared.title_of(sections),
+        subject=comparison.problem.name,
+        body=compared.body(comparison, shown, sections),
+        data=data,
+        scripts=[asset("timeline.js")],
+    )
+
+
 def page_data(study: Study) -> dict[str, Any]:
     """What the plots of a page show, and the report as programs read it."""
-    report, whole = study.report, study.whole
-    charts: dict[str, Any] = {}
-    if whole.plans:
-        charts["steps"] = steps_chart(whole.plans)
-        for plan, own in zip(report.plans, whole.plans, strict=True):
-            ettr, days = checkpoint_charts(report, plan)
-            of_plan = {"memory": memory_chart(whole, own), "ettr": ettr, "days": days}
-            charts |= {f"{name} {own.number}": chart for name, chart in of_plan.items()}
+    report, whole, chosen = study.report, study.whole, study.report.chosen
+    charts = plan_charts(study.shown)
     if isinstance(whole, PlanReportRecord) and whole.conflict and whole.conflict.closest:
-        charts["memory closest"] = memory_chart(whole, whole.conflict.closest)
+        room = chosen.search.memory_headroom_bytes
+        charts["memory closest"] = memory_chart(chosen.facts.cluster, whole.conflict.closest, headroom_bytes=room)
     if study.explanation and study.bindings:
-        charts["bindings"] = bindings_chart(study.explanation, study.bindings)
+        noise = report.plans[0].noise_fraction
+        charts["bindings"] = bindings_chart(study.explanation, study.bindings, noise)
     if study.pareto_front and study.pareto_front.points:
-        charts["front"] = pareto_chart(whole, study.pareto_front)
-    shown = report.plans[:MOST_TIMELINES]
-    timelines = {str(n): timeline_of(one.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
-    drawn = {number: one for number, one in timelines.items() if one}
-    data: dict[str, Any] = finite({"report": whole.model_dump(), "charts": charts, "timelines": drawn})
+        charts["front"] = pareto_chart(whole, study.pareto_front, chosen.facts)
+    made = {"report": whole.model_dump(), "charts": charts, "timelines": timelines_of(study.shown)}
+    data: dict[str, Any] = finite(made)
     return data
+
+
+def plan_charts(every: Sequence[Shown]) -> dict[str, Any]:
+    """The plots of each plan."""
+    charts: dict[str, Any] = {"steps": steps_chart(every)} if every else {}
+    for one in every:
+        ettr, days = checkpoint_charts(one.plan, intervals_of(one.plan))
+        room = one.plan.problem.search.memory_headroom_bytes
+        memory = memory_chart(one.plan.cluster, one.record, headroom_bytes=room)
+        charts |= {f"{name} {one.number}": chart for name, chart in zip(PLOTS, (memory, ettr, days), strict=True)}
+    return charts
+
+
+PLOTS = ("memory", "ettr", "days")
+"""What each plan has a plot of."""
+
+
+def timelines_of(every: Sequence[Shown]) -> dict[str, Any]:
+    """The time lines of the first plans that have one, with the interval of a measured step."""
+    found = [(one, timeline_of(one.plan.facts, one.plan.estimate)) for one in every[:MOST_TIMELINES]]
+    return {str(one.number): {**packed, **step_range(one.record)} for one, packed in found if packed}

@@ -29,6 +29,7 @@ function axes(svg, { x, y, width, height, xTicks, yTicks, xLabel, yLabel }) {
 function drawColumns(figure, chart) {
   const names = [...new Set(chart.columns.flatMap((column) => column.parts.map((part) => part.name)))];
   const list = legend(figure, names.map((name) => [name]));
+  element(list, "li", "", chart.range_label).prepend(element(null, "i", "reach"));
   for (const line of chart.lines) {
     element(list, "li", "", line.text).prepend(element(null, "i", line.hard ? "stroke hard" : "stroke"));
   }
@@ -39,7 +40,7 @@ function drawColumns(figure, chart) {
 function columns(box, width, chart, label) {
   const height = 320, bottom = height - MARGIN.bottom, count = chart.columns.length;
   const totals = chart.columns.map((column) => column.parts.reduce((sum, part) => sum + part.value, 0));
-  const most = Math.max(...totals, ...chart.lines.map((line) => line.value)) * 1.06;
+  const most = Math.max(...totals, ...chart.columns.map((column) => column.range[1]), ...chart.lines.map((line) => line.value)) * 1.06;
   const y = linear(0, most, bottom, MARGIN.top);
   const pitch = (width - MARGIN.left - MARGIN.right) / count;
   const own = Math.min(64, Math.max(pitch * 0.78, pitch - 6));
@@ -62,7 +63,14 @@ function columnOf(svg, column, left, width, y) {
     shape(group, "rect", { class: `piece part-${part.name}`, x: left, y: top, width, height });
     below += part.value;
   }
+  if (width >= 4) whiskers(group, left + width / 2, column.range.map(y), Math.min(5, width / 3));
   explained(group, [column.text, ...[...column.parts].reverse().map((part) => `${part.name} ${part.text}`)]);
+}
+
+// From one end to the other, upright, with a mark at each end.
+function whiskers(parent, x, [low, high], half) {
+  const path = `M${x - half} ${low}h${2 * half}M${x - half} ${high}h${2 * half}M${x} ${low}V${high}`;
+  shape(parent, "path", { class: "reach-line", d: path });
 }
 
 function limitLines(svg, lines, width, y) {
@@ -97,7 +105,8 @@ function lines(box, width, chart, label) {
 function scalesOf(chart, width, height) {
   const points = chart.series.flatMap((series) => series.points);
   const extra = (chart.verticals || []).map((line) => line.x);
-  const xs = [...points.map((point) => point[0]), ...extra], ys = points.map((point) => point[1]);
+  const sideways = chart.series.flatMap((series) => (series.sideways || []).flat());
+  const xs = [...points.map((point) => point[0]), ...sideways, ...extra], ys = chart.series.flatMap((series) => [...series.points.map((point) => point[1]), ...series.spread.flat()]);
   const reach = points.map((point) => point[4] || point[0]);
   const kind = (axis) => (axis.log ? logarithmic : linear);
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
@@ -126,7 +135,23 @@ function verticalOf(svg, line, { x }, width, height) {
   shape(svg, "text", { ...text, "text-anchor": anchor }, line.text);
 }
 
+// Where measured values lie: a band around a line, thin lines through dots.
+function spreadOf(svg, series, { x, y }) {
+  if (!series.dots) {
+    const [lower, upper] = [0, 1].map((end) => series.points.map((point, index) => [x(point[0]), y(series.spread[index][end])]));
+    const d = `M${[...lower, ...upper.reverse()].map((place) => place.join(" ")).join("L")}Z`;
+    shape(svg, "path", { class: "spread", d });
+    return;
+  }
+  series.points.forEach((point, index) => {
+    const [low, high] = series.spread[index].map(y), [left, right] = series.sideways[index].map(x);
+    const d = `M${x(point[0])} ${low}V${high}M${left} ${y(point[1])}H${right}`;
+    shape(svg, "path", { class: "reach-line thin", d });
+  });
+}
+
 function seriesOf(svg, series, { x, y }) {
+  spreadOf(svg, series, { x, y });
   const path = series.points.map((point, index) => {
     const [left, top] = [x(point[0]), y(point[1])];
     if (!index) return `M${left} ${top}`;

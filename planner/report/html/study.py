@@ -1,13 +1,17 @@
-"""Further searches for a page: the binding constraints of the plan, and the Pareto front of step time and memory."""
+"""What a page is about: the plans that it shows, and further searches around the best one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation, explain_plan
-from planner.plan import EstimateReport, PlanReport
+from planner.plan import EstimateReport, Plan, PlanReport
 from planner.report.records.explained import BindingRecord
+from planner.report.records.plan import PlanRecord
 from planner.report.records.reports import ReportRecord, report_record
+from planner.report.records.setting import SettingRecord
 from planner.search.clock import Clock
 from planner.studies.pareto import ParetoFront, pareto_front
 
@@ -16,6 +20,67 @@ SHARE = 0.5
 
 RESERVE = 0.05
 """Share of the time limit that is kept for making the page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """
+    One plan on a page.
+
+    Parameters
+    ----------
+    number
+        Its place, from 1.
+    name
+        What it is called, such as "Strategy 1".
+    of
+        What stands behind the title of a table that is about it alone; empty where there is no other plan.
+    plan, record
+        The plan, and its record.
+    setting
+        The record of its job.
+    """
+
+    number: int
+    name: str
+    of: str
+    plan: Plan
+    record: PlanRecord
+    setting: SettingRecord
+
+
+def shown_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tuple[Shown, ...]:
+    """The plans of a report, best first."""
+    several = len(report.plans) > 1
+    return tuple(
+        Shown(
+            number=record.number,
+            name=f"Strategy {record.number}",
+            of=f" of strategy {record.number}" if several else "",
+            plan=plan,
+            record=record,
+            setting=whole,
+        )
+        for plan, record in zip(report.plans, whole.plans, strict=True)
+    )
+
+
+def compared_plans(comparison: Comparison) -> Iterator[Shown]:
+    """What is run today and the fastest plan, if there is one."""
+    yield _compared(1, "Given strategy", comparison.given.plan, comparison.given)
+    if comparison.best is not None:
+        yield _compared(2, "Fastest plan", comparison.best, comparison.report)
+
+
+def _compared(number: int, name: str, plan: Plan, report: PlanReport | EstimateReport) -> Shown:
+    return Shown(
+        number=number,
+        name=name,
+        of=f" of the {name.lower()}",
+        plan=plan,
+        record=PlanRecord.of_plan(plan),
+        setting=report_record(report),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +102,11 @@ class Study:
     whole: ReportRecord
     explanation: Explanation | None = None
     pareto_front: ParetoFront | None = None
+
+    @property
+    def shown(self) -> tuple[Shown, ...]:
+        """The plans of the page."""
+        return shown_plans(self.report, self.whole)
 
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:

@@ -1,7 +1,8 @@
 // The timeline of a pipeline on one canvas: tens of thousands of passes, zoomed and dragged without delay.
 
 const KINDS = ["forward", "backward", "weight"];
-const NAMES = ["forward", "backward (input)", "backward (weights)"];
+const NAMES = ["forward (F)", "backward, input (B)", "backward, weights (W)"];
+const LETTERS = "FBW";
 const LANES = [[0, 1], [0, 0.5], [0.5, 1]];
 const LEFT = 46;
 
@@ -42,8 +43,16 @@ class Timeline extends ZoomedCanvas {
     this.buttons(figure);
     this.buildCanvas(figure, `${figure.querySelector("figcaption").textContent} ${this.summary()}`);
     legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["outside the passes: transfers, optimizer update", "beside"]]);
+    this.measured(figure);
     element(figure, "p", "note", this.summary());
     this.drawAndListen();
+  }
+
+  // How long a measured step may be beside this one.
+  measured(figure) {
+    const { end, range, range_text } = this.data, text = `${end.toFixed(3)} s`;
+    const row = { label: "The step", text, range, range_text, parts: [{ name: "beside", label: "step", value: end, text }] };
+    barBox(figure, [row], "seconds");
   }
 
   summary() {
@@ -224,7 +233,8 @@ class Timeline extends ZoomedCanvas {
 
   drawText(context, piece, [left, top, width, height]) {
     const chunk = Math.floor(piece.stage / this.data.pp);
-    const long = this.data.vpp > 1 && width > 58 ? `${piece.microbatch} \u00b7 c${chunk}` : `${piece.microbatch}`;
+    const short = `${LETTERS[piece.kind]}${piece.microbatch}`;
+    const long = this.data.vpp > 1 && width > 58 ? `${short} \u00b7 c${chunk}` : short;
     if (context.measureText(long).width > width - 3) return;
     context.fillStyle = colour("on-piece");
     context.textAlign = "center";

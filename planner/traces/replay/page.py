@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.report.html.frame import (
     Chapter,
+    Tile,
     asset,
     body_html,
     chosen_html,
@@ -110,7 +111,7 @@ def _header(report: ReplayReport) -> str:
     )
 
 
-def _tiles(one: RankReplay) -> dict[str, str]:
+def _tiles(one: RankReplay) -> list[Tile]:
     """Large figures of the rank that takes longest."""
     parts, whole = one.measured.breakdown, one.measured.nanoseconds or 1
     tiles = {
@@ -122,7 +123,7 @@ def _tiles(one: RankReplay) -> dict[str, str]:
     }
     if one.measured.processors is not None:
         tiles["processors busy"] = f"{one.measured.processors.mean:.1%}"
-    return tiles
+    return [Tile(name, text) for name, text in tiles.items()]
 
 
 def _chapters(report: ReplayReport) -> Iterator[Chapter]:

@@ -1,0 +1,159 @@
+"""Chapters of all pages on plans: of each its step, memory, pipeline, training, and what starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from planner.report.html.charts import days_text, interval_of, intervals_of
+from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot, side_by_side, timeline
+from planner.report.html.inputs import input_sections
+from planner.report.html.launch import launch_blocks
+from planner.report.html.markup import section_html
+from planner.report.memory import memory_section
+from planner.report.results import FIGURES, breakdown_section, run_section
+from planner.report.section import Section
+from planner.report.setting import conventions_section
+from planner.report.wording import NOTHING, count, gib, seconds, span
+from planner.uncertainty.intervals import COVERAGE
+
+if TYPE_CHECKING:
+    from planner.jobs.problem import Problem
+    from planner.report.html.study import Shown
+    from planner.report.records.setting import SettingRecord
+
+TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
+"""Figures that stand large at the top."""
+
+ALL_ROWS = 10**6
+
+
+def tiles(one: Shown) -> Iterator[Tile]:
+    """The large figures of a plan, each with the interval that is known of it."""
+    record, chance = one.record, one.record.chance_to_fit
+    low, high = record.step_time_interval_seconds
+    tokens = record.tokens_per_second_per_gpu * record.step_time_seconds
+    step = record.step_time_seconds
+    ends = {
+        "step, s": f"{seconds(low)} to {seconds(high)}",
+        "tokens/s/GPU": f"{tokens / high:,.1f} to {tokens / low:,.1f}",
+        "MFU": f"{record.mfu * step / high:.1%} to {record.mfu * step / low:.1%}",
+        "peak GiB": f"{' to '.join(map(gib, chance.peak_memory_interval_bytes))}; fits: {chance.share:.0%}",
+        "ETTR": " to ".join(f"{end:.2%}" for end in interval_of(one.plan, one.plan.schedule).ettr),
+        "days": days_text(interval_of(one.plan, one.plan.schedule).days),
+    }
+    for name in TILES:
+        yield Tile(name, figure_text(one, name), f"{COVERAGE:.0%}: {ends[name]}")
+
+
+def figure_text(one: Shown, name: str) -> str:
+    """One of the figures that plans are compared by."""
+    path, text = FIGURES[name]
+    value: object = one.record
+    for step in path.split("."):
+        value = getattr(value, step)
+    assert isinstance(value, int | float), path
+    return text(value)
+
+
+def plan_chapters(every: Sequence[Shown]) -> Iterator[Chapter]:
+    """Where the time and the memory of each plan go, and its pipeline."""
+    yield Chapter("step", "Step", "Where the time of a step goes", _step(every))
+    yield Chapter("memory", "Memory", "Memory of each pipeline rank", each(every, _memory))
+    yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", each(every, _timeline))
+
+
+def launch_chapter(every: Sequence[Shown], *, searched: bool) -> Chapter:
+    """What starts each plan; whether a search found it decides what does so again."""
+    return Chapter(
+        "run", "Run it", "Commands and files that start it", each(every, lambda one: launch_blocks(one, searched))
+    )
+
+
+def training_chapter(every: Sequence[Shown]) -> Chapter:
+    """The whole training of each plan."""
+    return Chapter("training", "Training", "The whole training and its checkpoints", each(every, _training))
+
+
+def inputs_chapter(problem: Problem, setting: SettingRecord) -> Chapter:
+    """What all figures rest on."""
+    sections = input_sections(problem, setting)
+    blocks = [section_html(conventions_section(setting)), *(section_html(one, folded=True) for one in sections)]
+    return Chapter("inputs", "Inputs", "Inputs and sources", blocks)
+
+
+def each(every: Sequence[Shown], blocks: Callable[[Shown], Iterable[str]]) -> Iterator[str]:
+    """Blocks repeated for every plan; the page shows one at a time."""
+    return (chosen_html(one.number, made) for one in every if (made := "".join(blocks(one))))
+
+
+# --- of each plan ------------------------------------------------------------------------------------------
+
+
+def _step(every: Sequence[Shown]) -> Iterator[str]:
+    tables = each(every, lambda one: [section_html(breakdown_section(one.record, one.of))])
+    yield side_by_side(plot("steps", _STEP), "".join(tables))
+
+
+_STEP = (
+    "The parts that make up a step; hatched: communication hidden behind computation; the line at the end: the "
+    f"{COVERAGE:.0%} interval of a measured step"
+)
+
+
+def _memory(one: Shown) -> Iterator[str]:
+    """The table of all ranks is folded where a shorter one represents it."""
+    short = memory_section(one.setting, one.record, one.of)
+    whole = memory_section(one.setting, one.record, one.of, most_rows=ALL_ROWS)
+    chance = one.record.chance_to_fit
+    caption = (
+        f"Peak memory{one.of}; the lines at the tops: the {chance.interval_probability:.0%} intervals of measured "
+        f"peaks. Chance that the fullest rank fits: {chance.share:.0%}"
+    )
+    yield side_by_side(plot(f"memory {one.number}", caption), section_html(short))
+    if len(whole.rows) > len(short.rows):
+        yield section_html(
+            Section(title=f"{whole.title}: all ranks", header=whole.header, rows=whole.rows), folded=True
+        )
+
+
+def _timeline(one: Shown) -> Iterator[str]:
+    yield timeline(one.number, f"{_TIMELINE}{one.of}", _NO_TIMELINE)
+
+
+_TIMELINE = "Which chunk of which micro-batch runs when on each rank"
+
+_NO_TIMELINE = (
+    "No timeline: the step of this strategy is known by its closed form only, it has too many passes to simulate, or "
+    "only plans before it have a timeline."
+)
+
+
+def _training(one: Shown) -> Iterator[str]:
+    band = f"the band: with the {COVERAGE:.0%} interval of a measured step"
+    yield section_html(run_section(one.setting, one.record, one.of))
+    yield pair(
+        plot(f"ettr {one.number}", f"Effective training time ratio; {band}"),
+        plot(f"days {one.number}", f"Time of the whole training; {band}"),
+    )
+    intervals, best = intervals_of(one.plan), one.plan.schedule.interval_steps
+    kept = [*intervals[:: max(1, len(intervals) // 8)], interval_of(one.plan, one.plan.schedule)]
+    chosen = {own.schedule.interval_steps: own for own in kept}
+    rows = [
+        (
+            f"{count(steps, 'step')} ({span(own.schedule.interval_seconds)})",
+            f"{own.schedule.ettr:.2%}",
+            f"{own.schedule.days:,.2f}",
+            days_text(own.days),
+            "best" if steps == best else NOTHING,
+        )
+        for steps, own in sorted(chosen.items())
+    ]
+    yield section_html(
+        Section(
+            title=f"Other checkpoint intervals{one.of}",
+            header=("checkpoint every", "ETTR", "days", f"days, {COVERAGE:.0%}", "choice"),
+            rows=tuple(rows),
+            notes=("The interval is that of the step; as many failures a day as the job says.",),
+        )
+    )

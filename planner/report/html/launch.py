@@ -1,0 +1,122 @@
+"""What starts a plan: the planner's own commands, the job that they read, and the files of each framework."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from costmodel.errors import SpecError
+from planner.frameworks import LAUNCHERS, TARGETS, export
+from planner.frameworks.launch import launched
+from planner.frameworks.runnable import targets_of
+from planner.report.html.frame import code_html, folded_html
+from planner.report.html.markup import section_html
+from planner.report.section import Section, numbered
+
+if TYPE_CHECKING:
+    from planner.frameworks.target import Export
+    from planner.plan import Plan
+    from planner.report.html.study import Shown
+
+LAUNCHER = "slurm"
+"""What the commands name; the files of the others are here, too."""
+
+SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
+"""What the launchers are called."""
+
+
+def launch_blocks(one: Shown, searched: bool) -> Iterator[str]:
+    """
+    Blocks of HTML with all that starts a plan.
+
+    Parameters
+    ----------
+    one
+        The plan.
+    searched
+        Whether a search found it; else it was given.
+    """
+    reasons = targets_of(one.plan)
+    able = [target for target in targets_in_order(one.plan) if reasons[target] is None]
+    file = job_file(one.plan)
+    yield code_html("Planner commands", commands(one, file, able[0] if able else None, searched=searched))
+    yield folded_html(f"{file}: the job that they read", code_html(file, job_text(one, searched=searched)))
+    for place, target in enumerate(able):
+        yield _target(one.plan, export(one.plan, target), target, is_first=place == 0)
+    refused = tuple((target, reason) for target, reason in reasons.items() if reason is not None)
+    if refused:
+        title = "Frameworks that cannot run it"
+        yield section_html(Section(title=title, header=("framework", "first reason"), rows=refused), folded=bool(able))
+
+
+def targets_in_order(plan: Plan) -> list[str]:
+    """Every target, those of the plan's own framework first."""
+    framework = plan.cluster.framework
+    own = [name for name in (framework.targets if framework else ()) if name in TARGETS]
+    return list(dict.fromkeys([*own, *TARGETS]))
+
+
+def job_file(plan: Plan) -> str:
+    """What the job is called in the commands."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', plan.problem.name).strip('-.') or 'job'}.yaml"
+
+
+def commands(one: Shown, file: str, target: str | None, *, searched: bool) -> str:
+    """What gives the same answer again, writes its files, and compares it with what one runs."""
+    job = shlex.quote(file)
+    number = f" --number {one.number}" if searched and one.number > 1 else ""
+    lines = [
+        f"# Save the job below as {file}, then: the same answer again",
+        f"planner {'plan' if searched else 'estimate'} {job} --format json -o plan.json",
+    ]
+    if target is not None:
+        lines += [
+            f"# The files below, with a script for {SCRIPTS[LAUNCHER]} (or --launch torchrun, kubernetes)",
+            f"planner export plan.json{number} --target {target} --launch {LAUNCHER} -o run",
+        ]
+    lines += (
+        ["# Beside what you run today: write its decisions instead of these", f"planner compare {job} tp=8 pp=4 dp=8"]
+        if searched
+        else ["# Beside the fastest plan", f"planner compare {job}"]
+    )
+    lines[-1] += " --format html -o compared.html"
+    return "\n".join(lines)
+
+
+def job_text(one: Shown, *, searched: bool) -> str:
+    """The job as a file that needs no other one, with the strategy where that was given."""
+    document: dict[str, Any] = {name: part for name, part in one.plan.problem.document.items() if name != "strategy"}
+    if not searched:
+        whole = one.record.strategy.model_dump(mode="json", exclude={"num_microbatches"})
+        document["strategy"] = {name: value for name, value in whole.items() if value is not None}
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=88)
+
+
+def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str:
+    """The files of one target: its own, and those that start them."""
+    blocks = [code_html(f"{target}: {name}", text) for name, text in exported.files.items()]
+    notes = list(exported.notes)
+    for launcher, word in SCRIPTS.items():
+        try:
+            started = launched(plan, exported, launcher)
+        except SpecError as error:
+            notes.append(str(error))
+            break
+        name = LAUNCHERS[launcher]
+        block = code_html(f"{target}: {name}", started.files[name])
+        blocks.append(block if launcher == LAUNCHER else folded_html(f"{name}: for {word}", block))
+        notes += [note for note in started.notes if note not in notes]
+    if exported.environment:
+        variables = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in exported.environment.items())
+        blocks.insert(0, code_html(f"{target}: environment", variables))
+    said = section_html(Section(title=f"Before you start {exported.target}", rows=numbered(notes)), level=4)
+    opened = " open" if is_first else ""
+    return (
+        f"<details class=target{opened}><summary><h3 class=inline>{escape(exported.target)}</h3></summary>"
+        f"{said if notes else ''}{''.join(blocks)}</details>"
+    )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from planner.report.html.charts import days_text, interval_of, intervals_of
 from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot, side_by_side, timeline
 from planner.report.html.inputs import input_sections
-from planner.report.html.launch import launch_blocks
 from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
 from planner.report.results import FIGURES, breakdown_section, run_section
@@ -59,15 +58,13 @@ def figure_text(one: Shown, name: str) -> str:
 def plan_chapters(every: Sequence[Shown]) -> Iterator[Chapter]:
     """Where the time and the memory of each plan go, and its pipeline."""
     yield Chapter("step", "Step", "Where the time of a step goes", _step(every))
-    yield Chapter("memory", "Memory", "Memory of each pipeline rank", each(every, _memory))
-    yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", each(every, _timeline))
+    yield Chapter("memory", "Memory", "Memory of each pipeline rank", each(every, memory_blocks))
+    yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", each(every, timeline_blocks))
 
 
-def launch_chapter(every: Sequence[Shown], *, searched: bool) -> Chapter:
-    """What starts each plan; whether a search found it decides what does so again."""
-    return Chapter(
-        "run", "Run it", "Commands and files that start it", each(every, lambda one: launch_blocks(one, searched))
-    )
+def launch_chapter(blocks: Iterable[str]) -> Chapter:
+    """What starts a plan."""
+    return Chapter("run", "Run it", "Commands and files that start it", blocks)
 
 
 def training_chapter(every: Sequence[Shown]) -> Chapter:
@@ -101,8 +98,8 @@ _STEP = (
 )
 
 
-def _memory(one: Shown) -> Iterator[str]:
-    """The table of all ranks is folded where a shorter one represents it."""
+def memory_blocks(one: Shown) -> Iterator[str]:
+    """What each rank of a plan holds; the table of all ranks is folded where a shorter one represents it."""
     short = memory_section(one.setting, one.record, one.of)
     whole = memory_section(one.setting, one.record, one.of, most_rows=ALL_ROWS)
     chance = one.record.chance_to_fit
@@ -117,7 +114,8 @@ def _memory(one: Shown) -> Iterator[str]:
         )
 
 
-def _timeline(one: Shown) -> Iterator[str]:
+def timeline_blocks(one: Shown) -> Iterator[str]:
+    """The time line of a plan."""
     yield timeline(one.number, f"{_TIMELINE}{one.of}", _NO_TIMELINE)
 
 
@@ -130,12 +128,18 @@ _NO_TIMELINE = (
 
 
 def _training(one: Shown) -> Iterator[str]:
-    band = f"the band: with the {COVERAGE:.0%} interval of a measured step"
     yield section_html(run_section(one.setting, one.record, one.of))
-    yield pair(
-        plot(f"ettr {one.number}", f"Effective training time ratio; {band}"),
-        plot(f"days {one.number}", f"Time of the whole training; {band}"),
-    )
+    yield pair(plot(f"ettr {one.number}", ETTR_CAPTION), plot(f"days {one.number}", DAYS_CAPTION))
+    yield section_html(intervals_section(one))
+
+
+_BAND = f"the band: with the {COVERAGE:.0%} interval of a measured step"
+ETTR_CAPTION = f"Effective training time ratio; {_BAND}"
+DAYS_CAPTION = f"Time of the whole training; {_BAND}"
+
+
+def intervals_section(one: Shown) -> Section:
+    """Some checkpoint intervals of a plan, its own among them."""
     intervals, best = intervals_of(one.plan), one.plan.schedule.interval_steps
     kept = [*intervals[:: max(1, len(intervals) // 8)], interval_of(one.plan, one.plan.schedule)]
     chosen = {own.schedule.interval_steps: own for own in kept}
@@ -149,11 +153,9 @@ def _training(one: Shown) -> Iterator[str]:
         )
         for steps, own in sorted(chosen.items())
     ]
-    yield section_html(
-        Section(
-            title=f"Other checkpoint intervals{one.of}",
-            header=("checkpoint every", "ETTR", "days", f"days, {COVERAGE:.0%}", "choice"),
-            rows=tuple(rows),
-            notes=("The interval is that of the step; as many failures a day as the job says.",),
-        )
+    return Section(
+        title=f"Other checkpoint intervals{one.of}",
+        header=("checkpoint every", "ETTR", "days", f"days, {COVERAGE:.0%}", "choice"),
+        rows=tuple(rows),
+        notes=("The interval is that of the step; as many failures a day as the job says.",),
     )

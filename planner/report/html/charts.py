@@ -178,26 +178,41 @@ def _with_step(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) ->
         return schedule
 
 
-def checkpoint_charts(plan: Plan, intervals: Sequence[Interval]) -> tuple[Chart, Chart]:
-    """ETTR and days against the checkpoint interval, the best one marked."""
-    best = plan.schedule
-    shortest = shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds)
+def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
+    """ETTR and days against the checkpoint interval, the best one marked; of one plan, or of several by name."""
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
-    if shortest > 1:
-        shared["bands"] = [{"until": shortest, "text": "storage is written for too much of the time"}]
+    shortest = [shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds) for _, plan in every]
+    if min(shortest) > 1:
+        shared["bands"] = [{"until": min(shortest), "text": "storage is written for too much of the time"}]
+    found = [(name, plan, intervals_of(plan)) for name, plan in every]
 
     def chart(
         label: str, value: Callable[[CheckpointSchedule], float], ends: Callable[[Interval], tuple[float, float]]
     ) -> Chart:
-        points = [[one.schedule.interval_steps, value(one.schedule), interval_text(one)] for one in intervals]
-        series = {"points": points, "spread": [list(ends(one)) for one in intervals]}
-        mark = {"x": best.interval_steps, "y": value(best), "text": f"every {count(best.interval_steps, 'step')}"}
-        return {**shared, "y": {"label": label}, "series": [series], "marks": [mark]}
+        series = [
+            {
+                "name": name,
+                "points": [[one.schedule.interval_steps, value(one.schedule), _named(name, one)] for one in intervals],
+                "spread": [list(ends(one)) for one in intervals],
+            }
+            for name, _, intervals in found
+        ]
+        marks = [_mark(name, plan.schedule, value(plan.schedule)) for name, plan in every]
+        return {**shared, "y": {"label": label}, "series": series, "marks": marks}
 
-    return (
-        chart("ETTR, %", lambda one: 100 * one.ettr, lambda one: (100 * one.ettr[0], 100 * one.ettr[1])),
-        chart("days of training", lambda one: one.days, lambda one: one.days),
-    )
+    return {
+        "ettr": chart("ETTR, %", lambda one: 100 * one.ettr, lambda one: (100 * one.ettr[0], 100 * one.ettr[1])),
+        "days": chart("days of training", lambda one: one.days, lambda one: one.days),
+    }
+
+
+def _mark(name: str, schedule: CheckpointSchedule, value: float) -> Chart:
+    every = f"every {count(schedule.interval_steps, 'step')}"
+    return {"x": schedule.interval_steps, "y": value, "text": f"{name}: {every}" if name else every}
+
+
+def _named(name: str, interval: Interval) -> str:
+    return f"{name}\n{interval_text(interval)}" if name else interval_text(interval)
 
 
 def interval_text(interval: Interval) -> str:
@@ -253,7 +268,8 @@ def saved_range(base: float, other: float, noise_fraction: float) -> Chart:
 def differences_chart(differences: Sequence[DifferenceRecord], given: Plan, best: Plan) -> Chart:
     """By how many seconds each part of the given step is longer than the best plan's."""
     rows = [("step", given.step_seconds - best.step_seconds)]
-    rows += [(part_label(one.name), one.difference_seconds) for one in differences]
+    least = LEAST_SHOWN * given.step_seconds
+    rows += [(part_label(one.name), one.difference_seconds) for one in differences if _is_seen(one, least)]
     noise = given.noise_fraction
     ends = [given.step_seconds / (1 + noise) - best.step_seconds, given.step_seconds * (1 + noise) - best.step_seconds]
     within = f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"
@@ -270,6 +286,14 @@ def differences_chart(differences: Sequence[DifferenceRecord], given: Plan, best
             for name, value in rows
         ],
     }
+
+
+LEAST_SHOWN = 0.001
+"""Share of the step from which on a difference has a bar."""
+
+
+def _is_seen(difference: DifferenceRecord, least: float) -> bool:
+    return abs(difference.difference_seconds) >= least
 
 
 # --- step time against memory ------------------------------------------------------------------------------

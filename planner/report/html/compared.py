@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import PlanReport
 from planner.report.compared import compared_sections
 from planner.report.html.chapters import (
-    TILES,
+    DAYS_CAPTION,
+    ETTR_CAPTION,
     figure_text,
     inputs_chapter,
+    intervals_section,
     launch_chapter,
-    plan_chapters,
+    memory_blocks,
     tiles,
-    training_chapter,
+    timeline_blocks,
 )
 from planner.report.html.content import proof
-from planner.report.html.frame import Chapter, Tile, body_html, header_html, plot, switch_html
+from planner.report.html.frame import Chapter, Tile, body_html, header_html, pair, plot
+from planner.report.html.launch import launch_blocks
 from planner.report.html.markup import section_html, turned
 from planner.report.records.reports import PlanReportRecord
+from planner.report.results import run_section
+from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
     from planner.explanation.compare import Comparison
@@ -39,12 +44,7 @@ def title_of(sections: Sequence[Section]) -> str:
 
 def body(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
     """Header, navigation and chapters."""
-    chapters = _chapters(comparison, every, sections[1:])
-    return body_html(_header(comparison, every, sections[0]), chapters, switch_html("Details of", _names(every)))
-
-
-def _names(every: Iterable[Shown]) -> list[str]:
-    return [one.name for one in every]
+    return body_html(_header(comparison, every, sections[0]), _chapters(comparison, every, sections[1:]))
 
 
 def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) -> str:
@@ -62,26 +62,53 @@ def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) ->
 def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
     """The figures of the plan, with those of what is run today below."""
     given, *best = every
-    for tile in tiles(best[0] if best else given):
-        yield tile._replace(below=f"given: {figure_text(given, tile.name)}") if best and tile.name in TILES else tile
+    for tile in tiles(every[-1]):
+        yield tile._replace(below=f"given: {figure_text(given, tile.name)}") if best else tile
 
 
 def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
-    yield Chapter("beside", "Side by side", "What you run beside the fastest plan", _beside(every, sections))
-    yield from plan_chapters(every)
-    yield training_chapter(every)
-    yield launch_chapter(every[1:], searched=True)
+    yield Chapter("beside", "Side by side", "What you run beside the fastest plan", _beside(sections))
+    yield Chapter("step", "Step", "Where the time of a step goes", _steps(every))
+    yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
+    yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
+    yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
+    yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=True))
     report = comparison.report
     if isinstance(report, PlanReport):
         yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.of_report(report)))
     yield inputs_chapter(comparison.problem, every[0].setting)
 
 
-def _beside(every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
-    for section in sections:
-        if section.header[:1] == ("#",):
-            yield section_html(turned(section, "decision"), compare=True, across=True)
-        else:
-            yield section_html(section)
-    if len(every) > 1:
-        yield plot("differences", "Where the given strategy loses time; of the whole step with its 80% interval")
+def _beside(sections: Sequence[Section]) -> Iterator[str]:
+    """Tables of decisions and figures next to each other, the others below."""
+    blocks = [
+        section_html(turned(section, "decision"), compare=True, across=True)
+        if section.header[:1] == ("#",)
+        else section_html(section)
+        for section in sections
+    ]
+    tables = [block for section, block in zip(sections, blocks, strict=True) if section.header]
+    yield from (block for section, block in zip(sections, blocks, strict=True) if not section.header)
+    for place in range(0, len(tables), 2):
+        yield pair(*tables[place : place + 2])
+
+
+def _steps(every: Sequence[Shown]) -> Iterator[str]:
+    own = plot("steps", f"The parts of each step; the lines: the {COVERAGE:.0%} intervals of measured steps")
+    if every[1:]:
+        lost = f"Where the given strategy loses time; the line: the {COVERAGE:.0%} interval of such differences"
+        yield pair(own, plot("differences", lost))
+    else:
+        yield own
+
+
+def _together(every: Sequence[Shown], blocks: Callable[[Shown], Iterable[str]], *, stacked: bool = False) -> list[str]:
+    """The blocks of all plans, side by side where the page is wide enough."""
+    made = ["".join(blocks(one)) for one in every]
+    return made if stacked else [pair(*made)]
+
+
+def _training(every: Sequence[Shown]) -> Iterator[str]:
+    yield pair(*(section_html(run_section(one.setting, one.record, one.of)) for one in every))
+    yield pair(plot("ettr", ETTR_CAPTION), plot("days", DAYS_CAPTION))
+    yield pair(*(section_html(intervals_section(one), folded=True) for one in every))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import nothing_sections
 from planner.report.devices import nearby_sections
-from planner.report.html.chapters import inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
+from planner.report.html.chapters import each, inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
 from planner.report.html.charts import measured_step
 from planner.report.html.frame import (
     Chapter,
@@ -21,6 +21,7 @@ from planner.report.html.frame import (
     side_by_side,
     switch_html,
 )
+from planner.report.html.launch import launch_blocks
 from planner.report.html.markup import section_html, turned
 from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import binding_sections
@@ -53,7 +54,8 @@ def _chapters(study: Study) -> Iterator[Chapter]:
     if every:
         title = "The strategies" if len(every) > 1 else "The strategy"
         yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(study))
-        yield launch_chapter(every, searched=isinstance(report, PlanReport))
+        searched = isinstance(report, PlanReport)
+        yield launch_chapter(each(every, lambda one: launch_blocks(one, searched=searched)))
         yield from plan_chapters(every)
     if study.explanation:
         yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
@@ -106,8 +108,10 @@ def _plans(study: Study) -> Iterator[str]:
     plans = study.whole.plans
     decisions, results = chosen_section(study.whole), results_section(study.report, plans)
     if len(plans) <= MOST_TURNED:
-        sides = turned(decisions, "decision"), turned(results, "figure")
-        yield pair(*(section_html(one, compare=len(plans) > 1, across=True) for one in sides))
+        yield pair(
+            section_html(turned(decisions, "decision"), compare=True, across=True),
+            section_html(turned(results, "figure"), across=True),
+        )
     else:
         yield section_html(decisions, compare=True)
         yield section_html(results)
@@ -170,8 +174,8 @@ def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
 
 
 _FRONT = (
-    "The fastest strategy within each amount of memory; filled: proven; thin lines: the 80% intervals of measured steps "
-    "and peaks"
+    "The fastest strategy within each amount of memory; filled: proven; thin lines: the 80% intervals of measured "
+    "steps and peaks"
 )
 
 _PARETO_NOTE = (

@@ -115,12 +115,19 @@ def header_html(
         Texts by name.
     """
     large = "".join(map(_tile, tiles))
-    rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
+    rest = "".join(
+        f"<div{' class=wide' if len(text) > LONG_FACT else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in facts.items()
+    )
     return (
         f"<header><p class=job>{escape(subject)}</p><h1>{escape(title)}</h1>"
         f'<p class="answer {verdict}">{escape(answer)}</p>'
         f"{f'<div class=tiles>{large}</div>' if large else ''}<dl class=setting>{rest}</dl></header>"
     )
+
+
+LONG_FACT = 200
+"""Letters from which on a fact takes the whole width."""
 
 
 def _tile(tile: Tile) -> str:
@@ -160,9 +167,9 @@ def side_by_side(plot: str, table: str) -> str:
     return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
 
 
-def pair(first: str, second: str) -> str:
-    """Two blocks of the same weight."""
-    return f"<div class=pair><div>{first}</div><div>{second}</div></div>"
+def pair(*blocks: str) -> str:
+    """Blocks of the same weight."""
+    return f"<div class=pair>{''.join(f'<div>{block}</div>' for block in blocks)}</div>"
 
 
 def plot(name: str, caption: str) -> str:

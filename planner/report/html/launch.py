@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.frameworks.runnable import targets_of
-from planner.report.html.frame import code_html, folded_html
+from planner.report.html.frame import code_html, folded_html, pair
 from planner.report.html.markup import section_html
 from planner.report.section import Section, numbered
 
@@ -30,7 +30,7 @@ SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
 """What the launchers are called."""
 
 
-def launch_blocks(one: Shown, searched: bool) -> Iterator[str]:
+def launch_blocks(one: Shown, *, searched: bool) -> Iterator[str]:
     """
     Blocks of HTML with all that starts a plan.
 
@@ -99,8 +99,11 @@ def job_text(one: Shown, *, searched: bool) -> str:
 
 def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str:
     """The files of one target: its own, and those that start them."""
-    blocks = [code_html(f"{target}: {name}", text) for name, text in exported.files.items()]
-    notes = list(exported.notes)
+    own = [code_html(f"{target}: {name}", text) for name, text in exported.files.items()]
+    if exported.environment:
+        variables = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in exported.environment.items())
+        own.append(code_html(f"{target}: environment", variables))
+    notes, scripts = list(exported.notes), []
     for launcher, word in SCRIPTS.items():
         try:
             started = launched(plan, exported, launcher)
@@ -108,15 +111,11 @@ def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str
             notes.append(str(error))
             break
         name = LAUNCHERS[launcher]
-        block = code_html(f"{target}: {name}", started.files[name])
-        blocks.append(block if launcher == LAUNCHER else folded_html(f"{name}: for {word}", block))
+        block = code_html(f"{target}: {name}, for {word}", started.files[name])
+        scripts.append(block if launcher == LAUNCHER else folded_html(f"{name}, for {word}", block))
         notes += [note for note in started.notes if note not in notes]
-    if exported.environment:
-        variables = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in exported.environment.items())
-        blocks.insert(0, code_html(f"{target}: environment", variables))
     said = section_html(Section(title=f"Before you start {exported.target}", rows=numbered(notes)), level=4)
-    opened = " open" if is_first else ""
     return (
-        f"<details class=target{opened}><summary><h3 class=inline>{escape(exported.target)}</h3></summary>"
-        f"{said if notes else ''}{''.join(blocks)}</details>"
+        f"<details{' open' if is_first else ' class=other'}><summary><h3>{escape(exported.target)}</h3></summary>"
+        f"{said if notes else ''}{pair(''.join(own), ''.join(scripts))}</details>"
     )

@@ -77,7 +77,7 @@ def _numeric(section: Section) -> list[bool]:
 
 def _head(header: Iterable[str], numeric: Iterable[bool]) -> str:
     cells = "".join(
-        f"<th scope=col{_class(is_number, False)}>{escape(name)}</th>"
+        f"<th scope=col{_class(is_number, False)}>{escape(name)}</th>" if name else "<td></td>"
         for name, is_number in zip(header, numeric, strict=True)
     )
     return f"<thead><tr>{cells}</tr></thead>"

@@ -13,7 +13,6 @@ from planner.report.html.charts import (
     bindings_chart,
     checkpoint_charts,
     differences_chart,
-    intervals_of,
     memory_chart,
     pareto_chart,
     step_range,
@@ -50,16 +49,14 @@ def page_html(study: Study) -> str:
 def comparison_page(comparison: Comparison) -> str:
     """The page of a comparison: what is run today beside the fastest plan."""
     shown, sections = tuple(compared_plans(comparison)), compared.sections_of(comparison)
-    charts = plan_charts(shown)
-    if comparison.best is not None:
-        differences = ComparisonRecord.of(comparison).differences
-        charts["differences"] = differences_chart(differences, comparison.given.plan, comparison.best)
-    data = finite({"report": document(comparison), "charts": charts, "timelines": timelines_of(shown)})
+    data = finite(
+        {"report": document(comparison), "charts": compared_charts(comparison, shown), "timelines": timelines_of(shown)}
+    )
     return page_text(
         title=compared.title_of(sections),
         subject=comparison.problem.name,
         body=compared.body(comparison, shown, sections),
-        data=data,
+        data=finite({"report": document(comparison), "charts": charts, "timelines": timelines}),
         scripts=[asset("timeline.js")],
     )
 
@@ -85,15 +82,27 @@ def plan_charts(every: Sequence[Shown]) -> dict[str, Any]:
     """The plots of each plan."""
     charts: dict[str, Any] = {"steps": steps_chart(every)} if every else {}
     for one in every:
-        ettr, days = checkpoint_charts(one.plan, intervals_of(one.plan))
-        room = one.plan.problem.search.memory_headroom_bytes
-        memory = memory_chart(one.plan.cluster, one.record, headroom_bytes=room)
-        charts |= {f"{name} {one.number}": chart for name, chart in zip(PLOTS, (memory, ettr, days), strict=True)}
+        charts[f"memory {one.number}"] = memory_of(one)
+        charts |= {f"{name} {one.number}": chart for name, chart in checkpoint_charts([("", one.plan)]).items()}
     return charts
 
 
-PLOTS = ("memory", "ettr", "days")
-"""What each plan has a plot of."""
+def memory_of(one: Shown) -> dict[str, Any]:
+    """The memory of a plan."""
+    return memory_chart(one.plan.cluster, one.record, headroom_bytes=one.plan.problem.search.memory_headroom_bytes)
+
+
+def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str, Any]:
+    """The plots of what is run today and the fastest plan, on the same axes."""
+    memory = [memory_of(one) for one in every]
+    most = max(column["range"][1] for chart in memory for column in chart["columns"])
+    charts: dict[str, Any] = {"steps": steps_chart(every)}
+    charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
+    charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
+    if comparison.best is not None:
+        differences = ComparisonRecord.of(comparison).differences
+        charts["differences"] = differences_chart(differences, comparison.given.plan, comparison.best)
+    return charts
 
 
 def timelines_of(every: Sequence[Shown]) -> dict[str, Any]:

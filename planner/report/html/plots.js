@@ -40,7 +40,7 @@ function drawColumns(figure, chart) {
 function columns(box, width, chart, label) {
   const height = 320, bottom = height - MARGIN.bottom, count = chart.columns.length;
   const totals = chart.columns.map((column) => column.parts.reduce((sum, part) => sum + part.value, 0));
-  const most = Math.max(...totals, ...chart.columns.map((column) => column.range[1]), ...chart.lines.map((line) => line.value)) * 1.06;
+  const most = Math.max(chart.most || 0, ...totals, ...chart.columns.map((column) => column.range[1]), ...chart.lines.map((line) => line.value)) * 1.06;
   const y = linear(0, most, bottom, MARGIN.top);
   const pitch = (width - MARGIN.left - MARGIN.right) / count;
   const own = Math.min(64, Math.max(pitch * 0.78, pitch - 6));
@@ -97,8 +97,8 @@ function lines(box, width, chart, label) {
   for (const band of chart.bands || []) bandOf(svg, band, scales, height);
   axes(svg, { ...scales, width, height, ...ticks, xLabel: chart.x.label, yLabel: chart.y.label });
   for (const line of chart.verticals || []) verticalOf(svg, line, scales, width, height);
-  for (const series of chart.series) seriesOf(svg, series, scales);
-  for (const mark of chart.marks || []) markOf(svg, mark, scales, width);
+  chart.series.forEach((series, index) => seriesOf(svg, series, scales, index));
+  (chart.marks || []).forEach((mark, index) => markOf(svg, mark, scales, width, index));
   followed(svg, chart, scales, width, height);
 }
 
@@ -150,7 +150,7 @@ function spreadOf(svg, series, { x, y }) {
   });
 }
 
-function seriesOf(svg, series, { x, y }) {
+function seriesOf(svg, series, { x, y }, index) {
   spreadOf(svg, series, { x, y });
   const path = series.points.map((point, index) => {
     const [left, top] = [x(point[0]), y(point[1])];
@@ -159,7 +159,7 @@ function seriesOf(svg, series, { x, y }) {
   });
   const last = series.points.at(-1);
   if (series.step && last[4]) path.push(`H${x(last[4])}`);
-  shape(svg, "path", { class: "line", d: path.join("") });
+  shape(svg, "path", { class: index ? "line" : "line first", d: path.join("") });
   if (!series.dots) return;
   for (const point of series.points) {
     const kind = point[3] ? "dot" : "dot hollow";
@@ -167,11 +167,11 @@ function seriesOf(svg, series, { x, y }) {
   }
 }
 
-function markOf(svg, mark, { x, y }, width) {
+function markOf(svg, mark, { x, y }, width, index) {
   const [left, top] = [x(mark.x), y(mark.y)];
   shape(svg, "circle", { class: "mark", cx: left, cy: top, r: 6 });
   const anchor = left > width * 0.6 ? "end" : "start";
-  const above = top > 60;
+  const above = top > 60 !== index > 0; // two of one plot keep out of each other's way
   const place = { x: left + (anchor === "end" ? -10 : 10), y: top + (above ? -10 : 20), "text-anchor": anchor };
   shape(svg, "text", { class: "mark-text", ...place }, mark.text);
 }
@@ -182,8 +182,9 @@ function followed(svg, chart, { x, y }, width, height) {
   const area = { x: MARGIN.left, y: 0, width: Math.max(0, width - MARGIN.left), height, class: "area" };
   const target = shape(svg, "rect", area);
   target.addEventListener("pointermove", (event) => {
-    const place = event.clientX - svg.getBoundingClientRect().left;
-    const near = points.reduce((a, b) => (Math.abs(x(b[0]) - place) < Math.abs(x(a[0]) - place) ? b : a));
+    const box = svg.getBoundingClientRect(), left = event.clientX - box.left, top = event.clientY - box.top;
+    const away = (point) => 100 * Math.abs(x(point[0]) - left) + Math.abs(y(point[1]) - top);
+    const near = points.reduce((a, b) => (away(b) < away(a) ? b : a));
     for (const [name, value] of [["cx", x(near[0])], ["cy", y(near[1])], ["visibility", "visible"]]) {
       dot.setAttribute(name, value);
     }

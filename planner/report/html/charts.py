@@ -275,7 +275,7 @@ def differences_chart(differences: Sequence[DifferenceRecord], given: Plan, best
     within = f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"
     return {
         "type": "changes",
-        "axis": "seconds longer (right) or shorter (left) than in the fastest plan",
+        "axis": "seconds per step longer (right) or shorter (left)",
         "rows": [
             {
                 "label": name,

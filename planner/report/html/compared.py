@@ -50,7 +50,7 @@ def body(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Sect
 def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) -> str:
     facts = {row[0]: row[1] for row in heading.rows}
     return header_html(
-        subject=facts.pop("job", comparison.problem.name),
+        subject=facts.pop("job", "") or comparison.problem.name,
         title=heading.title,
         answer=facts.pop("answer"),
         verdict={0: "good", 1: "bad"}.get(comparison.exit_code, "plain"),
@@ -63,17 +63,17 @@ def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
     """The figures of the plan, with those of what is run today below."""
     given, *best = every
     for tile in tiles(every[-1]):
-        yield tile._replace(below=f"given: {figure_text(given, tile.name)}") if best else tile
+        yield tile._replace(below=f"{given.name.lower()}: {figure_text(given, tile.name)}") if best else tile
 
 
 def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
-    yield Chapter("beside", "Side by side", "What you run beside the fastest plan", _beside(sections))
-    yield Chapter("step", "Step", "Where the time of a step goes", _steps(every))
+    yield Chapter("beside", "Side by side", " beside ".join(one.name for one in every), _beside(sections))
+    yield Chapter("step", "Step", "Where the time of a step goes", _steps(every, alike=comparison.same_step))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
     yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
-    yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=True))
-    report = comparison.report
+    report, best = comparison.report, every[1:]
+    yield launch_chapter(block for one in best for block in launch_blocks(one, searched=not comparison.sides))
     if isinstance(report, PlanReport):
         yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.of_report(report)))
     yield inputs_chapter(comparison.problem, every[0].setting)
@@ -93,10 +93,11 @@ def _beside(sections: Sequence[Section]) -> Iterator[str]:
         yield pair(*tables[place : place + 2])
 
 
-def _steps(every: Sequence[Shown]) -> Iterator[str]:
+def _steps(every: Sequence[Shown], *, alike: bool) -> Iterator[str]:
     own = plot("steps", f"The parts of each step; the lines: the {COVERAGE:.0%} intervals of measured steps")
-    if every[1:]:
-        lost = f"Where the given strategy loses time; the line: the {COVERAGE:.0%} interval of such differences"
+    if every[1:] and alike:
+        names = " than the ".join(one.name.lower() for one in every)
+        lost = f"How much longer the {names} takes; the line: the {COVERAGE:.0%} interval of such differences"
         yield pair(own, plot("differences", lost))
     else:
         yield own

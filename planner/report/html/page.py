@@ -49,9 +49,7 @@ def page_html(study: Study) -> str:
 def comparison_page(comparison: Comparison) -> str:
     """The page of a comparison: what is run today beside the fastest plan."""
     shown, sections = tuple(compared_plans(comparison)), compared.sections_of(comparison)
-    data = finite(
-        {"report": document(comparison), "charts": compared_charts(comparison, shown), "timelines": timelines_of(shown)}
-    )
+    charts, timelines = compared_charts(comparison, shown), timelines_of(shown)
     return page_text(
         title=compared.title_of(sections),
         subject=comparison.problem.name,
@@ -99,7 +97,7 @@ def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str,
     charts: dict[str, Any] = {"steps": steps_chart(every)}
     charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
     charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
-    if comparison.best is not None:
+    if comparison.best is not None and comparison.same_step:
         differences = ComparisonRecord.of(comparison).differences
         charts["differences"] = differences_chart(differences, comparison.given.plan, comparison.best)
     return charts

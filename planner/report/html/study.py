@@ -66,10 +66,11 @@ def shown_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tup
 
 
 def compared_plans(comparison: Comparison) -> Iterator[Shown]:
-    """What is run today and the fastest plan, if there is one."""
-    yield _compared(1, "Given strategy", comparison.given.plan, comparison.given)
+    """What is run today and the fastest plan, if there is one; or the strategies of two jobs."""
+    first, second = ("First job", "Second job") if comparison.sides else ("Given strategy", "Fastest plan")
+    yield _compared(1, first, comparison.given.plan, comparison.given)
     if comparison.best is not None:
-        yield _compared(2, "Fastest plan", comparison.best, comparison.report)
+        yield _compared(2, second, comparison.best, comparison.report)
 
 
 def _compared(number: int, name: str, plan: Plan, report: PlanReport | EstimateReport) -> Shown:

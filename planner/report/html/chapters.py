@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.report.html.charts import days_text, interval_of, intervals_of
@@ -72,10 +73,16 @@ def training_chapter(every: Sequence[Shown]) -> Chapter:
     return Chapter("training", "Training", "The whole training and its checkpoints", each(every, _training))
 
 
-def inputs_chapter(problem: Problem, setting: SettingRecord) -> Chapter:
-    """What all figures rest on."""
-    sections = input_sections(problem, setting)
-    blocks = [section_html(conventions_section(setting)), *(section_html(one, folded=True) for one in sections)]
+def inputs_chapter(jobs: Iterable[tuple[Problem, SettingRecord, str]]) -> Chapter:
+    """What all figures rest on: jobs with their records, and what they are of."""
+    blocks = []
+    for problem, setting, of in jobs:
+        sections = (replace(one, title=f"{one.title}{of}") for one in input_sections(problem, setting))
+        read = conventions_section(setting)
+        blocks += [
+            section_html(replace(read, title=f"{read.title}{of}")),
+            *(section_html(one, folded=True) for one in sections),
+        ]
     return Chapter("inputs", "Inputs", "Inputs and sources", blocks)
 
 
@@ -109,9 +116,7 @@ def memory_blocks(one: Shown) -> Iterator[str]:
     )
     yield side_by_side(plot(f"memory {one.number}", caption), section_html(short))
     if len(whole.rows) > len(short.rows):
-        yield section_html(
-            Section(title=f"{whole.title}: all ranks", header=whole.header, rows=whole.rows), folded=True
-        )
+        yield section_html(replace(whole, title=f"{whole.title}: all ranks", notes=()), folded=True)
 
 
 def timeline_blocks(one: Shown) -> Iterator[str]:

@@ -197,7 +197,7 @@ def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
             }
             for name, _, intervals in found
         ]
-        marks = [_mark(name, plan.schedule, value(plan.schedule)) for name, plan in every]
+        marks = [_mark(plan.schedule, value(plan.schedule)) for _, plan in every]
         return {**shared, "y": {"label": label}, "series": series, "marks": marks}
 
     return {
@@ -206,9 +206,8 @@ def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
     }
 
 
-def _mark(name: str, schedule: CheckpointSchedule, value: float) -> Chart:
-    every = f"every {count(schedule.interval_steps, 'step')}"
-    return {"x": schedule.interval_steps, "y": value, "text": f"{name}: {every}" if name else every}
+def _mark(schedule: CheckpointSchedule, value: float) -> Chart:
+    return {"x": schedule.interval_steps, "y": value, "text": f"every {count(schedule.interval_steps, 'step')}"}
 
 
 def _named(name: str, interval: Interval) -> str:

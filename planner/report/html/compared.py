@@ -67,16 +67,21 @@ def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
 
 
 def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
-    yield Chapter("beside", "Side by side", " beside ".join(one.name for one in every), _beside(sections))
+    yield Chapter("beside", "Side by side", _title(every), _beside(sections))
     yield Chapter("step", "Step", "Where the time of a step goes", _steps(every, alike=comparison.same_step))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
     yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
-    report, best = comparison.report, every[1:]
-    yield launch_chapter(block for one in best for block in launch_blocks(one, searched=not comparison.sides))
+    yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
+    report = comparison.report
     if isinstance(report, PlanReport):
         yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.of_report(report)))
-    yield inputs_chapter(comparison.problem, every[0].setting)
+    jobs = [(one.plan.problem, one.setting, one.of if comparison.sides else "") for one in every]
+    yield inputs_chapter(jobs if comparison.sides else jobs[:1])
+
+
+def _title(every: Sequence[Shown]) -> str:
+    return f"The {' beside the '.join(one.name.lower() for one in every)}"
 
 
 def _beside(sections: Sequence[Section]) -> Iterator[str]:
@@ -96,8 +101,8 @@ def _beside(sections: Sequence[Section]) -> Iterator[str]:
 def _steps(every: Sequence[Shown], *, alike: bool) -> Iterator[str]:
     own = plot("steps", f"The parts of each step; the lines: the {COVERAGE:.0%} intervals of measured steps")
     if every[1:] and alike:
-        names = " than the ".join(one.name.lower() for one in every)
-        lost = f"How much longer the {names} takes; the line: the {COVERAGE:.0%} interval of such differences"
+        names = " takes longer than the ".join(one.name.lower() for one in every)
+        lost = f"By how much the {names}; the line: the {COVERAGE:.0%} interval of such differences"
         yield pair(own, plot("differences", lost))
     else:
         yield own

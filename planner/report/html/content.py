@@ -21,7 +21,7 @@ from planner.report.html.frame import (
     side_by_side,
     switch_html,
 )
-from planner.report.html.launch import launch_blocks
+from planner.report.html.launch import BESIDE_BEST, BESIDE_TODAY, launch_blocks
 from planner.report.html.markup import section_html, turned
 from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import binding_sections
@@ -55,7 +55,8 @@ def _chapters(study: Study) -> Iterator[Chapter]:
         title = "The strategies" if len(every) > 1 else "The strategy"
         yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(study))
         searched = isinstance(report, PlanReport)
-        yield launch_chapter(each(every, lambda one: launch_blocks(one, searched=searched)))
+        further = BESIDE_TODAY if searched else BESIDE_BEST
+        yield launch_chapter(each(every, lambda one: launch_blocks(one, searched=searched, further=further)))
         yield from plan_chapters(every)
     if study.explanation:
         yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
@@ -66,7 +67,7 @@ def _chapters(study: Study) -> Iterator[Chapter]:
         yield training_chapter(every)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         yield Chapter("proof", "Proof", "The proof", proof(report, whole))
-    yield inputs_chapter(report.chosen, whole)
+    yield inputs_chapter([(report.chosen, whole, "")])
 
 
 # --- the top -----------------------------------------------------------------------------------------------

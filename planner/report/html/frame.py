@@ -148,16 +148,16 @@ def chosen_html(number: int, blocks: str) -> str:
     return f'<div data-plan="{number}">{blocks}</div>'
 
 
-def folded_html(title: str, blocks: str) -> str:
-    """Blocks that are closed until they are asked for; open in print."""
-    return f"<details><summary>{escape(title)}</summary>{blocks}</details>"
+def folded_html(title: str, blocks: str, *, kind: str = "") -> str:
+    """Blocks that are closed until they are asked for; open in print, which leaves out the kind ``other``."""
+    return f"<details{f' class={kind}' if kind else ''}><summary>{escape(title)}</summary>{blocks}</details>"
 
 
 def code_html(name: str, text: str) -> str:
     """A text to copy, such as a file or a command: what it is called, and a place for the button."""
     label = escape(name)
     return (
-        f'<div class=code><p class=code-name>{label}</p><pre tabindex=0 role=region aria-label="{label}"><code>'
+        f'<div class=code><p class=code-name>{label}</p><pre tabindex=0 role=group aria-label="{label}"><code>'
         f"{escape(text.rstrip())}</code></pre></div>"
     )
 

@@ -109,7 +109,7 @@ def _sourced(
         place = f"{path}{name}"
         if isinstance(value, Mapping) and place not in sources and depth < 1:
             yield from _sourced(value, sources, f"{place}.", depth + 1)
-        elif value is not None and value != {}:
+        elif value is not None and value != {} and name != "sources":
             yield place, _value(name, value), sources.get(place, NOTHING)
 
 

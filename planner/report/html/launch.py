@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,15 @@ SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
 """What the launchers are called."""
 
 
-def launch_blocks(one: Shown, *, searched: bool) -> Iterator[str]:
+BESIDE_TODAY = (
+    "# Beside what you run today: write its decisions instead of these",
+    "planner compare {job} tp=8 pp=4 --format html -o compared.html",
+)
+BESIDE_BEST = ("# Beside the fastest plan", "planner compare {job} --format html -o compared.html")
+"""What may be asked next, with its comment."""
+
+
+def launch_blocks(one: Shown, *, searched: bool, further: Sequence[str] = ()) -> Iterator[str]:
     """
     Blocks of HTML with all that starts a plan.
 
@@ -39,12 +47,16 @@ def launch_blocks(one: Shown, *, searched: bool) -> Iterator[str]:
     one
         The plan.
     searched
-        Whether a search found it; else it was given.
+        Whether a search gives it again; else it is given.
+    further
+        A comment and a command that follow.
     """
     reasons = targets_of(one.plan)
     able = [target for target in targets_in_order(one.plan) if reasons[target] is None]
     file = job_file(one.plan)
-    yield code_html("Planner commands", commands(one, file, able[0] if able else None, searched=searched))
+    lines = [*commands(one, file, able[0] if able else None, searched=searched)]
+    lines += [line.format(job=shlex.quote(file)) for line in further]
+    yield code_html("Planner commands", "\n".join(lines))
     yield folded_html(f"{file}: the job that they read", code_html(file, job_text(one, searched=searched)))
     for place, target in enumerate(able):
         yield _target(one.plan, export(one.plan, target), target, is_first=place == 0)
@@ -66,26 +78,14 @@ def job_file(plan: Plan) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', plan.problem.name).strip('-.') or 'job'}.yaml"
 
 
-def commands(one: Shown, file: str, target: str | None, *, searched: bool) -> str:
-    """What gives the same answer again, writes its files, and compares it with what one runs."""
-    job = shlex.quote(file)
+def commands(one: Shown, file: str, target: str | None, *, searched: bool) -> Iterator[str]:
+    """What gives the same answer again, and writes its files."""
     number = f" --number {one.number}" if searched and one.number > 1 else ""
-    lines = [
-        f"# Save the job below as {file}, then: the same answer again",
-        f"planner {'plan' if searched else 'estimate'} {job} --format json -o plan.json",
-    ]
+    yield f"# Save the job below as {file}, then: the same answer again"
+    yield f"planner {'plan' if searched else 'estimate'} {shlex.quote(file)} --format json -o plan.json"
     if target is not None:
-        lines += [
-            f"# The files below, with a script for {SCRIPTS[LAUNCHER]} (or --launch torchrun, kubernetes)",
-            f"planner export plan.json{number} --target {target} --launch {LAUNCHER} -o run",
-        ]
-    lines += (
-        ["# Beside what you run today: write its decisions instead of these", f"planner compare {job} tp=8 pp=4 dp=8"]
-        if searched
-        else ["# Beside the fastest plan", f"planner compare {job}"]
-    )
-    lines[-1] += " --format html -o compared.html"
-    return "\n".join(lines)
+        yield f"# The files below, with a script for {SCRIPTS[LAUNCHER]} (or --launch torchrun, kubernetes)"
+        yield f"planner export plan.json{number} --target {target} --launch {LAUNCHER} -o run"
 
 
 def job_text(one: Shown, *, searched: bool) -> str:
@@ -112,7 +112,7 @@ def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str
             break
         name = LAUNCHERS[launcher]
         block = code_html(f"{target}: {name}, for {word}", started.files[name])
-        scripts.append(block if launcher == LAUNCHER else folded_html(f"{name}, for {word}", block))
+        scripts.append(block if launcher == LAUNCHER else folded_html(f"{name}, for {word}", block, kind="other"))
         notes += [note for note in started.notes if note not in notes]
     said = section_html(Section(title=f"Before you start {exported.target}", rows=numbered(notes)), level=4)
     return (

@@ -65,7 +65,7 @@ def table_html(section: Section, *, compare: bool = False, across: bool = False)
     rows = "".join(_rows(section, numeric, compare=compare, across=across))
     kind = "table" if section.header else "facts"
     return (
-        f'<div class=scroll tabindex=0 role=region aria-label="{escape(section.title)}"><table class={kind}>'
+        f'<div class=scroll tabindex=0 role=group aria-label="{escape(section.title)}"><table class={kind}>'
         f"<caption>{escape(section.title)}</caption>{head}<tbody>{rows}</tbody></table></div>"
     )
 

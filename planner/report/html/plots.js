@@ -83,6 +83,12 @@ function limitLines(svg, lines, width, y) {
 // --- lines ---
 
 function drawLines(figure, chart) {
+  if (chart.series.length > 1) {
+    const list = element(figure, "ul", "legend");
+    chart.series.forEach((series, index) => {
+      element(list, "li", "", series.name).prepend(element(null, "i", index ? "line-key" : "line-key dashed"));
+    });
+  }
   const box = element(figure, "div", "canvas");
   keepDrawn(box, (width) => lines(box, width, chart, figure.querySelector("figcaption").textContent));
 }
@@ -97,7 +103,7 @@ function lines(box, width, chart, label) {
   for (const band of chart.bands || []) bandOf(svg, band, scales, height);
   axes(svg, { ...scales, width, height, ...ticks, xLabel: chart.x.label, yLabel: chart.y.label });
   for (const line of chart.verticals || []) verticalOf(svg, line, scales, width, height);
-  chart.series.forEach((series, index) => seriesOf(svg, series, scales, index));
+  chart.series.forEach((series, index) => seriesOf(svg, series, scales, index, chart.series.length < 2));
   (chart.marks || []).forEach((mark, index) => markOf(svg, mark, scales, width, index));
   followed(svg, chart, scales, width, height);
 }
@@ -150,7 +156,7 @@ function spreadOf(svg, series, { x, y }) {
   });
 }
 
-function seriesOf(svg, series, { x, y }, index) {
+function seriesOf(svg, series, { x, y }, index, isAlone) {
   spreadOf(svg, series, { x, y });
   const path = series.points.map((point, index) => {
     const [left, top] = [x(point[0]), y(point[1])];
@@ -159,7 +165,7 @@ function seriesOf(svg, series, { x, y }, index) {
   });
   const last = series.points.at(-1);
   if (series.step && last[4]) path.push(`H${x(last[4])}`);
-  shape(svg, "path", { class: index ? "line" : "line first", d: path.join("") });
+  shape(svg, "path", { class: index || isAlone ? "line" : "line dashed", d: path.join("") });
   if (!series.dots) return;
   for (const point of series.points) {
     const kind = point[3] ? "dot" : "dot hollow";

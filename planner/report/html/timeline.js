@@ -3,6 +3,10 @@
 const KINDS = ["forward", "backward", "weight"];
 const NAMES = ["forward (F)", "backward, input (B)", "backward, weights (W)"];
 const LETTERS = "FBW";
+const HELP =
+  "Zoom: buttons, pinch, double click, or Ctrl and the wheel; drag to move; arrow keys, + and - do the same. " +
+  "Where passes are too thin to be drawn, each rank's line has the shares of its time; zoomed in, passes have their " +
+  "letter and micro-batch, later chunks are darker. The micro-batch under the pointer is marked on all ranks.";
 const LANES = [[0, 1], [0, 0.5], [0.5, 1]];
 const LEFT = 46;
 
@@ -45,6 +49,9 @@ class Timeline extends ZoomedCanvas {
     legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["outside the passes: transfers, optimizer update", "beside"]]);
     this.measured(figure);
     element(figure, "p", "note", this.summary());
+    const help = element(figure, "details");
+    element(help, "summary", "", "How to read it and move in it");
+    element(help, "p", "note", HELP);
     this.drawAndListen();
   }
 
@@ -62,10 +69,7 @@ class Timeline extends ZoomedCanvas {
       `${passes.toLocaleString("en-US")} passes of ${microbatches} micro-batches through ${pp} ranks with ${vpp} ` +
       `${vpp > 1 ? "chunks" : "chunk"} each take ${pipeline.toFixed(3)} s; the step ends at ${end.toFixed(3)} s. ` +
       (rest ? `Outside the passes: ${rest}; drawn at the end, although transfers are spread over the step. ` : "") +
-      (cut ? "Only the first and the last passes of each rank are in this file. " : "") +
-      "Zoom: buttons, pinch, double click, or Ctrl and the wheel; drag to move; arrow keys, + and - do the same. " +
-      "Where passes are too thin to be drawn, each rank's line has the shares of its time; zoomed in, later chunks are " +
-      "darker. The micro-batch under the pointer is marked on all ranks."
+      (cut ? "Only the first and the last passes of each rank are in this file." : "")
     );
   }
 

@@ -199,7 +199,7 @@ def test_plain_text_of_any_plan_is_there(report, page):
 
 def test_an_explanation_has_no_page(report):
     """It says so, with what there is."""
-    with pytest.raises(SpecError, match="explanations and comparisons have no page"):
+    with pytest.raises(SpecError, match="explanations have no page"):
         render(explain(report.problem), "html")
 
 

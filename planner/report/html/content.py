@@ -61,8 +61,8 @@ def _chapters(study: Study) -> Iterator[Chapter]:
     if study.explanation:
         yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
     if study.pareto_front and study.pareto_front.points:
-        front = _pareto_front(study.pareto_front, report.chosen.facts)
-        yield Chapter("front", "Pareto front", "Step time against memory", front)
+        points = _pareto_front(study.pareto_front, report.chosen.facts)
+        yield Chapter("front", "Pareto front", "Step time against memory", points)
     if every:
         yield training_chapter(every)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):

@@ -1,0 +1,109 @@
+"""A browser, and pages of every kind as files; without Chromium or playwright the tests are skipped."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.page import BROWSERS
+from planner.explanation.compare import compare
+from planner.jobs.problem import load
+from planner.plan import estimate, plan
+from planner.report import render
+from planner.traces.replay.page import replay_page
+from planner.traces.replay.report import replay_report
+from tests.builders_traces import a_step
+from tests.planner.test_job import JOBS, a_job
+
+HOW = "pip install '.[browser]', apt-get install chromium"
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The system's Chromium, headless."""
+    driver = pytest.importorskip("playwright.sync_api", reason=f"playwright is not installed ({HOW})")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no Chromium is installed ({HOW})")
+    with driver.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def quick(job, *overrides):
+    """A job of the examples in a short time."""
+    return load(JOBS / f"{job}.yaml", ["search.time_limit_seconds=4", *overrides])
+
+
+def a_dense_plan():
+    """Llama-3-405B on 2,048 GPUs, eight chunks per rank: 98,304 passes."""
+    return render(plan(quick("llama3-405b-2048xh100", "top=1", "search.pin={pp: 16, vpp: 8}")), "html")
+
+
+def an_moe_plan():
+    """Mixtral 8x7B on 64 GPUs."""
+    return render(plan(quick("mixtral-8x7b-64xa100")), "html")
+
+
+def an_infeasible_job():
+    """Llama-3-405B on eight GPUs."""
+    job = a_job(model="llama3-405b", cluster__num_devices=8, search__time_limit_seconds=4)
+    return render(plan(load(job)), "html")
+
+
+def a_forbidden_estimate():
+    """A strategy that breaks rules."""
+    return render(estimate(quick("mixtral-8x7b-64xa100"), {"tp": 3, "pp": 2, "dp": 8}), "html")
+
+
+def a_comparison():
+    """What somebody runs beside the fastest plan."""
+    return render(compare(quick("llama3-8b-8xh100"), {"tp": 2, "pp": 2}), "html")
+
+
+def a_replay():
+    """A step of 400 us, measured and replayed."""
+    return replay_page(replay_report([a_step()]))
+
+
+PAGES = {
+    made.__name__: made
+    for made in (a_dense_plan, an_moe_plan, an_infeasible_job, a_forbidden_estimate, a_comparison, a_replay)
+}
+
+
+@pytest.fixture(scope="session")
+def files(chromium, tmp_path_factory):
+    """The file of each page, made when it is asked for."""
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+
+    def file_of(name):
+        if name not in made:
+            made[name] = folder / f"{name}.html"
+            made[name].write_text(PAGES[name](), encoding="utf-8")
+        return made[name]
+
+    return file_of
+
+
+@pytest.fixture
+def opened(chromium, files):
+    """Opens a page as a file without a network; says what its console says."""
+    contexts = []
+
+    def open_page(name, width=1400, height=900, **options):
+        context = chromium.new_context(viewport={"width": width, "height": height}, offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.said = []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.goto(files(name).as_uri())
+        page.wait_for_selector("html[data-drawn-milliseconds]", state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()

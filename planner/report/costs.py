@@ -10,7 +10,7 @@ from planner.report.wording import NOTHING, amount, count, energy, money, power
 
 if TYPE_CHECKING:
     from planner.report.records.costs import CostBasisRecord, CostsRecord
-    from planner.report.records.plan import NumberedPlanRecord
+    from planner.report.records.plan import NumberedPlanRecord, PlanRecord
     from planner.report.records.setting import SettingRecord
 
 NO_PRICE = "no price is given: --price 2.50, costs.price_per_device_hour"
@@ -21,18 +21,23 @@ TRILLION_TOKENS = "per trillion tokens"
 
 def costs_sections(whole: SettingRecord, plans: Sequence[NumberedPlanRecord], of_best: str) -> Iterator[Section]:
     """Money and energy of the first plan, and beside it those of the others."""
-    best, basis = plans[0], whole.job.costs
-    yield Section(
-        title=f"Money and energy{of_best}",
+    yield costs_section(whole, plans[0], of_best)
+    if plans[1:]:
+        yield costs_table(plans, whole.job.costs.currency)
+
+
+def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
+    """Money and energy of one plan."""
+    basis = whole.job.costs
+    return Section(
+        title=f"Money and energy{of_plan}",
         rows=(
-            *_money_rows(basis, best.costs),
-            *_energy_rows(whole, best),
-            *_draw_rows(basis, best.costs),
-            *_left_out_rows(whole, best),
+            *_money_rows(basis, plan.costs),
+            *_energy_rows(whole, plan),
+            *_draw_rows(basis, plan.costs),
+            *_left_out_rows(whole, plan),
         ),
     )
-    if plans[1:]:
-        yield _table(plans, basis.currency)
 
 
 def total_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
@@ -64,7 +69,7 @@ def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[st
         )
 
 
-def _energy_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
+def _energy_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
     """What is drawn, and by what; or why that is not known."""
     basis, costs = whole.job.costs, plan.costs
     joined, each = costs.it_energy_mwh, costs.it_energy_mwh_per_trillion_tokens
@@ -102,7 +107,7 @@ def _draw_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str
         )
 
 
-def _left_out_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
+def _left_out_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
     """What is in no figure: what the job does not say, and GPUs that the plan leaves to others."""
     basis, idle = whole.job.costs, whole.cluster.num_devices - plan.num_devices
     left_out = [f"{count(idle, 'GPU')} that the plan does not use"] if idle > 0 else []
@@ -115,7 +120,7 @@ def _left_out_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[t
         yield "not counted", "; ".join(left_out)
 
 
-def _table(plans: Sequence[NumberedPlanRecord], currency: str) -> Section:
+def costs_table(plans: Sequence[NumberedPlanRecord], currency: str) -> Section:
     """Money and energy of all plans; money where it is known."""
     has_money = plans[0].costs.total_cost is not None
     return Section(

@@ -79,7 +79,7 @@ function barAxis(box, most, label, least = 0) {
   const axis = element(box, "div", "bar-axis");
   const scale = linear(least, most, 0, 100);
   for (const tick of scale.ticks(5)) {
-    const mark = element(axis, "span", "", number(tick));
+    const mark = element(axis, "span", scale(tick) > 96 ? "end" : "", number(tick));
     mark.style.left = `${scale(tick)}%`;
   }
   element(box, "div", "axis-label", label);

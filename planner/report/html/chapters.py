@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.report.html.charts import days_text, interval_of, intervals_of
+from planner.report.html.costs import cost_tiles
 from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot, side_by_side, timeline
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
@@ -44,6 +45,7 @@ def tiles(one: Shown) -> Iterator[Tile]:
     }
     for name in TILES:
         yield Tile(name, figure_text(one, name), f"{COVERAGE:.0%}: {ends[name]}")
+    yield from cost_tiles(one)
 
 
 def figure_text(one: Shown, name: str) -> str:

@@ -10,7 +10,6 @@ from planner.report.compared import compared_sections
 from planner.report.html.chapters import (
     DAYS_CAPTION,
     ETTR_CAPTION,
-    figure_text,
     inputs_chapter,
     intervals_section,
     launch_chapter,
@@ -19,6 +18,7 @@ from planner.report.html.chapters import (
     timeline_blocks,
 )
 from planner.report.html.content import proof
+from planner.report.html.costs import costs_chapter
 from planner.report.html.frame import Chapter, Tile, body_html, header_html, pair, plot
 from planner.report.html.launch import launch_blocks
 from planner.report.html.markup import section_html, turned
@@ -61,9 +61,10 @@ def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) ->
 
 def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
     """The figures of the plan, with those of what is run today below."""
-    given, *best = every
+    given = {tile.name: tile.text for tile in tiles(every[0])}
     for tile in tiles(every[-1]):
-        yield tile._replace(below=f"{given.name.lower()}: {figure_text(given, tile.name)}") if best else tile
+        beside = f"{every[0].name.lower()}: {given.get(tile.name, 'not known')}"
+        yield tile._replace(below=beside) if every[1:] else tile
 
 
 def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
@@ -72,6 +73,7 @@ def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
     yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
+    yield costs_chapter(every, together=True)
     yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
     report = comparison.report
     if isinstance(report, PlanReport):

@@ -10,6 +10,7 @@ from planner.report.conflicts import nothing_sections
 from planner.report.devices import nearby_sections
 from planner.report.html.chapters import each, inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
 from planner.report.html.charts import measured_step
+from planner.report.html.costs import costs_chapter
 from planner.report.html.frame import (
     Chapter,
     body_html,
@@ -65,6 +66,7 @@ def _chapters(study: Study) -> Iterator[Chapter]:
         yield Chapter("front", "Pareto front", "Step time against memory", points)
     if every:
         yield training_chapter(every)
+        yield costs_chapter(every)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         yield Chapter("proof", "Proof", "The proof", proof(report, whole))
     yield inputs_chapter([(report.chosen, whole, "")])

@@ -18,6 +18,7 @@ from planner.report.html.charts import (
     step_range,
     steps_chart,
 )
+from planner.report.html.costs import cost_charts
 from planner.report.html.frame import asset, page_text
 from planner.report.html.study import Shown, Study, compared_plans, study
 from planner.report.html.timeline import timeline_of
@@ -78,7 +79,7 @@ def page_data(study: Study) -> dict[str, Any]:
 
 def plan_charts(every: Sequence[Shown]) -> dict[str, Any]:
     """The plots of each plan."""
-    charts: dict[str, Any] = {"steps": steps_chart(every)} if every else {}
+    charts: dict[str, Any] = {"steps": steps_chart(every), **cost_charts(every)} if every else {}
     for one in every:
         charts[f"memory {one.number}"] = memory_of(one)
         charts |= {f"{name} {one.number}": chart for name, chart in checkpoint_charts([("", one.plan)]).items()}
@@ -94,7 +95,7 @@ def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str,
     """The plots of what is run today and the fastest plan, on the same axes."""
     memory = [memory_of(one) for one in every]
     most = max(column["range"][1] for chart in memory for column in chart["columns"])
-    charts: dict[str, Any] = {"steps": steps_chart(every)}
+    charts: dict[str, Any] = {"steps": steps_chart(every), **cost_charts(every)}
     charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
     charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
     if comparison.best is not None and comparison.same_step:

@@ -1,0 +1,149 @@
+"""Money and energy on a page: large figures, chapter and plots, with the interval of a measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
+from planner.report.costs import TRILLION_TOKENS, costs_section, costs_table
+from planner.report.html.charts import Chart, interval_of
+from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot
+from planner.report.html.markup import section_html
+from planner.report.records.costs import TRILLION
+from planner.report.records.plan import NumberedPlanRecord
+from planner.report.wording import energy, money
+from planner.uncertainty.intervals import COVERAGE
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+    from planner.report.html.study import Shown
+
+
+def cost_ends(plan: Plan) -> tuple[TrainingCosts, TrainingCosts]:
+    """What a training costs with the ends of the interval of a measured step."""
+    low, high = (replace(plan, schedule=end).costs for end in interval_of(plan, plan.schedule).ends)
+    return low, high
+
+
+def cost_tiles(one: Shown) -> Iterator[Tile]:
+    """Money and energy as large figures, as far as they are known."""
+    trillions = one.plan.facts.workload.tokens / TRILLION
+    for name, own in amounts_of(one).items():
+        ends, each = " to ".join(map(own.text, own.ends)), own.text(own.total / trillions)
+        yield Tile(name, own.text(own.total), f"{COVERAGE:.0%}: {ends}; {each} {TRILLION_TOKENS}")
+
+
+def costs_chapter(every: Sequence[Shown], *, together: bool = False) -> Chapter:
+    """
+    Money and energy of each plan.
+
+    Parameters
+    ----------
+    every
+        The plans.
+    together
+        Whether all of them are seen at once; else the chosen one.
+    """
+    return Chapter("costs", "Cost", "Money and energy", _blocks(every, together=together))
+
+
+def _blocks(every: Sequence[Shown], *, together: bool) -> Iterator[str]:
+    facts = [section_html(costs_section(one.setting, one.record, one.of)) for one in every]
+    if together:
+        yield pair(*facts)
+    else:
+        yield from (chosen_html(one.number, block) for one, block in zip(every, facts, strict=True))
+    line = f"the line: with the {COVERAGE:.0%} interval of a measured step"
+    plots = [plot(name, f"{CAPTIONS[name]}; {line}") for name in cost_charts(every)]
+    yield pair(*plots) if plots else ""
+    records = [one.record for one in every if isinstance(one.record, NumberedPlanRecord)]
+    if records[1:]:
+        yield section_html(costs_table(records, every[0].setting.job.costs.currency))
+
+
+CAPTIONS = {"money": "What the whole training costs", "energy": "What the whole training draws"}
+"""Of the plots of the chapter."""
+
+
+def cost_charts(every: Sequence[Shown]) -> dict[str, Chart]:
+    """The plots of money and energy, as far as they are known of all plans, money in one currency."""
+    currencies = {one.record.costs.currency for one in every}
+    amounts = [(one.name, amounts_of(one)) for one in every]
+    units = {"energy": "MWh", **({"money": currencies.pop()} if len(currencies) == 1 else {})}
+    return {
+        name: {
+            "type": "bars",
+            "axis": units[name],
+            "order": list(PARTS),
+            "rows": [_row(label, own[name]) for label, own in amounts],
+        }
+        for name in CAPTIONS
+        if name in units and amounts and all(name in own for _, own in amounts)
+    }
+
+
+def _row(label: str, amount: Amount) -> Chart:
+    text = amount.text
+    parts = [
+        {"name": name, "label": PARTS[name], "value": value, "text": text(value)}
+        for name, value in amount.parts.items()
+        if value
+    ]
+    ends = {"range": list(amount.ends), "range_text": f"{COVERAGE:.0%}: {' to '.join(map(text, amount.ends))}"}
+    return {"label": label, "text": text(amount.total), "parts": parts, **ends}
+
+
+PARTS = {"devices": "devices", "electricity": "electricity", "computers": "computers", "facility": "data centre"}
+"""What bars of money and energy are made of, with their words."""
+
+
+# --- amounts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amount:
+    """
+    Money or energy of a whole training.
+
+    Parameters
+    ----------
+    parts
+        What it is made of, by the names of ``PARTS``.
+    ends
+        With the ends of the interval of a measured step.
+    text
+        How it is written.
+    """
+
+    parts: Mapping[str, float]
+    ends: tuple[float, float]
+    text: Callable[[float], str]
+
+    @property
+    def total(self) -> float:
+        """All parts."""
+        return sum(self.parts.values())
+
+
+def amounts_of(one: Shown) -> dict[str, Amount]:
+    """Money and energy of a plan, as far as they are known."""
+    own, (low, high) = one.plan.costs, cost_ends(one.plan)
+    found: dict[str, Amount] = {}
+    if own.total_cost is not None and low.total_cost is not None and high.total_cost is not None:
+        parts = {"devices": own.device_cost or 0.0, "electricity": own.electricity_cost or 0.0}
+        text = partial(money, currency=one.record.costs.currency)
+        found["money"] = Amount(parts=parts, ends=(low.total_cost, high.total_cost), text=text)
+    if own.energy is not None and low.energy is not None and high.energy is not None:
+        of_all, of_computers = _mwh(own.energy), own.energy.it_joules / MWH_JOULES
+        parts = {"computers": of_computers, "facility": of_all - of_computers}
+        found["energy"] = Amount(parts=parts, ends=(_mwh(low.energy), _mwh(high.energy)), text=energy)
+    return found
+
+
+def _mwh(drawn: Energy) -> float:
+    """Of the data centre where that is known, else of its computers."""
+    joules = drawn.it_joules if drawn.facility_joules is None else drawn.facility_joules
+    return joules / MWH_JOULES

@@ -4,8 +4,7 @@ import base64
 import hashlib
 import json
 import re
-import shutil
-import subprocess
+import shlex
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -13,31 +12,34 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
 from costmodel.reliability import on_cluster
 from costmodel.step.estimate import simulated_step
 from planner.checkpoints import schedules_around
+from planner.cli import main
+from planner.explanation.compare import compare, compare_two, side_of
 from planner.explanation.explain import explain
+from planner.frameworks import LAUNCHERS, export
+from planner.frameworks.launch import launched
+from planner.frameworks.runnable import targets_of
 from planner.jobs.problem import load
 from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.html.inputs import input_sections
+from planner.report.html.launch import SCRIPTS, launch_blocks
 from planner.report.html.page import page_html
-from planner.report.html.study import study
+from planner.report.html.study import shown_plans, study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.proof import search_section
 from planner.report.records.reports import report_record
 from planner.report.results import results_section
+from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
 from planner.studies.pareto import pareto_front
 from tests.planner.test_job import JOBS, a_job
 
 LARGEST_BYTES = 6e6
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
-CHROMIUM_OPTIONS = (*OPTIONS, "--window-size=1500,1000")
-MOST_MILLISECONDS = 2000
 ATTACK = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 
 SCHEDULES = [
@@ -259,6 +261,175 @@ def test_an_estimate_has_a_page(report):
     assert {"front", "bindings"}.isdisjoint(data_of(page)["charts"])
 
 
+# --- what is uncertain ------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_drawn(report, studied, page):
+    """Of the step, the peaks and the days, by the records; bars of what binds span the noise of two plans' ratio."""
+    charts, best = data_of(page)["charts"], report.plans[0]
+    peak = report_record(report).plans[0].chance_to_fit.peak_memory_interval_bytes
+    fullest = max(charts["memory 1"]["columns"], key=lambda column: column["range"][1])
+    days, mine = charts["days 1"]["series"][0], best.schedule.interval_steps
+    low, high = next(ends for point, ends in zip(days["points"], days["spread"], strict=True) if point[0] == mine)
+    bound = studied.explanation.bindings[0]
+
+    assert charts["steps"]["rows"][0]["range"] == [best.interval.low_seconds, best.interval.high_seconds]
+    assert data_of(page)["timelines"]["1"]["range"] == charts["steps"]["rows"][0]["range"]
+    assert [end * 2**30 for end in fullest["range"]] == pytest.approx(peak)
+    assert low < best.schedule.days < high
+    assert high / best.schedule.days == pytest.approx(best.interval.high_seconds / best.step_seconds, rel=0.05)
+    assert charts["bindings"]["rows"][0]["range"] == pytest.approx(
+        [
+            studied.explanation.compared_seconds - bound.step_seconds * (1 + best.noise_fraction),
+            studied.explanation.compared_seconds - bound.step_seconds / (1 + best.noise_fraction),
+        ]
+    )
+
+
+def test_points_of_the_front_have_both_intervals(studied, page):
+    """Of the step and of the memory, around the point; the plan's own as its record says."""
+    series, best = data_of(page)["charts"]["front"]["series"][0], studied.report.plans[0]
+
+    for point, step, memory in zip(series["points"], series["spread"], series["sideways"], strict=True):
+        assert step[0] < point[1] < step[1]
+        assert memory[0] < point[0] < memory[1]
+    own = next(index for index, point in enumerate(series["points"]) if point[1] == best.step_seconds)
+    assert series["spread"][own] == pytest.approx([best.interval.low_seconds, best.interval.high_seconds])
+
+
+def test_money_has_its_interval():
+    """
+    8 H100 for 2 dollars an hour: 16 dollars times the hours; 80 % of trainings end with other hours.
+
+    Without a price there is no plot of money, and the page says how to give one.
+    """
+    job, priced = JOBS / "llama3-8b-8xh100.yaml", ["costs.price_per_device_hour=2"]
+    given = estimate(load(job, priced), {"tp": 2})
+    (row,) = data_of(render(given, "html"))["charts"]["money"]["rows"]
+    without = render(estimate(load(job), {"tp": 2}), "html")
+
+    assert row["parts"][0]["value"] == pytest.approx(16 * 24 * given.plan.schedule.days)
+    assert row["range"][0] < row["parts"][0]["value"] < row["range"][1]
+    assert "money" not in data_of(without)["charts"]
+    assert "no price is given: --price" in without
+
+
+# --- what starts it ---------------------------------------------------------------------------------------------
+
+
+def code_of(page):
+    """Texts to copy, by their names."""
+    blocks = re.findall(r"<p class=code-name>(.*?)</p><pre.*?><code>(.*?)</code></pre>", page, flags=re.DOTALL)
+    return {unescape(name): unescape(text) for name, text in blocks}
+
+
+def test_files_are_those_of_the_export(report):
+    """Of each target that can run the plan, with the files of all launchers; reasons of the others."""
+    one = shown_plans(report, report_record(report))[0]
+    page = "".join(launch_blocks(one, searched=True))
+    code, reasons = code_of(page), targets_of(one.plan)
+
+    for target, reason in reasons.items():
+        if reason is not None:
+            assert reason in Elements(page).cells
+            continue
+        exported = export(one.plan, target)
+        assert {name: code[f"{target}: {name}"] for name in exported.files} == {
+            name: text.rstrip() for name, text in exported.files.items()
+        }
+        for launcher, word in SCRIPTS.items():
+            name = LAUNCHERS[launcher]
+            text = launched(one.plan, exported, launcher).files[name]
+            assert code[f"{target}: {name}, for {word}"] == text.rstrip()
+    assert None in reasons.values()
+    assert set(reasons.values()) != {None}
+
+
+def test_commands_give_the_answer_again(report, tmp_path, monkeypatch, capsys):
+    """The job of the page as a file: its commands write the plan, and the files that start it."""
+    given = estimate(report.problem, report.plans[1].strategy.decisions())
+    one = shown_plans(given, report_record(given))[0]
+    code = code_of("".join(launch_blocks(one, searched=False)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(code["job.yaml"], encoding="utf-8")
+    lines = [line for line in code["Planner commands"].splitlines() if not line.startswith("#")]
+
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0
+
+    assert len(lines) == 2
+    assert json.loads((tmp_path / "plan.json").read_text())["step_time_seconds"] == given.plan.step_seconds
+    assert (tmp_path / "run" / "job.sbatch").exists()
+    capsys.readouterr()
+
+
+def test_the_second_plan_is_exported_by_its_number(report):
+    """The commands of a searched plan plan again; the file's name comes from the job's."""
+    second = shown_plans(report, report_record(report))[1]
+    (commands,) = (
+        text for name, text in code_of("".join(launch_blocks(second, searched=True))).items() if "comm" in name
+    )
+
+    assert "planner plan job.yaml --format json -o plan.json" in commands
+    assert "planner export plan.json --number 2 --target" in commands
+
+
+# --- beside what one runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """Llama-3-8B on eight GPUs: tp 2 and pp 2 beside the fastest plan."""
+    return compare(load(JOBS / "llama3-8b-8xh100.yaml", ["search.time_limit_seconds=5"]), {"tp": 2, "pp": 2})
+
+
+def test_both_stand_side_by_side(compared):
+    """A bar, a memory plot on the same scale and a time line of each; days in one plot; all tables of the text."""
+    page = render(compared, "html")
+    charts, timelines = data_of(page)["charts"], data_of(page)["timelines"]
+    found = {one["data-chart"] for one in Elements(page).named("figure") if "data-chart" in one}
+    cells = {cell for section in list(all_sections(compared))[1:] for row in section.rows for cell in row}
+
+    assert [row["label"] for row in charts["steps"]["rows"]] == ["Given strategy", "Fastest plan"]
+    assert charts["memory 1"]["most"] == charts["memory 2"]["most"]
+    assert len(charts["days"]["series"]) == len(timelines) == 2
+    assert found == set(charts)
+    assert cells <= set(Elements(page).cells)
+
+
+def test_bars_of_differences_add_up(compared):
+    """Parts that are shown are within a thousandth of the step each of what the whole step differs by."""
+    (whole, *parts) = data_of(render(compared, "html"))["charts"]["differences"]["rows"]
+
+    assert whole["value"] == pytest.approx(compared.saved_seconds)
+    assert whole["range"][0] < whole["value"] < whole["range"][1]
+    assert sum(part["value"] for part in parts) == pytest.approx(
+        whole["value"], abs=0.01 * compared.given.plan.step_seconds
+    )
+
+
+def test_unlike_jobs_have_no_bars_of_differences(compared):
+    """Their steps train other models; each is named first or second, and both jobs' inputs are there."""
+    other = estimate(load(JOBS / "mixtral-8x7b-64xa100.yaml"), {"ep": 8})
+    page = render(compare_two(side_of(compared.given, "mine"), side_of(other, "theirs")), "html")
+
+    assert "differences" not in data_of(page)["charts"]
+    assert [row["label"] for row in data_of(page)["charts"]["steps"]["rows"]] == ["First job", "Second job"]
+    assert "The model: llama3-8b of the first job" in page
+    assert "The model: mixtral-8x7b of the second job" in page
+
+
+def test_a_comparison_without_a_plan_has_a_page():
+    """What is run today alone, and why nothing fits."""
+    job = load(JOBS / "llama3-8b-8xh100.yaml", ["search.forbid=[{pp: 1}, {pp: 2}, {pp: 4}, {pp: 8}]"])
+    alone = compare(job, {"tp": 2, "pp": 2})
+    page = render(alone, "html")
+
+    assert alone.best is None
+    assert [row["label"] for row in data_of(page)["charts"]["steps"]["rows"]] == ["Given strategy"]
+    assert "no strategy fits" in page
+
+
 # --- the time line ---------------------------------------------------------------------------------------------
 
 
@@ -382,7 +553,7 @@ def test_a_front_without_time_is_the_plan(report):
     assert found.least_bytes is None
 
 
-# --- size and browser ------------------------------------------------------------------------------------------
+# --- size -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -399,55 +570,3 @@ def test_large_pages_stay_small(large):
     assert timelines["1"]["passes"] == 3 * 16 * 8 * 256
     assert not timelines["1"]["cut"]
     assert len(large.encode()) < LARGEST_BYTES
-
-
-def dumped(page, folder):
-    """The document as a browser leaves it, and what its console said."""
-    target = folder / "opened.html"
-    target.write_text(page, encoding="utf-8")
-    shown = subprocess.run(
-        [CHROMIUM, *CHROMIUM_OPTIONS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", target.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return shown.stdout, [line for line in shown.stderr.splitlines() if "CONSOLE" in line]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_a_browser_draws_it(large, tmp_path):
-    """Every figure is filled, without a word on the console, within the two seconds that people wait."""
-    document, said = dumped(large, tmp_path)
-    (drawn,) = re.findall(r'data-drawn-milliseconds="(\d+)"', document)
-    figures = re.findall(r"<figure.*?</figure>", document, flags=re.DOTALL)
-
-    assert said == []
-    assert len(figures) == len(Elements(large).named("figure"))
-    assert [figure for figure in figures if 'class="bars"' not in figure and 'class="canvas"' not in figure] == []
-    assert len(re.findall("<svg", document)) >= 4
-    assert int(drawn) < MOST_MILLISECONDS
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_policy_stops_foreign_scripts(large, tmp_path):
-    """What somebody adds to the file does not run."""
-    document, said = dumped(large + "<script>document.title = 'taken over'</script>", tmp_path)
-
-    assert "<title>taken over" not in document
-    assert "Content Security Policy" in " ".join(said)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-@pytest.mark.parametrize("width", [320, 390, 768, 1440])
-def test_no_page_scrolls_sideways(large, tmp_path, width):
-    """Inside a frame of a phone's, a tablet's and a desktop's width; wide tables scroll in their own boxes."""
-    probe = "<script>const { scrollWidth, clientWidth } = document.documentElement;"
-    probe += "parent.postMessage(scrollWidth - clientWidth, '*')</script>"
-    inner = re.sub("<meta http-equiv.*?>", "", large) + probe
-    (tmp_path / "inner.html").write_text(inner, encoding="utf-8")
-    listen = "addEventListener('message', (event) => (document.body.dataset.over = event.data))"
-
-    document, _ = dumped(f"<script>{listen}</script><iframe src=inner.html width={width} height=900>", tmp_path)
-
-    assert 'data-over="0"' in document

@@ -28,7 +28,7 @@ PICTURES = FOLDER / "pages"
 
 MOST_BYTES = 6e6
 MOST_SECONDS = 2.0
-SHOWN = {"llama3-405b-2048xh100": (2270, 4400), "deepseek-v3-2048xh100": (0, 2440)}
+SHOWN = {"llama3-405b-2048xh100": (3975, 6390), "deepseek-v3-2048xh100": (0, 2890)}
 """From where to where the pictures show each page, in pixels."""
 
 WIDTH = 1300

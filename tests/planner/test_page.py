@@ -27,12 +27,14 @@ from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.html.inputs import input_sections
 from planner.report.html.launch import SCRIPTS, launch_blocks
+from planner.report.html.markup import MOST_OPEN, section_html, turned
 from planner.report.html.page import page_html
 from planner.report.html.study import shown_plans, study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.proof import search_section
 from planner.report.records.reports import report_record
 from planner.report.results import results_section
+from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
@@ -259,6 +261,32 @@ def test_an_estimate_has_a_page(report):
     assert given.broken_rules
     assert set(given.broken_rules) <= set(Elements(page).cells)
     assert {"front", "bindings"}.isdisjoint(data_of(page)["charts"])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def test_a_few_strategies_are_columns():
+    """A row for each decision; cells are marked where they differ from the first strategy's, and nowhere else."""
+    section = Section(title="Two", header=("#", "tp", "pp"), rows=(("1", "8", "2"), ("2", "4", "2")))
+
+    across = turned(section, "decision")
+    marked = re.findall(r"<td class=\"num differs\">(.*?)</td>", section_html(across, compare=True, across=True))
+
+    assert across.header == ("decision", "1", "2")
+    assert across.rows == (("tp", "8", "4"), ("pp", "2", "2"))
+    assert marked == ["4"]
+
+
+def test_long_tables_are_folded():
+    """21 rows behind their number, 20 open; the notes stay below."""
+    rows = tuple((str(number), "1") for number in range(MOST_OPEN + 1))
+    longer = Section(title="Long", header=("#", "x"), rows=rows, notes=("Why.",))
+    shorter = Section(title="Short", header=("#", "x"), rows=rows[1:])
+
+    assert "<summary>21 rows</summary>" in section_html(longer)
+    assert section_html(longer).index("</details>") < section_html(longer).index("Why.")
+    assert "<details" not in section_html(shorter)
 
 
 # --- what is uncertain ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from html import escape
 from planner.report.section import Section
 from planner.report.wording import is_numeric
 
-MOST_OPEN = 14
+MOST_OPEN = 20
 """Rows up to which a table is open; longer ones are folded behind their number of rows."""
 
 

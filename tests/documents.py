@@ -14,17 +14,43 @@ README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 """What people read, in the order in which tests name it."""
 
-FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?:^<!-- ([a-z]+(?: code)?)(?:: ([^\n]*?))? -->\n)?^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+"""A code block, and the comment right above it that says what it is."""
+
+PLANNER = re.compile(r"(\S*/)?planner (?!.*\.\.\.)|.* -m planner ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A code block of a page: its language, its text, and the line that it begins on."""
+    """
+    A code block of a page.
+
+    Parameters
+    ----------
+    page, start, end
+        Where its text is.
+    mark, said
+        What the comment right above it says it is, such as ``output``, and of which; empty: there is none.
+    language, text
+        What it is in, and what it says.
+    """
 
     page: Path
+    start: int
+    end: int
+    mark: str
+    said: str
     language: str
     text: str
-    line: int
+
+    @property
+    def lines(self) -> list[str]:
+        """Commands of a shell's block: parts of lines that ``&&`` joins, without comments."""
+        joined = self.text.replace("\\\n", " ")
+        parts = [part.strip() for line in joined.splitlines() for part in line.split(" && ")]
+        return [part for part in parts if part and not part.startswith("#")]
 
 
 def read(page: Path) -> str:
@@ -37,18 +63,30 @@ def page(name: str) -> str:
     return read(ROOT / "docs" / f"{name}.md")
 
 
+def blocks_of(path: Path) -> Iterator[Block]:
+    """Code blocks of a page, from top to bottom."""
+    for found in FENCE.finditer(read(path)):
+        mark, said, language, text = (part or "" for part in found.groups())
+        yield Block(
+            page=path, start=found.start(4), end=found.end(4), mark=mark, said=said, language=language, text=text
+        )
+
+
 def blocks(*languages: str) -> Iterator[Block]:
     """Code blocks of all pages in one of these languages."""
     for path in PAGES:
-        text = read(path)
-        for found in FENCE.finditer(text):
-            if found[1] in languages:
-                yield Block(page=path, language=found[1], text=found[2], line=text[: found.start()].count("\n") + 1)
+        yield from (block for block in blocks_of(path) if block.language in languages)
+
+
+def words_of(line: str) -> list[str]:
+    """Words of a command after ``planner``, without what the shell does with files; empty: it is another command."""
+    if not PLANNER.match(line):
+        return []
+    words = shlex.split(re.sub(r" [<>] \S+$", "", line), comments=True)
+    first = next(number for number, word in enumerate(words) if word.rpartition("/")[2] == "planner")
+    return words[first + 1 :]
 
 
 def commands() -> list[list[str]]:
-    """Words of each ``planner ...`` in the shell blocks, without ``planner`` and what the shell does with files."""
-    texts = [block.text.replace("\\\n", " ") for block in blocks("sh")]
-    lines = [part.strip() for text in texts for line in text.splitlines() for part in line.split("&&")]
-    found = [shlex.split(re.sub(r" [<>] \S+$", "", line)) for line in lines if re.match(r"(\S*/)?planner ", line)]
-    return [words[1:] for words in found]
+    """Words of each ``planner ...`` in the shell blocks."""
+    return [words for block in blocks("sh") for line in block.lines if (words := words_of(line))]

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 import pytest
 
 from costmodel.strategy import DECISIONS
-from planner import cli
+from docs.generated.records import EXAMPLES, record_of
+from docs.generated.regions import MADE, REGION, written
+from planner import cli, load
 from planner.frameworks import TARGETS
+from planner.schema import schema
 from tests import readme_example
-from tests.documents import README, ROOT, commands, page, read
+from tests.documents import FENCE, PAGES, README, ROOT, Block, blocks, blocks_of, commands, page, read, words_of
 
 MOST_LINES = 150
 """Of the README."""
+
+MARKS = ("output", "file", "example")
+"""What a text may be."""
+
+EXPLAINED = ROOT / "docs" / "reading_a_report.md"
+"""What explains the README's first answer."""
+
+
+def a_job() -> dict:
+    """A job on which each example of an entry makes sense."""
+    return {
+        "model": "llama3-8b",
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
+        "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 1e12},
+    }
 
 
 def pasted(name: str) -> list[str]:
@@ -30,6 +49,19 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
     return dict(choices)
 
 
+def label(path: Path) -> str:
+    """The path as one reads it."""
+    return str(path.relative_to(ROOT))
+
+
+def jobs() -> list[Block]:
+    """Blocks that say model, cluster and training, but those that show what is refused."""
+    found = [block for block in blocks("yaml") if "wrong" not in block.said]
+    return [
+        block for block in found if re.search(r"^model:.*^cluster:.*^training:", block.text, re.MULTILINE | re.DOTALL)
+    ]
+
+
 # --- commands --------------------------------------------------------------------------------------------------
 
 
@@ -39,7 +71,7 @@ def test_commands_of_the_documents_exist(arguments):
     parsed = cli._parse(arguments)
 
     assert callable(parsed.run)
-    assert all((ROOT / word.split()[0]).exists() for word in arguments if word.startswith(("benchmarks/", "tests/")))
+    assert all((ROOT / word).exists() for word in arguments if word.startswith(("benchmarks/", "tests/")))
 
 
 @pytest.mark.parametrize("command", subcommands())
@@ -56,18 +88,108 @@ def test_every_option_is_shown(command):
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
-@pytest.mark.parametrize("path", readme_example.outputs(), ids=lambda found: found[0].name)
-def test_pages_show_what_plan_prints(path):
-    """The example is the first command's own output; ``python -m tests.readme_example`` writes it anew."""
-    _, command, shown = path
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_pages_show_what_is_printed(path, tmp_path):
+    """Each command runs and ends as it should, each output is today's; ``python -m tests.readme_example`` writes."""
+    shown, today = readme_example.today(path, tmp_path)
 
-    assert shown == readme_example.output(command)
+    assert shown == today
+
+
+def inline_commands() -> list[tuple[str, ...]]:
+    """Words of each command that stands in a sentence."""
+    text = " ".join(FENCE.sub("", read(path)) for path in PAGES)
+    return sorted({tuple(found.split()) for found in re.findall(r"`planner ([^`]+)`", text)})
+
+
+@pytest.mark.parametrize("words", inline_commands(), ids=" ".join)
+def test_commands_in_sentences_exist(words):
+    """The command, and its options."""
+    (parser,) = (parser for name, parser in subcommands().items() if name == words[0])
+
+    assert {word for word in words if word.startswith("--")} <= parser._option_string_actions.keys()
+
+
+def test_every_text_says_what_it_is():
+    """An output that is compared, a file, part of a generated page, or an example with the reason why it is not run."""
+    pages = {path: [found.span() for found in REGION.finditer(read(path))] for path in PAGES}
+    texts = [
+        block for block in blocks("text") if not any(start < block.start < end for start, end in pages[block.page])
+    ]
+
+    assert [block.text for block in texts if block.mark not in MARKS or not block.text] == []
+    assert [block.text for block in texts if block.mark == "example" and not block.said] == []
+
+
+@pytest.mark.parametrize("start", readme_example.NOT_RUN)
+def test_what_is_not_run_is_shown(start):
+    """A reason that no command has any more would hide the next one."""
+    assert any(re.match(start, line) for block in blocks("sh") for line in block.lines)
+
+
+def test_the_story_sees_what_is_wrong(tmp_path):
+    """A command that ends otherwise than its page says, and an output of before, are noticed."""
+    path = tmp_path / "page.md"
+    path.write_text("```sh\nplanner model nothing\n```\n")
+    with pytest.raises(AssertionError, match="planner model nothing: ended with 2"):
+        readme_example.today(path, tmp_path / "one")
+
+    path.write_text('```sh\nplanner model llama3-8b\n```\n\n<!-- output: until "family" -->\n```text\nof before\n```\n')
+    shown, today = readme_example.today(path, tmp_path / "two")
+    assert "of before" in shown
+    assert today.splitlines()[6:8] == ["name               llama3-8b", "..."]
+
+
+@pytest.mark.parametrize("block", jobs(), ids=lambda block: f"{label(block.page)}-{block.said}")
+def test_jobs_of_the_documents_load(block, tmp_path):
+    """A job that a page shows is one."""
+    folder = readme_example.Story(block.page, tmp_path).folder
+    (folder / "shown.yaml").write_text(block.text)
+
+    assert load(folder / "shown.yaml").facts.cluster.num_devices > 1
 
 
 def test_the_example_is_of_the_first_command():
     """README and its explanation line by line show one answer."""
-    assert commands()[0] == ["plan", readme_example.JOB]
-    assert {path.name for path, _, _ in readme_example.outputs()} == {"README.md", "reading_a_report.md"}
+    (first,) = {tuple(words) for words in commands()[:1]}
+
+    assert list(first) == words_of(next(line for block in blocks_of(EXPLAINED) for line in block.lines))
+
+
+# --- generated parts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_generated_parts_are_todays(path):
+    """Commands, entries, accuracy: ``python -m docs.generated`` writes them anew."""
+    assert written(path) == read(path)
+
+
+def test_every_generated_part_stands_somewhere():
+    """What nobody reads needs no code."""
+    assert {found[2] for path in PAGES for found in REGION.finditer(read(path))} == MADE.keys()
+
+
+@pytest.mark.parametrize(("entry", "value"), EXAMPLES.items())
+def test_examples_of_entries_are_read(entry, value, tmp_path):
+    """Each example is a value that a job may have there."""
+    (tmp_path / "mine.csv").write_text("tp\n8\n")
+    section, _, name = entry.rpartition(".")
+    job = a_job()
+    (job.setdefault(section, {}) if section else job)[name] = value
+
+    assert load(job, folder=tmp_path).name
+
+
+def test_every_entry_has_an_example():
+    """But sections, and what a job may hold instead of a name."""
+    job = schema("job")
+    sections = {name: record_of(entry) for name, entry in job["properties"].items()}
+    inside = {
+        f"{name}.{entry}" for name, record in sections.items() if record for entry in job["$defs"][record]["properties"]
+    }
+
+    assert inside | {name for name, record in sections.items() if not record} == EXAMPLES.keys()
 
 
 # --- the README ------------------------------------------------------------------------------------------------

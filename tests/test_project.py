@@ -67,14 +67,6 @@ def code_lines(path: Path) -> set[int]:
 # --- the words -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=label)
-def test_links_lead_somewhere(path):
-    """Every relative link of a document names a file or folder."""
-    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
-
-    assert [target for target in targets if not (path.parent / target).exists()] == []
-
-
 @pytest.mark.parametrize("path", [path for path in PUBLIC if path.name != "__init__.py"], ids=label)
 def test_every_module_is_on_the_sign_of_its_folder(path):
     """The README of a folder names each file in it."""

@@ -15,7 +15,6 @@ from planner.jobs.entries import Job, kinds
 from planner.jobs.problem import load
 from planner.jobs.written.commented import commented, rebased
 from planner.jobs.written.one_line import cluster_entries, one_line
-from tests.documents import page
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
@@ -468,19 +467,6 @@ def test_a_long_list_of_mistakes_says_so():
         load(Document(entries=job))
 
     assert "\n" not in str(caught.value)
-
-
-def test_the_documents_show_what_is_printed(tmp_path, monkeypatch, capsys):
-    """Its three mistakes, letter by letter."""
-    monkeypatch.chdir(tmp_path)
-    shown = page("get_started").partition("planner: 3 mistakes:\n")[2].partition("```")[0]
-    Path("job.yaml").write_text(
-        "model: llama3-8b\ncluster:\n  device: h101\n  num_devices: 8\ntraining:\n"
-        "  global_batch_size: 1,000\n  sequence_length: 8 k\n  tokens: 1T\n"
-    )
-
-    assert cli.main(["plan", "job.yaml"]) == 2
-    assert capsys.readouterr().err.endswith(f"planner: 3 mistakes:\n{shown}")
 
 
 # --- where units are read --------------------------------------------------------------------------------------

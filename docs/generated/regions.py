@@ -1,0 +1,36 @@
+"""Where generated parts stand: between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from docs.generated.accuracy import goals, headline
+from docs.generated.commands import commands
+from docs.generated.records import batch_entries, job_entries, report_entries
+
+DOCS = Path(__file__).parents[1]
+PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
+
+REGION = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end: \2 -->)", flags=re.DOTALL)
+
+MADE: Mapping[str, Callable[[], Iterable[str]]] = {
+    "commands": commands,
+    "job-entries": job_entries,
+    "report-entries": report_entries,
+    "batch-entries": batch_entries,
+    "headline": headline,
+    "goals": goals,
+}
+"""What makes the lines of each part."""
+
+
+def written(path: Path) -> str:
+    """A page with its generated parts as they are today."""
+    return REGION.sub(_made, path.read_text(encoding="utf-8"))
+
+
+def _made(found: re.Match[str]) -> str:
+    lines = "\n".join(MADE[found[2]]()).strip("\n")
+    return f"{found[1]}\n{lines}\n\n{found[4]}"

@@ -5,6 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+NOTICE = 25
+"""Level of what is said unless ``-q`` is given: more than what is done, less than a warning."""
+
+LEVELS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    NOTICE: "notice",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+}
+"""What levels are called where a program reads them."""
+
 
 def log_event(name: str, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
     """

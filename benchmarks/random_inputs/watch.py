@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -178,6 +180,7 @@ def _last_lines(text: str) -> str:
 def _serve(channel: Connection, seed: int) -> None:
     """Run inputs by their numbers until there is none."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    faulthandler.register(signal.SIGUSR1)
     trial_of(seed, 0)
     audit = Audit()
     channel.send("ready")
@@ -233,8 +236,16 @@ def _ask(channel: Connection, process: Any, seed: int, number: int) -> Outcome:
         except (EOFError, OSError):
             complaint = "its process died"
         if complaint:
+            _show_stack(process)
             kind = trial_of(seed, number).kind
             return Outcome(number=number, kind=kind, exit_code=None, seconds=seconds, complaint=complaint)
+
+
+def _show_stack(process: Any) -> None:
+    """Let a process that does not answer say on stderr where it is."""
+    with suppress(OSError):
+        os.kill(process.pid, signal.SIGUSR1)
+        process.join(LOOK_SECONDS)
 
 
 def processor_seconds(pid: int) -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from costmodel.errors import PlanningError, SpecError, SpecErrors, mistakes_of
+from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
 from planner.cli.terminal.messages import add_message_options, complain, messages
 
@@ -112,11 +113,21 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     takes_words = getattr(arguments, "takes_words", False)
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
-        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
+        first = (unknown or rest)[0].partition("=")[0]
+        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}{meant(first, _options(parser, argv))}")
     arguments.words = list(argv)
     if rest:
         arguments.assignments = [*arguments.assignments, *rest]
     return arguments
+
+
+def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[str]:
+    """Options of the commands that are named."""
+    for action in parser._actions:  # argparse has no other list of them
+        yield from action.option_strings
+        for name, command in (action.choices or {}).items() if isinstance(action.choices, dict) else ():
+            if name in argv:
+                yield from _options(command, argv)
 
 
 def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -155,7 +166,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse arguments."""
-        raise UsageError(f"{message}\n{self.format_usage().rstrip()}")
+        choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
+        hint = meant(choices[1], re.findall(r"'([^']+)'", choices[2])) if choices else ""
+        raise UsageError(f"{message}{hint}\n{self.format_usage().rstrip()}")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """
+    What a word of the command line is meant to be, behind a complaint; empty: nothing comes near.
+
+    >>> meant("--fromat", ["--format", "--force"]), meant("x", ["plan"])
+    (". Did you mean '--format'?", '')
+    """
+    hint = did_you_mean(word, known)
+    return f". {hint}" if hint.startswith("Did") else ""
 
 
 class _Version(argparse.Action):

@@ -14,8 +14,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
+from costmodel.events import NOTICE
 from planner.cli.terminal.messages import (
-    NOTICE,
     PACKAGES,
     PATIENCE_SECONDS,
     Messages,

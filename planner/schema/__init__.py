@@ -23,6 +23,7 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "model": ("described.model_schema", "model --format json"),
     "catalog": ("described.catalog_schema", "catalog --format json, all of it, a list or one entry"),
     "sample-row": ("rows.sample_row_schema", "a row of samples, for fit; sample and trace extract write them"),
+    "log-line": ("messages.log_line_schema", "a line on stderr with --log-json, of any command"),
     "trace-read": ("traces.read_schema", "trace read --format json"),
     "trace-replay": ("traces.replay_schema", "trace replay --format json"),
     "trace-compare": ("traces.compare_schema", "trace compare --format json"),

@@ -159,6 +159,19 @@ class TestRows:
         assert not validator("sample-row").is_valid({**first, "pass": "sideways"})
 
 
+def test_messages(tmp_path, capsys):
+    """What is done, and what is wrong."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    for words in (["estimate", str(path), "tp=2"], ["plan", str(path)], ["plan", str(path), "top=0", "objective=x"]):
+        cli.main([*words, "--log-json"])
+
+    lines = [valid("log-line", json.loads(line)) for line in capsys.readouterr().err.splitlines()]
+
+    assert {line["level"] for line in lines} >= {"info", "error"}
+    assert len(lines[-1]["fields"]["mistakes"]) == 2
+
+
 def test_init_names_the_schema_for_editors(tmp_path, capsys):
     """The first line is what YAML language servers look for: a file of this installation, which needs no network."""
     path = tmp_path / "job.yaml"

@@ -121,6 +121,7 @@ def test_nothing_is_executed(tmp_path):
         ("f() { f; }\nf", "more than 20 deep"),
         ('A="eval \\$A"\neval $A', "more than 20 deep"),
         ("x" * 1_000_001, "expected 1,000,000 at most"),
+        ("A=$((" + "(" * 3000 + "1" + ")" * 3000 + "))", "deeper than any script has"),
         ("A=ab\n" + "A=$A$A$A$A\n" * 20, r"script, line 10: makes a word of more than 131,072 letters"),
         ("A=" + "a" * 100_000 + "\n" + "B=$A\n" * 300, "or 20,000,000 of all together"),
     ],

@@ -47,7 +47,8 @@ def test_a_wrong_input_is_explained(wrong, tmp_path, monkeypatch, capsys):
     code = cli.main(shlex.split(wrong.get("command", "plan job.yaml")))
 
     said = capsys.readouterr()
-    mistakes = [line for line in said.err.splitlines() if not line.endswith((" mistakes:", " ..."))]
+    lines = [line for line in said.err.splitlines() if not line.startswith(("usage:", "       "))]
+    mistakes = [line for line in lines if not line.endswith((" mistakes:", " ..."))]
     assert code == 2
     assert "Traceback" not in said.err
     assert said.out == ""

@@ -13,19 +13,11 @@ from shutil import get_terminal_size
 from time import monotonic
 from typing import Any, TextIO
 
+from costmodel.errors import printable
+from costmodel.events import LEVELS, NOTICE
+
 PATIENCE_SECONDS = 1.0
 """After which a command says that it is at work."""
-
-NOTICE = 25
-"""Level of what is said unless ``-q`` is given: more than what is done, less than a warning."""
-
-LEVELS = {
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    NOTICE: "notice",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-}
 
 PACKAGES = ("planner", "costmodel", "constraints")
 """Whose loggers are listened to."""
@@ -93,7 +85,7 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
 
 def plain_text(text: str) -> str:
     """A message on a line of its own."""
-    return f"planner: {text}\n"
+    return f"planner: {printable(text)}\n"
 
 
 def json_text(text: str, level: int = logging.INFO, fields: Mapping[str, Any] | None = None) -> str:
@@ -137,7 +129,7 @@ class RunningLine:
             return
         self._due = now + (self.TERMINAL_SECONDS if self._is_terminal else self.LOG_SECONDS)
         width = get_terminal_size().columns - 1
-        self.write(f"\r\x1b[K{f'planner: {text}'[:width]}" if self._is_terminal else self._form(text))
+        self.write(f"\r\x1b[K{printable(f'planner: {text}')[:width]}" if self._is_terminal else self._form(text))
 
     def say(self, sentence: str) -> None:
         """Write a sentence on a line of its own."""

@@ -111,7 +111,10 @@ def follow(
     if len(text) > MOST_LETTERS:
         raise SpecError(WHERE, f"has {len(text):,} letters, expected {MOST_LETTERS:,} at most.")
     script = Script(Variables(given or {}))
-    _Follower(script, find).run(text)
+    try:
+        _Follower(script, find).run(text)
+    except RecursionError:
+        raise SpecError(WHERE, "has words or expressions inside each other, deeper than any script has.") from None
     return script
 
 

@@ -16,7 +16,7 @@ from planner import cli, estimate, load, plan, render
 from planner.describe import LISTS
 from planner.sampling.samples import Point, Sizes, Timing
 from planner.sampling.table import SamplesFile
-from planner.schema import SCHEMAS
+from planner.schema import SCHEMAS, list_text
 from tests.builders_samples import A_MACHINE, collective_points
 from tests.documents import page
 from tests.schemas import row, valid, validator
@@ -71,10 +71,9 @@ class TestSchemas:
         assert printed(capsys, "schema", "job", "-o", str(tmp_path / "job.schema.json")) == ""
         assert json.loads((tmp_path / "job.schema.json").read_text())["title"] == "Pretraining job"
 
-    @pytest.mark.parametrize("name", SCHEMAS)
-    def test_the_page_names_it(self, name):
-        """A row of its table."""
-        assert re.search(rf"^\| `{name}` \| .+ \|$", page("json"), flags=re.MULTILINE)
+    def test_the_page_names_them(self):
+        """As the command does."""
+        assert list_text() in page("json")
 
     @pytest.mark.parametrize("name", SCHEMAS)
     def test_it_can_fail(self, name):

@@ -107,6 +107,10 @@ def bytes_changed(random: Random, data: bytes) -> bytes:
 # --- entries ---------------------------------------------------------------------------------------------------
 
 
+MANY, MANY_ENTRIES = 30, 300
+"""How often an entry may be repeated, in a tree of at most so many."""
+
+
 def _places(tree: Any) -> list[tuple[Any, Any]]:
     """Every container and key of a tree."""
     found: list[tuple[Any, Any]] = []
@@ -142,7 +146,8 @@ def tree_changed(random: Random, tree: Any) -> Any:
                 other, name = random.choice(places)
                 inside[key] = deepcopy(other[name])
             case 3:
-                inside[key] = random.choice(([inside[key]], {"base": inside[key]}, [inside[key]] * 30))
+                several = [deepcopy(inside[key]) for _ in range(MANY if len(places) < MANY_ENTRIES else 1)]
+                inside[key] = random.choice(([inside[key]], {"base": inside[key]}, several))
             case 4 if isinstance(inside[key], int | float):
                 inside[key] *= random.choice((-1, 0, 0.5, 2, 1000, 10**9, 1e300))
             case 5 if isinstance(inside, dict):

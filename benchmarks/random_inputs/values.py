@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from random import Random
 
 CANARY = "CANARY"
@@ -91,5 +92,5 @@ def text(random: Random) -> str:
 
 
 def plain(random: Random) -> object:
-    """A value that may be anything."""
-    return random.choice(PLAIN) if random.random() < 0.4 else text(random)
+    """A value that may be anything; nobody else has it."""
+    return deepcopy(random.choice(PLAIN)) if random.random() < 0.4 else text(random)

@@ -108,6 +108,13 @@ def _problem(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
     """The job that a report was made for, with a plan's choice of settings and the names that files gave it."""
     document = report["job"]["document"]
     problem = load({**document, "settings": {**(document.get("settings") or {}), **settings}})
-    model = replace(problem.facts.model, name=report["model"]["name"], source=report["model"]["source"])
+    said = report["model"]
+    model = replace(problem.facts.model, name=_text(said["name"], "name"), source=_text(said["source"], "source"))
     facts = replace(problem.facts, model=model)
-    return replace(problem, name=report["job"]["name"], facts=facts, settings=settings)
+    return replace(problem, name=_text(report["job"]["name"], "name"), facts=facts, settings=settings)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {shown(value)}, expected text")
+    return value

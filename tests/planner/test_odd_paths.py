@@ -66,6 +66,8 @@ def test_links_to_themselves_and_long_names(command, tmp_path, monkeypatch, caps
         ({"plans": None}, "is no complete report: expected a list of plans, got null."),
         ({"plans": {"a": 1}}, "is no complete report: expected a list of plans, got {'a': 1}."),
         ({"step_time_seconds": 0}, "is no complete report: the step time is 0."),
+        ({"job": [1]}, "is no complete report: name is [1], expected text."),
+        ({"model": None}, "is no complete report: name is null, expected text."),
         ({"step_time_seconds": 10**400}, "is no complete report: "),
     ],
 )
@@ -75,8 +77,11 @@ def test_reports_that_lack_what_reports_have(changes, complaint, tmp_path, capsy
     path = tmp_path / "plan.json"
     assert cli.main(["plan", str(tmp_path / "job.yaml"), "--format", "json", "-o", str(path)]) == 0
     report = json.loads(path.read_text())
-    plans = [{**plan, **changes} for plan in report["plans"]] if "step_time_seconds" in changes else changes["plans"]
-    path.write_text(json.dumps({**report, "plans": plans}))
+    for name in changes.keys() & {"job", "model"}:
+        report[name]["name"] = changes[name]
+    for plan in report["plans"]:
+        plan.update({name: value for name, value in changes.items() if name == "step_time_seconds"})
+    path.write_text(json.dumps({**report, "plans": changes.get("plans", report["plans"])}))
 
     assert cli.main(["export", str(path), "--target", "megatron-lm"]) == 2
 

@@ -35,4 +35,5 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
 html_theme_options = {"top_of_page_buttons": []}
+smartquotes = False  # a dash for two hyphens would spoil options
 pygments_style, pygments_dark_style = "tango", "monokai"

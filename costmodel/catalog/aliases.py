@@ -48,6 +48,8 @@ class Named:
         device's own.
     source
         Where that comes from.
+    num_devices
+        Devices of the machine that is named; 1: the name is a device's own.
     """
 
     device: str
@@ -55,6 +57,7 @@ class Named:
     others: tuple[str, ...] = ()
     internode_bandwidth: float | None = None
     source: str = ""
+    num_devices: int = 1
 
     def placed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """The entry of the device with the network of the machine."""
@@ -179,9 +182,13 @@ def spellings() -> Iterator[tuple[str, Named]]:
 def _machine(spelled: str, machine: Mapping[str, Any]) -> Named:
     bandwidth = machine.get("internode_bandwidth")
     network = "" if bandwidth is None else f" with {bandwidth / 1e9:.3g} GB/s per device to other nodes"
-    note = f"'{spelled}' is {machine['device']}{network} ({machine['source']})"
+    note = f"'{spelled}' is a machine of {machine['devices']} {machine['device']}{network} ({machine['source']})"
     return Named(
-        device=machine["device"], note=note, internode_bandwidth=bandwidth, source=f"{machine['source']}, '{spelled}'"
+        device=machine["device"],
+        note=note,
+        internode_bandwidth=bandwidth,
+        source=f"{machine['source']}, '{spelled}'",
+        num_devices=machine["devices"],
     )
 
 

@@ -74,7 +74,7 @@ def test_aliases_are_of_devices_that_there_are():
     assert all(machine["source"] and set(machine) <= set(MACHINE) for machine in machines)
 
 
-MACHINE = ("device", "names", "internode_bandwidth", "source")
+MACHINE = ("device", "devices", "names", "internode_bandwidth", "source")
 
 
 def test_devices_of_the_measured_runs_are_found():

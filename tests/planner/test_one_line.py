@@ -537,3 +537,12 @@ def test_units_of_options(capsys, tmp_path):
     for option, text in (("--timeout", "5m"), ("--max-jobs", "1,000"), ("--processes", "two")):
         assert cli.main(["batch", str(tmp_path), "--out", str(tmp_path / "out"), option, text]) == 2
         assert f"planner: {option}: expected " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cluster", "num_devices"),
+    [("32xp5.48xlarge", 256), ("4xa3-megagpu-8g", 32), ("8xDGX-H100", 64), ("2xGB200-NVL72", 144), ("2x8xh100", 16)],
+)
+def test_machines_have_their_devices(cluster, num_devices):
+    """A machine that a cloud or a maker sells is not one device: a p5.48xlarge has eight H100."""
+    assert cluster_entries(cluster)["num_devices"] == num_devices

@@ -159,7 +159,7 @@ def test_the_catalog_shows_aliases_and_answers_to_them():
     """`planner catalog aliases`, and any name for its device; one that means several is asked back."""
     assert "p5.48xlarge" in catalog_text(describe_catalog("aliases"))
     assert describe_catalog("NVIDIA H200")["name"] == "h200"
-    assert describe_catalog("a3-mega")["note"].startswith("'a3-mega' is h100-80gb-sxm with 25 GB/s")
+    assert describe_catalog("a3-mega")["note"].startswith("'a3-mega' is a machine of 8 h100-80gb-sxm with 25 GB/s")
     with pytest.raises(SpecError, match="Which of a100-40gb-sxm"):
         describe_catalog("a100")
 

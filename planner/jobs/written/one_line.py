@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from costmodel.catalog.aliases import known_name
 from costmodel.errors import SpecError
 from costmodel.quantities import COUNT, whole
 from costmodel.validation import shown
@@ -90,6 +91,11 @@ def cluster_entries(text: str) -> dict[str, Plain]:
     >>> cluster_entries("128x4xh100-80gb-sxm")
     {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 4, 'scale_up_size': 4}
 
+    Of machines that are named, not devices, as many:
+
+    >>> cluster_entries("32xp5.48xlarge")
+    {'device': 'p5.48xlarge', 'num_devices': 256}
+
     Raises
     ------
     SpecError
@@ -100,7 +106,8 @@ def cluster_entries(text: str) -> dict[str, Plain]:
         raise SpecError("cluster", f"{shown(text)} is no cluster.", _spelling(text))
     first, second, device = _count(found[1], text), found[2], found[3]
     if second is None:
-        return {"device": device, "num_devices": first}
+        machine = known_name(device)
+        return {"device": device, "num_devices": first * (machine.num_devices if machine else 1)}
     node = _count(second, text)
     return {"device": device, "num_devices": first * node, "devices_per_node": node, **_domain(device, node)}
 

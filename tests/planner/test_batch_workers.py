@@ -224,6 +224,9 @@ def test_ctrl_c_leaves_a_valid_file(tmp_path):
     out = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "--out", str(out)]
     command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "--processes", "2"]
+    command += [
+        "training.sequence_length=1024,2048,4096,8192,16384"
+    ]  # more than a busy machine does before the signal comes
     batch = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not out.exists() or not out.read_bytes():
         time.sleep(0.02)

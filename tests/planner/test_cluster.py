@@ -81,7 +81,10 @@ def test_networks_of_the_job_are_what_is_achieved():
             "cluster.internode_bandwidth: is of no level: h100-80gb-sxm, changed has one network only.",
         ),
         ({"scale_up_bandwidth": 0}, "cluster.scale_up_bandwidth: must be more than 0, got 0."),
-        ({"internode_bandwidth": "fast"}, "cluster.internode_bandwidth: expected bytes per second such as 50GB/s, got 'fast'."),
+        (
+            {"internode_bandwidth": "fast"},
+            "cluster.internode_bandwidth: expected bytes per second such as 50GB/s, got 'fast'.",
+        ),
     ],
 )
 def test_bandwidths_that_mean_nothing_are_refused(entries, message):

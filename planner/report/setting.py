@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
-    from planner.report.records.setting import ModelRecord, SettingRecord
+    from planner.report.records.setting import ModelRecord, SettingRecord, TrainingRecord
 
 
 def setting_section(
@@ -88,6 +88,23 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
     )
     if said := units_text(problem):
         yield "units", said
+    if said := batch_text(training):
+        yield "batch", said
+
+
+def batch_text(training: TrainingRecord) -> str:
+    """What is said of a batch that is probably given in tokens; empty of others."""
+    if training.tokens_per_step <= 2 * LARGEST_BATCH_TOKENS:
+        return ""
+    return (
+        f"{amount(training.tokens_per_step)} tokens per step are more than published trainings have, at most some "
+        f"{amount(LARGEST_BATCH_TOKENS)}; the global batch size counts sequences: {training.global_batch_size:,} tokens "
+        f"were {max(1, round(training.global_batch_size / training.sequence_length)):,}"
+    )
+
+
+LARGEST_BATCH_TOKENS = 15_360 * 4_096
+"""Tokens of the largest batch that is published: DeepSeek-V3, arXiv 2412.19437, section 4.2."""
 
 
 def units_text(problem: Problem) -> str:

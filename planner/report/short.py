@@ -18,7 +18,7 @@ from planner.report.results import FIGURES, gaps_text
 from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import proof_text
-from planner.report.setting import title_of, units_text
+from planner.report.setting import batch_text, title_of, units_text
 from planner.report.strategies import degrees_text, sentence_of, strategy_text
 from planner.report.wording import amount, count, gib, seconds, share, span
 from planner.setting_choices import text_of
@@ -76,6 +76,8 @@ def _given(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterato
     """What of the job could be read in another way."""
     if said := units_text(report.problem):
         yield "units", said
+    if said := batch_text(whole.training):
+        yield "batch", said
     if whole.cluster.device_note:
         yield "device", whole.cluster.device_note
 

@@ -546,3 +546,12 @@ def test_units_of_options(capsys, tmp_path):
 def test_machines_have_their_devices(cluster, num_devices):
     """A machine that a cloud or a maker sells is not one device: a p5.48xlarge has eight H100."""
     assert cluster_entries(cluster)["num_devices"] == num_devices
+
+
+def test_a_batch_in_tokens_is_noticed(capsys):
+    """4M tokens are 488 sequences of 8k; as sequences a step would have 33 billion tokens."""
+    cli.main(["plan", "llama3-8b", "64xh100", "--batch", "4M", "--sequence", "8k", "--tokens", "1T", "-q"])
+    out = " ".join(capsys.readouterr().out.split())
+
+    assert "batch 32.77 billion tokens per step are more than published trainings have" in out
+    assert "4,000,000 tokens were 488" in out

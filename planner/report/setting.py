@@ -98,8 +98,8 @@ def batch_text(training: TrainingRecord) -> str:
         return ""
     return (
         f"{amount(training.tokens_per_step)} tokens per step are more than published trainings have, at most some "
-        f"{amount(LARGEST_BATCH_TOKENS)}; the global batch size counts sequences: {training.global_batch_size:,} tokens "
-        f"were {max(1, round(training.global_batch_size / training.sequence_length)):,}"
+        f"{amount(LARGEST_BATCH_TOKENS)}; the global batch size counts sequences: "
+        f"{training.global_batch_size:,} tokens were {max(1, round(training.global_batch_size / training.sequence_length)):,}"
     )
 
 

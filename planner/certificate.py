@@ -125,7 +125,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     """
     if not outcome.strategies:
         return None
-    log_event(__name__, "certificate is asked for", below_seconds=outcome.ticks * TICK_SECONDS)
+    log_event(__name__, "CP-SAT checks the answer", below_seconds=outcome.ticks * TICK_SECONDS)
     asked = Certificate(
         verdict=Verdict.NOT_CERTIFIED,
         below_seconds=outcome.ticks * TICK_SECONDS,

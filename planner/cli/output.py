@@ -28,6 +28,17 @@ from planner.report.screen import PLAIN, Screen
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
 
+PHRASES = {
+    "best_seconds": "best step {:,.3f} s",
+    "gap": "at most {:.1%} above the optimum",
+    "bound_seconds": "nothing below {:,.3f} s so far",
+    "below_seconds": "is any step below {:,.3f} s?",
+    "strategies": "{:,} strategies",
+    "rows": "",
+    "even_groups": "",
+}
+"""How the running line says fields of a search; empty: not at all. Others stand in it with their names."""
+
 TICK_SECONDS = 0.25
 """How often the running line is written anew."""
 
@@ -187,11 +198,16 @@ class Watch(logging.Handler):
         now, fields = self._clock(), dict(self._fields)
         done, total = fields.pop("done", 0), fields.pop("total", 0)
         time = f"{now - self._begin:.0f} s"
-        if self._limit is not None:
-            time += f" of at most {self._limit:.0f} s"
+        if self._limit is not None and (left := self._begin + self._limit - now) > 0:
+            time += f", at most {left:.0f} s left"
         said = [f"{done:,} of {total:,}"] if total else []
         if 0 < done < total:
             said.append(f"{(now - self._stage_begin) * (total - done) / done:.0f} s left")
-        said += [f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items()]
-        doing = ": ".join(filter(None, (self._doing, ", ".join(said))))
+        said += [_phrase(name, value) for name, value in fields.items()]
+        doing = ": ".join(filter(None, (self._doing, ", ".join(filter(None, said)))))
         return f"{time}; {doing} ({self.task})" if doing else f"{time}; {self.task}"
+
+
+def _phrase(name: str, value: Any) -> str:
+    """A field of what is logged, in words."""
+    return PHRASES[name].format(value) if name in PHRASES else f"{name.replace('_', ' ')} {short(value)}"

@@ -303,7 +303,7 @@ def test_verbose_says_what_is_done_and_when(capsys):
 
     lines = re.findall(r"^planner: ([\d.]+) s: (.+)$", capsys.readouterr().err, flags=re.MULTILINE)
     events = " ".join(event for _, event in lines)
-    assert re.search(r"job read .*search begins .*space built .*search ended .*certificate is asked for", events)
+    assert re.search(r"job read .*search begins .*space built .*search ended .*CP-SAT checks the answer", events)
     assert [float(second) for second, _ in lines] == sorted(float(second) for second, _ in lines)
 
 
@@ -382,9 +382,28 @@ def test_progress_says_how_much_time_is_left():
         lambda name: log_event(name, "searching", best_seconds=37.5, gap=0.02),
         seconds=12.0,
     )
+    late = watched(lambda name: log_event(name, "begins", time_limit_seconds=10.0), seconds=12.0)
 
     assert counted == "4 s; fits: 2 of 8, 9 s left (planning)"
-    assert limited == "12 s of at most 60 s; searching: best seconds 37.5, gap 0.02 (planning)"
+    assert limited == (
+        "12 s, at most 48 s left; searching: best step 37.500 s, at most 2.0% above the optimum (planning)"
+    )
+    assert late == "12 s; begins (planning)"
+
+
+@pytest.mark.parametrize(
+    ("doing", "fields", "words"),
+    [
+        ("searching", {"bound_seconds": 6.29416, "rows": 0}, "searching: nothing below 6.294 s so far"),
+        ("space built", {"strategies": 12345, "rows": 678}, "space built: 12,345 strategies"),
+        ("uneven stages are looked for", {"even_groups": 5}, "uneven stages are looked for"),
+        ("checked", {"below_seconds": 6.29416}, "checked: is any step below 6.294 s?"),
+        ("reading", {"files": 3}, "reading: files 3"),
+    ],
+)
+def test_progress_speaks_in_words_not_in_fields(doing, fields, words):
+    """What the search calls its bound, and how many rows its space has, say nothing to who waits."""
+    assert watched(lambda name: log_event(name, doing, **fields), seconds=2.0) == f"2 s; {words} (planning)"
 
 
 def test_progress_leaves_no_listener():

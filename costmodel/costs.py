@@ -96,7 +96,7 @@ class Energy:
     step_watts, mean_watts
         One device while the job steps, and in the mean of the whole training.
     it_joules
-        All devices, spares included, with the rest of their nodes where that is known.
+        All devices, waiting ones included, with the rest of their nodes where that is known.
     facility_joules
         The same with the data centre; None: its power usage effectiveness is not known.
     """
@@ -115,21 +115,21 @@ class Devices:
 
     Parameters
     ----------
-    num_devices, num_spares
-        Devices that train, and those beside them that wait.
+    num_devices, num_waiting
+        Devices that train, and those beside them that wait: spares, and what a plan leaves idle.
     total_seconds, stepping_seconds
         The whole training, and its time in steps.
     """
 
     num_devices: int
-    num_spares: int
+    num_waiting: int
     total_seconds: float
     stepping_seconds: float
 
     @property
     def hours(self) -> float:
         """Device-hours: all devices are held for the whole time."""
-        return (self.num_devices + self.num_spares) * self.total_seconds / HOUR
+        return (self.num_devices + self.num_waiting) * self.total_seconds / HOUR
 
 
 def training_energy(
@@ -138,17 +138,17 @@ def training_energy(
     r"""
     Energy of all devices in a whole training, of their hosts, and of the data centre.
 
-    .. math:: E_{IT} = n E + n_{spare} P_{idle} T_{total} + (n + n_{spare}) P_{host} T_{total}
+    .. math:: E_{IT} = n E + n_{wait} P_{idle} T_{total} + (n + n_{wait}) P_{host} T_{total}
 
-    Derivation: spares wait the whole time; the rest of a node draws the same whatever its devices do.
+    Derivation: spares and idle devices wait the whole time; the rest of a node draws the same whatever its devices do.
     """
     step = step_watts(draw, power_watts=power_watts, computing_fraction=computing_fraction)
     idle, total = draw.idle * power_watts, devices.total_seconds
     each = device_joules(
         step_watts=step, idle_watts=idle, stepping_seconds=devices.stepping_seconds, total_seconds=total
     )
-    host = (costs.host_watts_per_device or 0.0) * (devices.num_devices + devices.num_spares) * total
-    joules = devices.num_devices * each + devices.num_spares * idle * total + host
+    host = (costs.host_watts_per_device or 0.0) * (devices.num_devices + devices.num_waiting) * total
+    joules = devices.num_devices * each + devices.num_waiting * idle * total + host
     return Energy(
         computing_fraction=computing_fraction,
         step_watts=step,

@@ -141,7 +141,7 @@ def schedule_costs(
     costs: Costs,
     cluster: Cluster,
     *,
-    num_spares: int,
+    num_waiting: int,
     breakdowns: Sequence[Sequence[Part]],
 ) -> TrainingCosts:
     """
@@ -153,14 +153,14 @@ def schedule_costs(
         Its times, and prices.
     cluster
         The devices that train.
-    num_spares
-        Devices beside them that wait.
+    num_waiting
+        Devices beside them that are held and wait.
     breakdowns
         Where the step goes on each pipeline rank.
     """
     devices = Devices(
         num_devices=cluster.num_devices,
-        num_spares=num_spares,
+        num_waiting=num_waiting,
         total_seconds=schedule.total_seconds,
         stepping_seconds=stepping_seconds(
             effective_seconds=schedule.effective_seconds,

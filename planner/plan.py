@@ -32,7 +32,7 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
-from planner.search.node_counts import says_how_many, with_idle_nodes
+from planner.search.node_counts import num_held, says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.ground import Gap, ground_of
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
@@ -166,14 +166,20 @@ class Plan:
         return None if peak is None else float(utilization_fraction(needed, peak_flops=peak))
 
     @property
+    def num_idle_devices(self) -> int:
+        """Devices that the job holds for its plans and that this one leaves idle."""
+        return max(0, num_held(self.problem) - self.cluster.num_devices)
+
+    @property
     def costs(self) -> TrainingCosts:
-        """Device-hours, energy and money of the whole training, on the devices that it uses and the job's spares."""
-        machine, device = self.problem.machine, self.cluster.device
+        """Device-hours, energy and money of the whole training, on all devices that the job holds."""
+        machine = self.problem.machine
+        spares = machine.section.spare_nodes * self.cluster.device.devices_per_node if machine else 0
         return schedule_costs(
             self.schedule,
             self.problem.costs,
             self.cluster,
-            num_spares=machine.section.spare_nodes * device.devices_per_node if machine else 0,
+            num_waiting=self.num_idle_devices + spares,
             breakdowns=rank_breakdowns(self.facts, self.strategy),
         )
 

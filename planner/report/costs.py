@@ -42,15 +42,23 @@ def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
 
 def total_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
     """Money and energy of a plan in a line each, or how to get them."""
-    yield next(_money_rows(whole.job.costs, plan.costs))
-    yield next(_energy_rows(whole, plan))
+    basis, costs = whole.job.costs, plan.costs
+    yield next(_money_rows(basis, costs))
+    joined, each = costs.facility_energy_mwh, costs.facility_energy_mwh_per_trillion_tokens
+    if joined is None or each is None or costs.it_energy_mwh is None:
+        yield next(_energy_rows(whole, plan))
+    else:
+        at_pue = f"{energy(joined)} at PUE {basis.pue:g}, {energy(each)} {TRILLION_TOKENS}"
+        yield "energy", f"{at_pue}; {energy(costs.it_energy_mwh)} of the {_drawing(basis, costs)}"
 
 
 def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
     """What the training costs, and by which prices; or how to give one."""
     if costs.total_cost is not None and costs.total_cost_per_trillion_tokens is not None:
         each = money(costs.total_cost_per_trillion_tokens, basis.currency)
-        yield "money", f"{money(costs.total_cost, basis.currency)}, {each} {TRILLION_TOKENS}"
+        idle = costs.num_idle_devices
+        paid = f"; {count(idle, 'idle GPU')} {'is' if idle == 1 else 'are'} paid" if idle else ""
+        yield "money", f"{money(costs.total_cost, basis.currency)}, {each} {TRILLION_TOKENS}{paid}"
     elif basis.price_per_device_hour is None and basis.electricity_price_per_kwh is None:
         yield "money", NO_PRICE
     else:
@@ -77,8 +85,7 @@ def _energy_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, 
         device = f"cluster.device: {{base: {whole.cluster.device}, power_watts: N}}"
         yield "energy", f"not known: no power limit of the device is published; give it: {device}"
         return
-    what = "GPUs" if basis.host_watts_per_device is None else "GPUs and the rest of their nodes"
-    yield "energy", f"{energy(joined)} of the {what}, {energy(each)} {TRILLION_TOKENS}"
+    yield "energy", f"{energy(joined)} of the {_drawing(basis, costs)}, {energy(each)} {TRILLION_TOKENS}"
     if costs.facility_energy_mwh is not None and costs.facility_energy_mwh_per_trillion_tokens is not None:
         yield (
             "data centre",
@@ -89,6 +96,12 @@ def _energy_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, 
         "power",
         f"{power(costs.it_power_megawatts)} in the mean of {plan.training_run.days:,.2f} days{_facility(costs)}",
     )
+
+
+def _drawing(basis: CostBasisRecord, costs: CostsRecord) -> str:
+    """Whose energy that of the computers is."""
+    idle = f" ({count(costs.num_idle_devices, 'idle one')} included)" if costs.num_idle_devices else ""
+    return f"GPUs{idle}" if basis.host_watts_per_device is None else f"GPUs{idle} and the rest of their nodes"
 
 
 def _facility(costs: CostsRecord) -> str:
@@ -108,9 +121,10 @@ def _draw_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str
 
 
 def _left_out_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
-    """What is in no figure: what the job does not say, and GPUs that the plan leaves to others."""
-    basis, idle = whole.job.costs, whole.cluster.num_devices - plan.num_devices
-    left_out = [f"{count(idle, 'GPU')} that the plan does not use"] if idle > 0 else []
+    """What is in no figure: what the job does not say, and GPUs that it keeps from its plans."""
+    basis, most = whole.job.costs, whole.job.max_devices
+    beyond = 0 if most is None else whole.cluster.num_devices - most
+    left_out = [f"{count(beyond, 'GPU')} beyond search.max_devices"] if beyond else []
     if plan.costs.it_energy_mwh is not None:
         if basis.host_watts_per_device is None:
             left_out.append("the rest of the nodes (costs.host_watts_per_device)")

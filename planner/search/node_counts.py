@@ -23,6 +23,13 @@ def says_how_many(problem: Problem) -> bool:
     return problem.search.max_devices is not None or problem.search.candidates is not None
 
 
+def num_held(problem: Problem) -> int:
+    """Devices that a job holds for its plans, whether they use them or not: as many as one may use at most."""
+    search, given = problem.search, problem.facts.cluster.num_devices
+    is_own_limit = search.max_devices is not None and search.num_nodes is None  # else a search on fewer nodes sets it
+    return search.max_devices if is_own_limit else given
+
+
 def with_idle_nodes(problem: Problem, num_devices: int) -> Problem:
     """The job that a strategy for so many devices is judged by: where whole nodes may be idle, one of smaller size."""
     node = problem.facts.cluster.device.devices_per_node

@@ -27,11 +27,11 @@ FULL = PowerDraw(computing=1.0, waiting=1.0, idle=1.0)
 """Every hour at the power limit, as most papers count."""
 
 
-def devices_of(device_hours: float, *, num_devices: int = 1024, stepping: float = 1.0, num_spares: int = 0) -> Devices:
+def devices_of(device_hours: float, *, num_devices: int = 1024, stepping: float = 1.0, num_waiting: int = 0) -> Devices:
     """Devices for so many device-hours, of which they step for a share."""
     total = device_hours / num_devices * HOUR
     return Devices(
-        num_devices=num_devices, num_spares=num_spares, total_seconds=total, stepping_seconds=stepping * total
+        num_devices=num_devices, num_waiting=num_waiting, total_seconds=total, stepping_seconds=stepping * total
     )
 
 
@@ -103,7 +103,7 @@ def test_spares_and_hosts():
     draw = PowerDraw(computing=1.0, waiting=0.5, idle=0.15)
 
     found = training_costs(
-        devices_of(10, num_devices=10, num_spares=2), costs, draw, power_watts=700, computing_fraction=1.0
+        devices_of(10, num_devices=10, num_waiting=2), costs, draw, power_watts=700, computing_fraction=1.0
     )
 
     assert found.device_hours == 12
@@ -136,7 +136,7 @@ def test_nothing_is_assumed():
 def test_energy_has_bounds_and_money_is_linear(computing, stepping, hours, price, factor, spares):
     """Between idle and full power all the time; with the price the money grows in proportion, from nothing."""
     draw, watts = catalog.power_draw(), 700.0
-    devices = devices_of(hours, num_devices=64, stepping=stepping, num_spares=spares)
+    devices = devices_of(hours, num_devices=64, stepping=stepping, num_waiting=spares)
 
     def of(price: float):
         costs = Costs(price_per_device_hour=price)

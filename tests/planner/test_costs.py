@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -19,6 +20,7 @@ from planner.jobs.problem import load
 from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.records.plan import NumberedPlanRecord
+from planner.report.short import short_sections
 
 JOB = {
     "model": "llama3-8b",
@@ -101,16 +103,67 @@ def test_a_device_without_a_published_power():
     assert known.total_cost == pytest.approx(known.energy.it_joules / MWH_JOULES * 100)
 
 
-def test_spares_are_paid_and_idle_devices_are_not():
-    """Eight nodes of which one is a spare: its hours and its idle power count; GPUs beyond max_devices are named."""
+def test_spares_are_paid():
+    """Eight nodes of which one is a spare: its hours and its idle power count."""
     spare = estimated("cluster.spare_nodes=1", "costs.price_per_device_hour=1", dp=28).plan
-    fewer = estimated("search.max_devices=64", dp=16)
 
     assert spare.costs.device_hours == pytest.approx(64 / 56 * spare.schedule.gpu_hours)
     watts = spare.costs.energy.it_joules / spare.schedule.total_seconds
     assert watts == pytest.approx(56 * spare.costs.energy.mean_watts + 8 * 105)
-    assert told(fewer, "Money and energy")["not counted"].startswith("32 GPUs that the plan does not use")
-    assert fewer.plan.costs.device_hours == fewer.plan.schedule.gpu_hours
+
+
+@pytest.mark.parametrize(
+    ("limit", "idle", "beyond"),
+    [
+        pytest.param("search.idle_devices=true", 32, 0, id="nodes that may be idle"),
+        pytest.param("search.max_devices=64", 32, 0, id="any number of all"),
+        pytest.param("search.max_devices=48", 16, 16, id="any number of some"),
+        pytest.param("search.max_devices=32", 0, 32, id="as many as the job allows"),
+    ],
+)
+def test_idle_devices_are_paid(limit, idle, beyond):
+    """Of 64 GPUs 32 train; those of the job that are idle are paid at 1, draw 105 W, and are said to be paid."""
+    report = estimated(limit, "costs.price_per_device_hour=1", "costs.pue=1.2", dp=16)
+    costs, run = report.plan.costs, report.plan.schedule
+    facts, record = told(report, "Money and energy"), json.loads(render(report, "json"))["costs"]
+
+    assert report.plan.cluster.num_devices == 32
+    assert record["num_idle_devices"] == idle
+    assert costs.total_cost == costs.device_hours == pytest.approx((32 + idle) / 32 * run.gpu_hours)
+    watts = costs.energy.it_joules / run.total_seconds
+    assert watts == pytest.approx(32 * costs.energy.mean_watts + idle * 105)
+    said = [facts["money"], next(report_rows(report, "money"))]
+    assert [one.endswith(f"; {idle} idle GPUs are paid") for one in said] == [idle > 0] * 2
+    assert (f"GPUs ({idle} idle ones included)" in facts["energy"]) == (idle > 0)
+    assert (f"{beyond} GPUs beyond search.max_devices" in facts["not counted"]) == (beyond > 0)
+
+
+def test_plans_that_leave_nodes_idle_pay_for_them():
+    """72 GPUs and a batch of 64: 64 of them are fastest, and all 72 are rented."""
+    cluster = {"device": "h100-80gb-sxm", "num_devices": 72}
+    training = {"global_batch_size": 64, "sequence_length": "8k", "tokens": "2T"}
+    report = plan(load({**JOB, "cluster": cluster, "training": training}, PRICES), certified=False)
+    best = report.plans[0]
+
+    assert best.cluster.num_devices == 64
+    assert best.num_idle_devices == 8
+    assert best.costs.device_hours == pytest.approx(72 / 64 * best.schedule.gpu_hours)
+    assert next(report_rows(report, "money")).endswith("; 8 idle GPUs are paid")
+
+
+def test_the_short_answer_has_the_energy_of_the_data_centre():
+    """With a PUE it is what the facility draws; what the GPUs draw stands behind it."""
+    report = estimated("costs.pue=1.25")
+    joules = report.plan.costs.energy.it_joules / MWH_JOULES
+
+    (said,) = report_rows(report, "energy")
+    assert said.startswith(f"{1.25 * joules:.4g} MWh at PUE 1.25, ")
+    assert said.endswith(f"; {joules:.4g} MWh of the GPUs")
+
+
+def report_rows(report, name: str) -> Iterator[str]:
+    """The rows of the short answer with a name."""
+    return (text for row, text in next(short_sections(report)).rows if row == name)
 
 
 def test_downtime_costs_money_and_little_energy():

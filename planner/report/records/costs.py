@@ -53,7 +53,9 @@ class CostBasisRecord(Record):
 class CostsRecord(Record):
     """What a whole training costs; null where no price is given or no power is known."""
 
-    device_hours: Figure = entry("Devices that it uses and the job's spares, times the hours of the whole training.")
+    device_hours: Figure = entry(
+        "Devices of the job, idle ones and spares included, times the hours of the whole training."
+    )
     device_hours_per_trillion_tokens: Figure = entry("Per trillion tokens of the training.")
     computing_share: Figure | None = entry("Share of a step in which a device computes, the mean of all ranks.")
     step_device_watts: Figure | None = entry("What one device draws while the job steps.")
@@ -64,6 +66,7 @@ class CostsRecord(Record):
     it_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
     facility_energy_mwh: Figure | None = entry("Megawatt-hours of the data centre; null without its PUE.")
     facility_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
+    num_idle_devices: int = entry("Devices of the job that the plan leaves idle; they are paid and draw idle power.")
     currency: str = entry("Currency of the costs.")
     device_cost: Figure | None = entry("Money for the devices; null: no price is given.")
     electricity_cost: Figure | None = entry("Money for energy, that of the data centre where it is known.")
@@ -85,7 +88,7 @@ class CostsRecord(Record):
             for name, total in totals.items()
         }
         others = totals | each | _powers(costs.energy, plan.schedule.total_seconds)
-        return cls.read(costs, currency=plan.problem.costs.currency, **others)
+        return cls.read(costs, num_idle_devices=plan.num_idle_devices, currency=plan.problem.costs.currency, **others)
 
 
 class SavedCostsRecord(Record):

@@ -32,7 +32,7 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
-from planner.search.node_counts import num_held, says_how_many, with_idle_nodes
+from planner.search.node_counts import num_held, num_spares, says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.ground import Gap, ground_of
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
@@ -173,13 +173,11 @@ class Plan:
     @property
     def costs(self) -> TrainingCosts:
         """Device-hours, energy and money of the whole training, on all devices that the job holds."""
-        machine = self.problem.machine
-        spares = machine.section.spare_nodes * self.cluster.device.devices_per_node if machine else 0
         return schedule_costs(
             self.schedule,
             self.problem.costs,
             self.cluster,
-            num_waiting=self.num_idle_devices + spares,
+            num_waiting=self.num_idle_devices + num_spares(self.problem),
             breakdowns=rank_breakdowns(self.facts, self.strategy),
         )
 
@@ -281,8 +279,7 @@ class PlanReport:
     @property
     def num_idle_devices(self) -> int:
         """Devices that the best plan leaves idle, whole nodes."""
-        is_faster = self.fewer is not None and self.fewer.are_faster
-        return self.problem.facts.cluster.num_devices - self.plans[0].cluster.num_devices if is_faster else 0
+        return self.plans[0].num_idle_devices if self.fewer and self.fewer.are_faster else 0
 
     @property
     def exit_code(self) -> int:

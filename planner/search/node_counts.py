@@ -26,8 +26,15 @@ def says_how_many(problem: Problem) -> bool:
 def num_held(problem: Problem) -> int:
     """Devices that a job holds for its plans, whether they use them or not: as many as one may use at most."""
     search, given = problem.search, problem.facts.cluster.num_devices
-    is_own_limit = search.max_devices is not None and search.num_nodes is None  # else a search on fewer nodes sets it
-    return search.max_devices if is_own_limit else given
+    if search.max_devices is None or search.num_nodes is not None:  # with numbers of nodes it is not the job's own
+        return given
+    return search.max_devices
+
+
+def num_spares(problem: Problem) -> int:
+    """Devices of the nodes that a job keeps as spares."""
+    spare_nodes = problem.machine.section.spare_nodes if problem.machine else 0
+    return spare_nodes * problem.facts.cluster.device.devices_per_node
 
 
 def with_idle_nodes(problem: Problem, num_devices: int) -> Problem:

@@ -96,10 +96,11 @@ def batch_text(training: TrainingRecord) -> str:
     """What is said of a batch that is probably given in tokens; empty of others."""
     if training.tokens_per_step <= 2 * LARGEST_BATCH_TOKENS:
         return ""
+    sequences = max(1, round(training.global_batch_size / training.sequence_length))
     return (
         f"{amount(training.tokens_per_step)} tokens per step are more than published trainings have, at most some "
         f"{amount(LARGEST_BATCH_TOKENS)}; the global batch size counts sequences: "
-        f"{training.global_batch_size:,} tokens were {max(1, round(training.global_batch_size / training.sequence_length)):,}"
+        f"{training.global_batch_size:,} tokens were {sequences:,}"
     )
 
 

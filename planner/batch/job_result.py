@@ -64,6 +64,8 @@ class JobOutcome:
         How much faster than the first plan another one may be at most, as a fraction.
     framework, framework_is_assumed
         The framework, and whether the job named none; None where the job could not be read.
+    framework_is_extrapolated
+        Whether no run of it on such devices is known; None where the job could not be read.
     framework_doubt
         For which release that no file knows it stands; None: for none.
     device_note
@@ -83,6 +85,7 @@ class JobOutcome:
     gap: float | None = None
     framework: str | None = None
     framework_is_assumed: bool | None = None
+    framework_is_extrapolated: bool | None = None
     framework_doubt: str | None = None
     device_note: str | None = None
     plans: tuple[Mapping[str, Any], ...] = ()

@@ -93,6 +93,9 @@ def _mistake(line: Mapping[str, Any]) -> str:
     for name, record in records:
         if not isinstance(record, dict):
             return f"{name}: expected a mapping, got {shown(record)}"
+    for gaps in (plan.get("gaps", []) for plan in plans):
+        if not isinstance(gaps, list) or not all(isinstance(gap, dict) and "sentence" in gap for gap in gaps):
+            return f"gaps: expected a list of mappings with a sentence, got {shown(gaps)}"
     wrong = [(name, plan[name]) for plan in plans for name in FIGURES if not _is_figure(plan.get(name))]
     return f"{wrong[0][0]}: expected a number, got {shown(wrong[0][1])}" if wrong else ""
 

@@ -42,12 +42,19 @@ def row_of(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Row:
     Overrides and chosen settings are columns by their dotted keys, decisions by their names.
     """
     figures = dict(plan or {})
+    if "gaps" in figures:
+        figures["gaps"] = "; ".join(sentences(figures))
     strategy = figures.pop("strategy", {})
     chosen = {f"settings.{name}": value for name, value in figures.pop("settings", {}).items()}
     own = {name: line.get(name) for name in OF_LINE}
     # Twice: the first to stand in front, the second because an override may have a name of ours.
     cells = {**own, **line.get("overrides", {}), **own, **figures, **strategy, **chosen}
     return {name: _cell(value) for name, value in cells.items()}
+
+
+def sentences(plan: Mapping[str, Any]) -> list[str]:
+    """What of a plan is extrapolated, in words; none of a line of before, which does not say."""
+    return [str(gap["sentence"]) for gap in plan.get("gaps", ())]
 
 
 def _cell(value: Any) -> Cell:

@@ -12,10 +12,21 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
-from planner.batch.table import row_of
+from planner.batch.table import row_of, sentences
 from planner.report.screen import ENDLESS, Screen
 
-OF_LINE = ("name", "source", "overrides", "status", "framework", "framework_is_assumed", "key")
+OF_LINE = (
+    "name",
+    "source",
+    "overrides",
+    "status",
+    "framework",
+    "framework_is_assumed",
+    "framework_is_extrapolated",
+    "framework_doubt",
+    "device_note",
+    "key",
+)
 """What JSON shows of a job's line beside its plan."""
 
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -38,6 +49,12 @@ OF_COSTS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "cost": ("cost", lambda plan: f"{_figure(plan, 'total_cost', ',.0f')} {plan.get('currency') or ''}".rstrip()),
 }
 """What it shows besides where jobs are ranked by it."""
+
+MARK = "*"
+"""Stands behind the name of a job whose figures are extrapolated, or whose names leave something open."""
+
+MOST_NOTES = 8
+"""Notes below the table; JSON and CSV have them all."""
 
 
 def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:
@@ -113,10 +130,33 @@ def _table(ranked: list[Ranked], by: str, screen: Screen) -> str:
     columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS}
     header = ("#", *columns, "job")
     rows = [
-        (str(one.rank), *(_cell(text, one.plan) for text in columns.values()), str(one.line.get("name", "")))
-        for one in ranked
+        (str(one.rank), *(_cell(text, one.plan) for text in columns.values()), _name(one)) for one in ranked
     ]
-    return table_text(header, rows, screen)
+    return table_text(header, rows, screen, notes=_notes(ranked))
+
+
+def _name(one: Ranked) -> str:
+    return f"{one.line.get('name', '')}{f' {MARK}' if _doubts(one) else ''}"
+
+
+def _doubts(one: Ranked) -> list[str]:
+    """What the figures of a job are not certain of, in words."""
+    line = one.line
+    pair = f"no measured run of {line.get('framework')} on such devices is known"
+    of_line = [pair if line.get("framework_is_extrapolated") else None, line.get("framework_doubt")]
+    extrapolated = [f"extrapolated: {text}" for text in sentences(one.plan)]
+    return [*extrapolated, *(str(text) for text in (*of_line, line.get("device_note")) if text)]
+
+
+def _notes(ranked: list[Ranked]) -> list[str]:
+    """Every doubt with the ranks that it is of."""
+    ranks: dict[str, list[str]] = {}
+    for one in ranked:
+        for text in _doubts(one):
+            ranks.setdefault(text, []).append(str(one.rank))
+    notes = [f"{MARK} {'all' if len(of) == len(ranked) else ', '.join(of)}: {text}" for text, of in ranks.items()]
+    more = len(notes) - MOST_NOTES
+    return [*notes[:MOST_NOTES], *([f"{MARK} and {more} more, which --format json has."] if more > 0 else [])]
 
 
 def _cell(text: Callable[[Mapping[str, Any]], str], plan: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.document import Document, mapping_from_python
     from planner.jobs.problem import load
     from planner.plan import plan
-    from planner.report.framework import is_assumed, nearest_relative
+    from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
     from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
@@ -83,6 +83,7 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
         "gap": finite(report.outcome.gap),
         "framework": framework.name if framework else None,
         "framework_is_assumed": is_assumed(report.chosen),
+        "framework_is_extrapolated": is_extrapolated(cluster),
         "framework_doubt": nearest_relative(cluster),
         "device_note": cluster.device_note or None,
         "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.of_all(report.plans)),
@@ -101,6 +102,7 @@ def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
         "checkpoint_interval_steps": plan.checkpoint.interval_steps,
         "strategy": plan.strategy.model_dump(),
         "settings": dict(plan.settings),
+        "gaps": [gap.model_dump() for gap in plan.gaps],
     }
 
 

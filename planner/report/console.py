@@ -36,10 +36,14 @@ def sections_text(sections: Iterable[Section], screen: Screen = PLAIN) -> str:
     return "\n".join(_text(_section(section, width), width, screen) for section in sections)
 
 
-def table_text(header: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen = PLAIN) -> str:
-    """A table alone."""
+def table_text(
+    header: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen = PLAIN, *, notes: Sequence[str] = ()
+) -> str:
+    """A table alone, with notes below it."""
+    from rich.text import Text
+
     width = max(screen.width, NARROWEST)
-    return _text(_tables(header, rows, width), width, screen)
+    return _text([*_tables(header, rows, width), *map(Text, notes)], width, screen)
 
 
 def _text(parts: Iterable[RenderableType], width: int, screen: Screen) -> str:

@@ -19,7 +19,7 @@ CELL = {"type": ["boolean", "number", "string", "null"]}
 OPEN = {"description": "An entry of the job that differs from its file, by dotted key.", **CELL}
 
 
-OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "JobStatus")
+OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "GapRecord", "JobStatus")
 """Records of a line that a ranking has, too."""
 
 
@@ -78,6 +78,7 @@ def _plan() -> Schema:
         "checkpoint_interval_steps": tree_schema(CheckpointRecord)["properties"]["interval_steps"],
         "strategy": plan["strategy"],
         "settings": plan["settings"],
+        "gaps": plan["gaps"],
     }
     return closed(properties)
 

@@ -78,7 +78,7 @@ def report_entries() -> Iterator[str]:
     """Every entry of the JSON reports, by the record that has it."""
     report = schema("report")
     records = report["$defs"]
-    kinds = [entry["$ref"].rpartition("/")[2] for entry in report["anyOf"]]
+    kinds = [entry["then"]["$ref"].rpartition("/")[2] for entry in report["allOf"]]
     for name in (*kinds, *(name for name in records if name not in kinds)):
         yield from ("", f"## {_title(name).capitalize()}", "", _first_sentence(records[name]), "")
         yield from _entries(records[name], "", None)

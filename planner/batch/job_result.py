@@ -107,6 +107,8 @@ class JobResult:
         Where it was read.
     overrides
         Entries that differ from its source, by dotted key.
+    index
+        Its place among the jobs that were given, from 0.
     outcome
         How it ended, and its plans.
     """
@@ -115,6 +117,7 @@ class JobResult:
     name: str
     source: str
     overrides: Mapping[str, Plain] = field(default_factory=dict)
+    index: int = 0
     outcome: JobOutcome
 
     @property
@@ -133,9 +136,11 @@ class JobResult:
         return self.outcome.message
 
 
-def result_of(job: BatchJob, outcome: JobOutcome) -> JobResult:
-    """The job together with its outcome."""
-    return JobResult(key=job.key, name=job.name, source=job.source, overrides=job.overrides, outcome=outcome)
+def result_of(job: BatchJob, outcome: JobOutcome, index: int = 0) -> JobResult:
+    """The job together with its outcome, and its place among the others."""
+    return JobResult(
+        key=job.key, name=job.name, source=job.source, overrides=job.overrides, index=index, outcome=outcome
+    )
 
 
 def line_of(result: JobResult) -> str:
@@ -149,6 +154,7 @@ def line_of(result: JobResult) -> str:
         "key": result.key,
         "name": result.name,
         "source": result.source,
+        "index": result.index,
         "overrides": _finite(dict(result.overrides)),
         **outcome,
         "wall_seconds": round(result.outcome.wall_seconds, 6),

@@ -44,7 +44,7 @@ class BatchJob:
     Parameters
     ----------
     key
-        Fingerprint of the job.
+        Fingerprint of the job; made of what it says where it is not given.
     name
         What it is called: its file, its row, what was swept.
     source
@@ -61,14 +61,32 @@ class BatchJob:
         Where its entries were written, by dotted path.
     """
 
-    key: str
-    name: str
-    source: str
+    key: str = ""
+    name: str = "job"
+    source: str = "job"
     overrides: Mapping[str, Plain] = field(default_factory=dict)
     document: Mapping[str, Plain] = field(default_factory=dict)
     folder: str = ""
     mistake: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """
+        Make the key that was not given.
+
+        Raises
+        ------
+        SpecError
+            If the document holds what no job file can say.
+        """
+        if not self.key:
+            document = mapping_from_python(self.document)
+            key = Fingerprints().key(self.name, document, Path(self.folder), self.mistake)
+            object.__setattr__(self, "key", key)
+
+
+JobLike: TypeAlias = BatchJob | str | os.PathLike[str] | Mapping[str, Any]
+"""What can be planned as a job of a batch."""
 
 
 class JobSet:
@@ -142,9 +160,7 @@ class JobSet:
             )
 
 
-def as_job(
-    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], fingerprints: Fingerprints, *, name: str = ""
-) -> BatchJob:
+def as_job(job: JobLike, fingerprints: Fingerprints, *, name: str = "") -> BatchJob:
     """
     A job file, or what one says, as a job of a batch.
 
@@ -161,10 +177,15 @@ def as_job(
     """
     if isinstance(job, BatchJob):
         return job
-    path = None if isinstance(job, Mapping) else Path(job)
+    path = Path(job) if isinstance(job, (str, os.PathLike)) else None
     base: Document | SpecError
     try:
-        base = Document(entries=mapping_from_python(job)) if isinstance(job, Mapping) else read_document(Path(job))
+        if path is not None:
+            base = read_document(path)
+        elif isinstance(job, Mapping):
+            base = Document(entries=mapping_from_python(job))
+        else:
+            raise SpecError("jobs", f"expected the path of a job file or a job as a mapping, got {shown(job)}.")
     except SpecError as error:
         base = error
     return _job(path, base, Row(name=name), {}, "", fingerprints)

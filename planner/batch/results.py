@@ -24,6 +24,9 @@ from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, line
 MAX_LINE_BYTES = 2**26
 """A whole report of a pipeline of thousands of ranks has a few megabytes."""
 
+BEGIN = f'{{"kind":"{KIND}",'.encode()
+"""What every line begins with."""
+
 OF_PLAN = ("strategy", "settings")
 FIGURES = (*(name for name, _ in METRICS.values()), "days")
 """Entries of a plan that have others, and that are numbers; what programs compute and show of them."""
@@ -105,8 +108,8 @@ def _is_figure(value: object) -> bool:
 
 
 def _is_torn(raw: bytes, number: int) -> bool:
-    """Whether it is the begin of a line; the first one must also begin as every line does."""
-    is_ours = number > 1 or raw.startswith(f'{{"kind":"{KIND}",'.encode())
+    """Whether it is the begin of a line; the first one must also begin as every line does, by more than a brace."""
+    is_ours = number > 1 or raw.startswith(BEGIN) or (len(raw) > 1 and BEGIN.startswith(raw))
     return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES
 
 

@@ -7,17 +7,18 @@ import queue
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from itertools import count
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.validation import shown
 from planner.batch.choices import BACKENDS, LOCAL
 from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
-from planner.batch.jobs import BatchJob, as_job
+from planner.batch.jobs import BatchJob, JobLike, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
@@ -60,7 +61,7 @@ class Tally:
 
 
 def plan_many(
-    jobs: Iterable[BatchJob | str | os.PathLike[str] | Mapping[str, Any]],
+    jobs: Iterable[JobLike] | JobLike,
     *,
     processes: int | None = None,
     backend: str = LOCAL,
@@ -74,7 +75,8 @@ def plan_many(
     Parameters
     ----------
     jobs
-        Paths of job files, jobs as mappings, or a :class:`planner.batch.jobs.JobSet`; taken as workers get free.
+        Paths of job files, jobs as mappings or :class:`planner.batch.jobs.BatchJob`, or a
+        :class:`planner.batch.jobs.JobSet`; taken as workers get free. A single job stands for itself.
     processes
         Jobs at once; as many as there are cores by default.
     backend
@@ -89,14 +91,19 @@ def plan_many(
     Yields
     ------
     JobResult
-        One per job, as they finish. What is wrong with a job is its result: ``wrong_input``, ``timed_out``,
-        ``worker_died`` (twice: the second time in a fresh worker of its own), ``failed``.
+        One per job, as they finish; its ``index`` says which of them it is of. What is wrong with a job is its
+        result: ``wrong_input``, ``timed_out``, ``worker_died`` (twice: the second time in a fresh worker of its
+        own), ``failed``.
 
     Raises
     ------
     SpecError
-        If an option is wrong or the cluster does not answer.
+        If ``jobs`` are none, an option is wrong, or the cluster does not answer.
     """
+    if isinstance(jobs, (BatchJob, str, os.PathLike, Mapping)):
+        jobs = (jobs,)
+    if not isinstance(jobs, Iterable):
+        raise SpecError("jobs", f"expected job files, or jobs as mappings, got {shown(jobs)}.")
     if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
         raise SpecError("timeout", f"must be above 0 and at most {MAX_TIMEOUT_SECONDS:,} s, got {timeout_seconds:g}.")
     workers = partial(Workers, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
@@ -128,22 +135,24 @@ def make_pool(
 
 def finished(pool: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
     """The results of jobs as they finish; at most the capacity of the pool is in flight, whatever their number."""
-    waiting: dict[Future[JobOutcome], BatchJob] = {}
+    waiting: dict[Future[JobOutcome], tuple[int, BatchJob]] = {}
     done: queue.SimpleQueue[Future[JobOutcome]] = queue.SimpleQueue()
 
     def next_done() -> JobResult:
         future = done.get()
-        return result_of(waiting.pop(future), future.result())
+        index, job = waiting.pop(future)
+        return result_of(job, future.result(), index)
 
     with closing(pool):
-        for job in jobs:
+        for index, job in enumerate(jobs):
             if job.mistake is not None:
-                yield result_of(job, JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=job.mistake))
+                wrong = JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=job.mistake)
+                yield result_of(job, wrong, index)
                 continue
             while len(waiting) >= pool.capacity:
                 yield next_done()
             future = pool.submit(job)
-            waiting[future] = job
+            waiting[future] = index, job
             future.add_done_callback(done.put)
         while waiting:
             yield next_done()
@@ -175,10 +184,13 @@ def run_batch(
     Tally
         The tally, after every line.
     """
+    places: dict[int, int] = {}
+    numbers = count()
 
     def fresh() -> Iterator[BatchJob]:
-        for job in jobs:
+        for place, job in enumerate(jobs):
             if results.claim(job.key):
+                places[next(numbers)] = place
                 yield job
                 continue
             tally.num_before += 1
@@ -186,7 +198,7 @@ def run_batch(
 
     with closing(plan(fresh())) as stream:
         for result in stream:
-            results.add(result)
+            results.add(replace(result, index=places.pop(result.index)))
             tally.num_now += 1
             tally.num_without_plan += not result.plans
             tally.num_lost += result.status in LOST

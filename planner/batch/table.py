@@ -130,12 +130,17 @@ def _draft(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def in_csv(row: Row) -> Row:
+    """A row as CSV files spell it: ``true`` and ``false``."""
+    return {name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()}
+
+
 def _write_csv(rows: Iterable[Row], kinds: Mapping[str, type], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, list(kinds), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()})
+            writer.writerow(in_csv(row))
 
 
 def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -> None:

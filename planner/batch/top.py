@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
-from planner.batch.table import row_of, sentences
+from planner.batch.table import in_csv, row_of, sentences
 from planner.report.screen import ENDLESS, Screen
 
 OF_LINE = (
@@ -129,9 +129,7 @@ def _table(ranked: list[Ranked], by: str, screen: Screen) -> str:
         return "No job has a plan.\n"
     columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS}
     header = ("#", *columns, "job")
-    rows = [
-        (str(one.rank), *(_cell(text, one.plan) for text in columns.values()), _name(one)) for one in ranked
-    ]
+    rows = [(str(one.rank), *(_cell(text, one.plan) for text in columns.values()), _name(one)) for one in ranked]
     return table_text(header, rows, screen, notes=_notes(ranked))
 
 
@@ -173,7 +171,7 @@ def _json(ranked: list[Ranked]) -> str:
 
 
 def _csv(ranked: list[Ranked]) -> str:
-    rows = [{"rank": one.rank, **row_of(one.line, one.plan)} for one in ranked]
+    rows = [in_csv({"rank": one.rank, **row_of(one.line, one.plan)}) for one in ranked]
     stream = StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()

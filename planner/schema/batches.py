@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult
+from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult, JobStatus
 from planner.batch.table import OF_LINE as OF_ROW
 from planner.batch.top import OF_LINE
 from planner.batch.work import OF_COSTS, OF_PLAN, OF_RUN
@@ -14,9 +14,15 @@ from planner.report.records.strategy import StrategyRecord
 from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
 
 NUMBER = {"type": "number"}
-CELL = {"type": ["boolean", "number", "string", "null"]}
+ANYTHING = ["boolean", "number", "string"]
 
-OPEN = {"description": "An entry of the job that differs from its file, by dotted key.", **CELL}
+OPEN = {
+    "description": "An entry of the job that differs from its file, or a chosen setting, by dotted key.",
+    "type": [*ANYTHING, "null"],
+}
+
+FREE = ("name", "source", "framework")
+"""Texts of the job's author, which may look like numbers."""
 
 
 OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "GapRecord", "JobStatus")
@@ -86,11 +92,20 @@ def _plan() -> Schema:
 def _row() -> Schema:
     """Cells by column: what a line says of a job, overrides by dotted key, and the figures of a plan."""
     job, outcome = _job(), record_schema(JobOutcome, "serialization")["properties"]
-    own = {name: {**CELL, "description": (job | outcome)[name]["description"]} for name in OF_ROW}
+    own = {name: _cell(name, (job | outcome)[name]) for name in OF_ROW}
+    own["status"] = {"enum": list(JobStatus), "description": outcome["status"]["description"]}
+    own["key"] = {**own["key"], "type": ["number", "string"], "pattern": "^[0-9a-f]+$"}  # digits alone are a number
     decisions = tree_schema(StrategyRecord)["properties"]
     figures = {name: entry for name, entry in _plan()["properties"].items() if name not in ("strategy", "settings")}
-    cells = {name: {**CELL, "description": entry["description"]} for name, entry in (figures | decisions).items()}
+    cells = {name: _cell(name, entry, "null") for name, entry in (figures | decisions).items()}
     return {**closed(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
+
+
+def _cell(name: str, entry: Schema, *others: str) -> Schema:
+    """What a cell holds whose column is an entry of a record; lists and records are text."""
+    kinds = [form.get("type", "string").replace("array", "string") for form in entry.get("anyOf", [entry])]
+    known = [kind for given in kinds for kind in (ANYTHING if name in FREE and given == "string" else [given])]
+    return {"type": list(dict.fromkeys([*known, *others])), "description": entry["description"]}
 
 
 def _job() -> dict[str, Schema]:
@@ -98,6 +113,7 @@ def _job() -> dict[str, Schema]:
     texts = descriptions(JobResult)
     return {
         **{name: {"type": "string", "description": texts[name]} for name in ("key", "name", "source")},
+        "index": {"type": "integer", "minimum": 0, "description": texts["index"]},
         "overrides": {"type": "object", "description": texts["overrides"]},
     }
 

@@ -12,5 +12,18 @@ PATH = Path(report.__file__).with_name("report.schema.json")
 
 
 def report_schema() -> Schema:
-    """The whole schema as plain data: a report is of one of several kinds."""
-    return whole("Report of planner", tree_schema(AnyRecord))
+    """
+    The whole schema as plain data: a report is of one of several kinds.
+
+    Its ``kind`` chooses the record that it is held against, so that validators name the entry that is wrong.
+    """
+    tree = tree_schema(AnyRecord)
+    records = [form["$ref"] for form in tree["anyOf"]]
+    kinds = [tree["$defs"][record.rpartition("/")[2]]["properties"]["kind"] for record in records]
+    one_of_all = {"enum": [kind["const"] for kind in kinds], "description": kinds[0]["description"]}
+    chosen = [
+        {"if": {"properties": {"kind": kind}, "required": ["kind"]}, "then": {"$ref": record}}
+        for kind, record in zip(kinds, records, strict=True)
+    ]
+    schema = {"type": "object", "properties": {"kind": one_of_all}, "required": ["kind"], "allOf": chosen}
+    return whole("Report of planner", {**schema, "$defs": tree["$defs"]})

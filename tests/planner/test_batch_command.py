@@ -242,3 +242,80 @@ def test_progress_in_a_terminal_is_one_running_line():
         "planner: 10 of 100 jobs, 100.0 per second, 1 s left; 1 without a plan",
         "planner: 30 of 100 jobs, 75.0 per second, 1 s left; 1 without a plan",
     ]
+
+
+# --- what is extrapolated -------------------------------------------------------------------------------------
+
+
+def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
+    """No run on an MI300X was measured: the line, the ranking as text, JSON and CSV, and the table say so."""
+    Path("amd.yaml").write_text(JOB.replace("h100-80gb-sxm", "mi300x"))
+    assert cli.main(["batch", "amd.yaml", "--out", "results.jsonl", "--table", "table.csv", "--processes", "1"]) == 0
+    unseen = "no measured run on mi300x, nor on cdna3"
+
+    line = lines()["amd"]
+    assert unseen in [gap["sentence"] for gap in line["plans"][0]["gaps"]]
+    assert line["framework_is_extrapolated"] is True
+
+    capsys.readouterr()
+    text, ranked, table = (
+        (cli.main(["top", "results.jsonl", "--format", form]), capsys.readouterr().out)[1]
+        for form in ("table", "json", "csv")
+    )
+    assert text.splitlines()[1].endswith(" amd *")
+    assert f"* all: extrapolated: {unseen}" in text.splitlines()
+    [entry] = valid("top", json.loads(ranked))
+    assert entry["plan"]["gaps"] == line["plans"][0]["gaps"]
+    assert (entry["framework_is_extrapolated"], entry["device_note"]) == (True, None)
+    for rows in (table, Path("table.csv").read_text()):
+        assert unseen in next(csv.DictReader(StringIO(rows)))["gaps"]
+
+
+def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
+    """A cloud's machine is one device with assumptions; the ranking names the ranks that it is of."""
+    Path("cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
+    assert cli.main(["batch", "job.yaml", "cloud.yaml", "--out", "results.jsonl", "--processes", "1"]) == 0
+    note = lines()["cloud"]["device_note"]
+
+    capsys.readouterr()
+    assert cli.main(["top", "results.jsonl"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    [rank] = [line.split()[0] for line in out if line.endswith(" cloud *")]
+    assert note
+    assert f"* {rank}: {note}" in out
+
+
+# --- rows and jobs --------------------------------------------------------------------------------------------
+
+
+def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
+    """``true`` and ``false``, as docs/json.md promises."""
+    cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"])
+    capsys.readouterr()
+
+    assert cli.main(["top", "results.jsonl", "--format", "csv"]) == 0
+
+    [row] = csv.DictReader(StringIO(capsys.readouterr().out))
+    assert (row["framework_is_assumed"], row["optimizer_offload"]) == ("true", "false")
+
+
+def test_lines_say_which_job_they_are_of():
+    """The place among the jobs of the command, also of those that an earlier command left."""
+    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2"]
+    cli.main([*command, "training.global_batch_size=32,64"])
+    cli.main([*command, "training.global_batch_size=96,32,64,128"])
+
+    found = [json.loads(line) for line in Path("results.jsonl").read_text().splitlines()]
+
+    places = {line["overrides"]["training.global_batch_size"]: line["index"] for line in found}
+    assert places == {32: 0, 64: 1, 96: 0, 128: 3}
+
+
+def test_a_first_line_that_was_cut_is_no_obstacle(capsys):
+    """The same command goes on; the file holds whole lines then."""
+    Path("results.jsonl").write_text('{"kind":"batch_res')
+
+    assert cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"]) == 0
+
+    assert "the last line, 1, was cut short; its job counts as not planned." in capsys.readouterr().err
+    assert list(lines()) == ["job"]

@@ -58,6 +58,20 @@ def test_a_line_that_was_cut_is_taken_away_and_nothing_else(kept, out):
     assert told == [f"{out}: the last line, 3, was cut short; its job counts as not planned."]
 
 
+@pytest.mark.parametrize("kept", [2, 18, 23, 24, 60])
+def test_a_first_line_that_was_cut_is_taken_away(kept, out):
+    """What only a line of ours begins like, and no end of a line."""
+    [job] = written(out, 1)
+    out.write_bytes(out.read_bytes()[:kept])
+    told = []
+
+    with ResultsFile(out, notify=told.append) as results:
+        assert results.claim(job.key)
+
+    assert out.read_bytes() == b""
+    assert told == [f"{out}: the last line, 1, was cut short; its job counts as not planned."]
+
+
 def test_a_line_that_lacks_only_its_end_is_kept(out):
     """It is whole; the next one begins on a line of its own."""
     jobs = written(out)
@@ -76,6 +90,9 @@ def test_a_line_that_lacks_only_its_end_is_kept(out):
         b"hello\n",
         b"{}\n",
         b"{",
+        b'{"kind":"batch_x',
+        b'{"kind": "batch_result"',
+        b'{"kind":"batch_res\n',
         b"\0" * 10,
         b"[1, 2]\n",
         b"a,b\n1,2\n",
@@ -394,6 +411,7 @@ WHOLE = {
         ({"plans": ["fast"]}, "a plan: expected a mapping, got 'fast'"),
         ({"overrides": []}, "overrides: expected a mapping, got []"),
         ({"plans": [{**WHOLE["plans"][0], "strategy": 8}]}, "strategy: expected a mapping, got 8"),
+        ({"plans": [{**WHOLE["plans"][0], "gaps": ["x"]}]}, "gaps: expected a list of mappings with a sentence, got "),
         ({"plans": [{**WHOLE["plans"][0], "mfu": "high"}]}, "mfu: expected a number, got 'high'"),
         ({"plans": [{**WHOLE["plans"][0], "days": 10**400}]}, "days: expected a number, got "),
     ],

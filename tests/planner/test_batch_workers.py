@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
+from planner.batch.fingerprint import KEY_BYTES
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.results import ResultsFile, read_results
@@ -301,3 +302,48 @@ def test_wrong_options_are_refused_at_once(options, message):
         plan_many([], **options)
 
     assert message in str(refused.value)
+
+
+# --- jobs of a library ----------------------------------------------------------------------------------------
+
+SAID = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+    "search": {"stages": "even"},
+}
+
+
+def test_results_of_mappings_say_which_job_they_are_of():
+    """They all have the same name; what cannot be read comes first, with its own place."""
+    jobs = [SAID, {"model": "nothing"}, {"model": object()}, 5]
+
+    found = {result.index: result for result in plan_many(jobs, processes=1)}
+
+    assert [found[place].status for place in range(4)] == ["optimal", *["wrong_input"] * 3]
+    assert "expected the path of a job file or a job as a mapping, got 5" in found[3].message
+
+
+@pytest.mark.parametrize("one", [SAID, "nowhere.yaml", Path("nowhere.yaml"), BatchJob(document=SAID, name="mine")])
+def test_a_single_job_stands_for_itself(one):
+    """A path is not taken letter by letter, nor a mapping entry by entry."""
+    [result] = plan_many(one, processes=1)
+
+    assert result.index == 0
+    assert result.name == ("mine" if isinstance(one, BatchJob) else "job" if one is SAID else "nowhere")
+
+
+def test_what_is_no_job_is_refused():
+    """At once, in words."""
+    with pytest.raises(SpecError, match="jobs: expected job files, or jobs as mappings, got 5"):
+        plan_many(5)
+
+
+def test_a_job_of_ones_own_needs_no_key():
+    """It is made of what the job says: the same for the same, another for another."""
+    one, same, other = (BatchJob(name=name, document=SAID) for name in ("a", "a", "b"))
+
+    assert len(bytes.fromhex(one.key)) == KEY_BYTES
+    assert (one.key == same.key, one.key == other.key) == (True, False)
+    with pytest.raises(SpecError, match="model: expected text, a number"):
+        BatchJob(document={"model": object()})

@@ -88,3 +88,19 @@ def test_an_unknown_entry_is_refused():
         VALIDATOR.validate({**report, "step_time": 1.0})
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate({name: value for name, value in report.items() if name != "step_time_seconds"})
+
+
+def test_what_is_wrong_is_named():
+    """The entry, not that the whole document is of no kind; of an unknown kind, which ones there are."""
+    report = json.loads(render(estimate(load(JOB), {"tp": 2}), "json"))
+
+    [wrong] = VALIDATOR.iter_errors({**report, "mfu": "fast"})
+    [inner] = VALIDATOR.iter_errors({**report, "cluster": {**report["cluster"], "num_nodes": "one"}})
+    [kind] = VALIDATOR.iter_errors({**report, "kind": "guess"})
+
+    assert (list(wrong.path), wrong.message) == (["mfu"], "'fast' is not of type 'number'")
+    assert list(inner.path) == ["cluster", "num_nodes"]
+    assert (list(kind.path), kind.message) == (
+        ["kind"],
+        "'guess' is not one of ['plan', 'estimate', 'explanation', 'comparison']",
+    )

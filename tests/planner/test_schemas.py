@@ -143,6 +143,14 @@ class TestRows:
         assert table[0]["training.global_batch_size"] == 64
         assert [one["rank"] for one in ranked] == [1]
         assert not validator("top-row").is_valid({**ranked[0], "rank": 0})
+        for name, one in (("batch-row", table[0]), ("top-row", ranked[0])):
+            nonsense = validator(name).iter_errors(dict.fromkeys(one, "nonsense"))
+            free = {"name", "source", "message", "framework", "framework_doubt", "device_note"}
+            free |= {"training.global_batch_size", "currency", "gaps", "layout", "schedule", "vocabulary", "sharding"}
+            free |= {"recompute", "token_dispatcher", "cuda_graphs"}
+            assert {error.path[0] for error in nonsense} == one.keys() - free
+            assert not validator(name).is_valid({**one, "tp_overlap": 5})
+            assert not validator(name).is_valid({**one, "tp": 2.5})
 
     def test_samples(self, tmp_path):
         """The table that ``planner sample`` writes: a matmul, and a collective."""

@@ -85,10 +85,6 @@ class BatchJob:
             object.__setattr__(self, "key", key)
 
 
-JobLike: TypeAlias = BatchJob | str | os.PathLike[str] | Mapping[str, Any]
-"""What can be planned as a job of a batch."""
-
-
 class JobSet:
     """
     All jobs of a batch, made one after the other as they are asked for.
@@ -160,7 +156,9 @@ class JobSet:
             )
 
 
-def as_job(job: JobLike, fingerprints: Fingerprints, *, name: str = "") -> BatchJob:
+def as_job(
+    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], fingerprints: Fingerprints, *, name: str = ""
+) -> BatchJob:
     """
     A job file, or what one says, as a job of a batch.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import count
+from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
@@ -18,7 +19,7 @@ from planner.batch.choices import BACKENDS, LOCAL
 from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
-from planner.batch.jobs import BatchJob, JobLike, as_job
+from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
@@ -61,7 +62,11 @@ class Tally:
 
 
 def plan_many(
-    jobs: Iterable[JobLike] | JobLike,
+    jobs: Iterable[BatchJob | str | os.PathLike[str] | Mapping[str, Any]]
+    | BatchJob
+    | str
+    | os.PathLike[str]
+    | Mapping[str, Any],
     *,
     processes: int | None = None,
     backend: str = LOCAL,

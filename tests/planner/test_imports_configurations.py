@@ -237,3 +237,30 @@ def test_words_of_yaml_stay_what_they_are():
 
     assert read_yaml(f"x: &x 1\ny: *x\n{plain}", "e") == {"x": 1, "y": 1, **read_yaml(plain, "e")}
     assert read_json('{"url": "http://x/#y", "n": [1,]}', "e") == {"url": "http://x/#y", "n": [1]}
+
+
+@pytest.mark.parametrize(
+    ("section", "recompute", "words"),
+    [
+        ('"number_checkpoints": 32', "full", "assumed to be full: all layers"),
+        ('"partition_activations": false', "none", "assumed to be none: no layer"),
+    ],
+)
+def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute, words, tmp_path):
+    """The model must be told, too; who says it himself gets no remark."""
+    path = tmp_path / "ds.json"
+    path.write_text(
+        f'{{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": true}}, "activation_checkpointing": {{{section}}}}}'
+    )
+    entries = [
+        "model=llama3-8b",
+        "cluster.device=h100-80gb-sxm",
+        "cluster.num_devices=8",
+        "training.sequence_length=4096",
+    ]
+
+    job = import_job(path, entries)
+
+    assert job.document["strategy"]["recompute"] == recompute
+    assert any(words in note for note in job.notes)
+    assert "assumed to be" not in import_job(path, [*entries, "strategy.recompute=none"]).text

@@ -151,3 +151,109 @@ def test_nothing_is_executed(tmp_path):
     job = import_job(path, [DEVICE]).document
 
     assert (job["strategy"]["dp"], mark.exists()) == (8, False)
+
+
+TRAIN = f'ARGS="{MODEL} --micro-batch-size 1 --global-batch-size 64"\ntorchrun --nproc-per-node 8 pretrain_gpt.py $ARGS'
+EXPERTS = "--num-experts 64 --expert-model-parallel-size 8"
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "message"),
+    [
+        (
+            f'moe_args(){{ echo "{EXPERTS}"; }}\nMOE="$(moe_args 8)"',
+            "$MOE",
+            r"\$\(moe_args 8\) \(line 2\) in \$MOE\. Say what it holds: --set MOE=",
+        ),
+        ("A=1", "$(cat moe_args.txt)", r"\$\(cat moe_args.txt\) \(line 3\)\..*write it in their place"),
+        ("X=$(if true; then echo --tensor-model-parallel-size 2; fi)", "$X", r"--set X="),
+        ("mapfile -t A < args.txt", '"${A[@]}"', r"\$A \(line 1\).*--set A="),
+        ("readarray -t < args.txt", '"${MAPFILE[@]}"', r"--set MAPFILE="),
+        ("printf -v A '%s ' --tensor-model-parallel-size 2", "$A", r"\$A \(line 1\).*--set A="),
+        ("read -r A < args.txt", "--bf16 $A", r"\$A \(line 1\).*--set A="),
+        ("while read -r line; do A+=\" $line\"; done < args.txt", "--lr 1 $A", r"\$line"),
+        ("A=1", "--tensor-model-parallel-size 2 $MORE", r"\$MORE \(line 3\).*nothing: --set MORE=\."),
+        ("A=1", "--data-path $DATA $MORE", r"\$MORE"),
+        ("A=1", "--some-switch $MORE", r"\$MORE"),
+        ("A=1", "--$MORE 3", r"\$MORE"),
+        ("B=\"$(cat x)\"\nbash -c \"torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 $B\"", "", r"--set B="),
+    ],
+)  # fmt: skip
+def test_what_may_be_options_is_no_empty_word(before, words, message, tmp_path):
+    """It may hold a degree: it is asked for by its variable and line."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{before}\n{TRAIN} {words}\n")
+
+    with pytest.raises(SpecError, match=message):
+        import_job(path, [DEVICE])
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (f'moe_args(){{ echo "{EXPERTS}"; }}\nMOE="$(moe_args 8)"', "$MOE"),
+        ("mapfile -t MOE < args.txt", '"${MOE[@]}"'),
+        ("printf -v MOE '%s' x", "$MOE"),
+        ("read -r MOE < x", "$MOE"),
+    ],
+)
+def test_what_is_said_of_open_options_counts(before, words, tmp_path):
+    """As many words as it has, of an array, too."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{before}\n{TRAIN} {words}\n")
+
+    assert import_job(path, [DEVICE], {"MOE": EXPERTS}).document["strategy"]["ep"] == 8
+    assert import_job(path, [DEVICE], {"MOE": ""}).document["strategy"]["ep"] == 1
+
+
+def test_a_here_string_is_read(tmp_path):
+    """Its text is in the script."""
+    path = tmp_path / "run.sh"
+    path.write_text(f'read -r A <<< "{EXPERTS}"\n{TRAIN} $A\n')
+
+    assert import_job(path, [DEVICE]).document["strategy"]["ep"] == 8
+
+
+def test_values_of_options_without_meaning_may_be_open(tmp_path):
+    """Paths, names and weights of data; what stands in front of the program, too."""
+    path = tmp_path / "run.sh"
+    words = "--data-path 0.3 $A 0.7 $(cat b) --save $OUT/x --wandb-exp-name $(date +%s) --lr $LR --load=$IN"
+    path.write_text(f"{TRAIN.replace('torchrun', 'env $X srun $(flags) torchrun')} {words} --data-path $(find .)\n")
+
+    assert import_job(path, [DEVICE]).document["strategy"]["dp"] == 8
+
+
+@pytest.mark.parametrize("words", ["--do_train $MORE", "--output_dir $OUT $MORE", "$MORE"])
+def test_open_words_of_other_programs_are_asked_for(words, tmp_path):
+    """The same of a script in the manner of Hugging Face's Trainer; its folder may be open."""
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
+    path = tmp_path / "run.sh"
+    start = "deepspeed --num_gpus 8 train.py --deepspeed ds.json --model_name_or_path Qwen/Qwen3-8B --max_length 4096"
+
+    path.write_text(f"{start} {words}\n")
+    with pytest.raises(SpecError, match=r"\$MORE"):
+        import_job(path, [DEVICE])
+
+    path.write_text(f"{start} --output_dir $OUT --run_name $(date)\n")
+    assert import_job(path, [DEVICE]).document["strategy"]["dp"] == 8
+
+
+def test_too_few_devices_are_told_with_what_the_degrees_take(tmp_path):
+    """8 ranks share experts on each of 4 stages: 32 devices, where the script starts 8."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"{TRAIN} --num-experts 8 --expert-model-parallel-size 8 --pipeline-model-parallel-size 4 "
+        "--moe-token-dispatcher-type alltoall\n"
+    )
+
+    with pytest.raises(SpecError, match=r"ranks share experts.*starts 8 processes.*least cluster\.num_devices=32\."):
+        import_job(path, [DEVICE])
+
+
+def test_messages_have_no_signs_of_our_own(tmp_path):
+    """What a command prints, read by two shells, stands in a message as the script has it."""
+    path = tmp_path / "run.sh"
+    path.write_text('S=`pwd`\nrun="python $S/multimodal/train.py --bf16"\nsrun sh -c "${run}"\n')
+
+    with pytest.raises(SpecError, match=r"line 3: `pwd`/multimodal/train\.py trains a model"):
+        import_job(path, [DEVICE])

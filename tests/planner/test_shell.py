@@ -87,6 +87,16 @@ def test_what_is_not_set_stands_by_its_name():
     assert script.variables.uses["B"] == [2, 3]
 
 
+def test_what_is_not_known_stays_one_name_in_a_shell_inside():
+    """Blanks and signs of a command's name mean nothing to the shell that reads the words again."""
+    script = follow('A=`pwd`\nB=$(cat "a b" | head)\nbash -c "eval run $A/x $B $C"')
+
+    words = next(command.words for command in script.commands if command.words[0] == "run")
+
+    assert [written(word) for word in words] == ["run", "`pwd`/x", '$(cat "a b" | head)', "$C"]
+    assert unknown_names(words[2]) == ['$(cat "a b" | head)']
+
+
 def test_what_is_given_wins():
     """Over the script's own value, but where the script changes the variable itself."""
     script = follow("N=1\nG=${G,,}\nO=a\nO+=b\nrun $N $G $O $1", {"N": "16", "G": "H100", "O": "c", "1": "/data"})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from math import lcm
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,6 +18,7 @@ from planner.frameworks.imports.vocabulary import vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
 from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.variables import Variables
 
 OTHERS = Path(__file__).parent / "others.csv"
 """
@@ -94,6 +97,13 @@ class Understood:
         text = (self.values.get(name) or [""])[0]
         return int(text) if text.isdecimal() else default
 
+    def least_devices(self) -> int:
+        """So many ranks hold one replica, and each expert, once."""
+        tp, ep = self.number("--tensor-model-parallel-size", 1), self.number("--expert-model-parallel-size", 1)
+        dense = tp * self.number("--context-parallel-size", 1)
+        experts = ep * self.number("--expert-tensor-parallel-size", tp) if "--num-experts" in self.values else 1
+        return self.number("--pipeline-model-parallel-size", 1) * lcm(dense, experts)
+
 
 def megatron_job(
     words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], *, uses: Mapping[str, list[int]]
@@ -131,6 +141,80 @@ def megatron_job(
         _add_length(found)
     imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
     return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+
+
+def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
+    """
+    Refuse a launch whose words hold something unknown that may be one or more arguments.
+
+    Parameters
+    ----------
+    words
+        What stands behind the program.
+    kind
+        Whose arguments they are, as of ``Launch``.
+    variables
+        Those of the script: on which lines, and which of them to set.
+
+    Raises
+    ------
+    SpecError
+        If a word is not known and is not surely the value of an option.
+    """
+    names = list(dict.fromkeys(name for word in _open_words(words, kind) for name in unknown_names(word)))
+    if not names:
+        return
+    holders = {name: variables.holder(name) for name in names}
+    parts = [
+        f"{_label(name)}{_lines(variables.uses.get(name, ()))}"
+        + (f" in ${holder}" if holder is not None and holder != name else "")
+        for name, holder in holders.items()
+    ]
+    settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
+    options_of, nothing = (" ".join(f"--set {name}={value}" for name in settable) for value in ("'--option VALUE'", ""))
+    hint = f"Say what it holds: {options_of}; nothing: {nothing}."
+    rest = "" if all(holders.values()) else "What commands print is not known: write it in their place."
+    problem = f"hold what the script leaves open, which may be one or more options: {'; '.join(parts)}."
+    raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
+
+
+VALUED = re.compile(
+    r"path|dir|file|folder|name|port|host|addr|(^|[-_.])(id|lr|ip)($|[-_.])|rank|seed|token|project|entity|account|partition|image|mounts|data|model|"
+    r"size|length|len$|steps|iters|interval|epochs|rate|ratio|num|max|min|gpu|config|recipe|dtype|type|mode"
+)
+"""Names of options of other programs that surely take a value."""
+
+SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
+
+
+def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
+    """Words that are not known, but for the first ones behind an option that takes so many."""
+    left, before, option = 0, "", ""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word.startswith("--") or (kind != "megatron" and re.match(r"-[a-z]", word)):
+            if unknown_names(name):
+                yield word
+            option, left = name, 0 if equals else _least_values(name, kind)
+        elif not unknown_names(word) or left > 0 or (option == "--data-path" and _is_number(before)):
+            left -= 1
+        elif not (kind == "bridge" and known_part(name) == name and equals):
+            yield word
+        before = word
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is a weight, behind which ``--data-path`` has the file that it is of."""
+    return re.fullmatch(r"\d*\.\d+|\d+", word) is not None
+
+
+def _least_values(name: str, kind: str) -> int:
+    """How many words behind an option are surely its values."""
+    if kind != "megatron":
+        return int(bool(VALUED.search(name)) and not SWITCH.match(name))
+    option, others = options().get(name), _others().get(name, ())
+    nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
+    return int(nargs) if nargs.isdecimal() else 1
 
 
 def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Understood:

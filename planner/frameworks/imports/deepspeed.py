@@ -134,7 +134,8 @@ def deepspeed_job(
     document["settings"] = {**_settings(config, offload), **document["settings"]}
     if trainer.steps is not None and "tokens" not in document["training"] and batch and trainer.sequence_length:
         document["training"]["tokens"] = trainer.steps * batch * trainer.sequence_length
-    return finished(document, [*notes, *_passed_over(config)])
+    said = any(entry.partition("=")[0] == "strategy.recompute" for entry in overrides)
+    return finished(document, [*notes, *([] if said else _assumed(config, trainer)), *_passed_over(config)])
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -222,6 +223,23 @@ def _recomputes(config: Mapping[str, Any], trainer: Trainer) -> bool:
     if trainer.recomputes is not None:
         return trainer.recomputes
     return bool(_section(config, "activation_checkpointing").get("number_checkpoints"))
+
+
+def _assumed(config: Mapping[str, Any], trainer: Trainer) -> list[str]:
+    """
+    The section says how checkpoints of activations are made; whether there are any, the code of the model.
+
+    References
+    ----------
+    DeepSpeed 0.19.8, deepspeed/runtime/activation_checkpointing/checkpointing.py, ``configure`` and ``checkpoint``.
+    """
+    if trainer.recomputes is not None or "activation_checkpointing" not in config:
+        return []
+    what = "full: all layers are" if _recomputes(config, trainer) else "none: no layer is"
+    return [
+        f"Recomputation is assumed to be {what} checkpointed. activation_checkpointing alone does not decide it, the "
+        "model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it."
+    ]
 
 
 def _settings(config: Mapping[str, Any], offload: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
-from planner.frameworks.imports.arguments import megatron_job, require_known
+from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
@@ -182,20 +182,22 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
+    refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
     if launch.kind == "bridge":
         return _from_bridge(launch, folder, overrides, notes)
     if "--yaml-cfg" in launch.words:
         return _from_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
-    require_known(launch.words, script.variables.uses)
+    needed = require_known(launch.words, script.variables.uses).least_devices()
     with_devices, more = _with_devices(launch.devices, overrides)
     try:
         imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
     except SpecError as error:
-        if error.where != "cluster.num_devices" or not more or error.hint:
+        if error.where not in ("cluster.num_devices", "strategy.ep") or not more or error.hint:
             raise
-        raise SpecError(error.where, error.problem, f"{more[0]}") from None
+        hint = f"{more[0]} Its degrees take at least cluster.num_devices={needed}."
+        raise SpecError(error.where, error.problem, hint) from None
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 

@@ -193,7 +193,7 @@ class _Follower:
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
         if node.type == "ERROR":
-            self._note(f"Line {self._line(node)} is no Bash that is read here: {shown(source_of(node)[:80])}.")
+            self._note(f"Line {self._line(node)} is no Bash that is read here: {shown(written(source_of(node))[:80])}.")
             return Verdict(True, True)
         action = self.by_type.get(node.type)
         if action is None:
@@ -247,7 +247,7 @@ class _Follower:
         old = self.script.variables.get(source_of(name)) if name is not None else None
         elements = list(old) if isinstance(old, list) else []
         if name is None or number is None or not 0 <= number <= len(elements):
-            self._note(f"Line {self._line(node)}: {source_of(node)} is not followed.")
+            self._note(f"Line {self._line(node)}: {written(source_of(node))} is not followed.")
             return
         elements[number : number + 1] = [value if isinstance(value, str) else " ".join(value)]
         self.script.variables.values[source_of(name)] = elements
@@ -387,7 +387,10 @@ class _Follower:
             verdict = self._words(words, self._line(node))
             for child in node.named_children:
                 if child.type == "herestring_redirect":
-                    self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
+                    text = "".join(self.words.value(one) for one in child.named_children)
+                    self._feed(words, text, child)
+                    if words[:1] == ("read",) and len(read := _read_names(words)) == 1 and "-a" not in words:
+                        self.script.variables.assign(read[0], text.strip(" \t\n").split("\n")[0], source="")
             return verdict
         finally:
             if words:
@@ -414,9 +417,17 @@ class _Follower:
             self.script.variables.arguments = list(arguments[1:])
         if name in ("source", "."):
             return self._source(words, line)
+        if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
+            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
+            return Verdict(True, True)
         if name in ("echo", "printf"):
             self.said = written(" ".join(arguments))[:200]
             return Verdict(True, True)
+        for variable in _read_names(words):
+            text = self.script.variables.missing(variable, line)
+            self.script.variables.assign(
+                variable, text if words[0] == "read" and "-a" not in words else [text], source=""
+            )
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         inner = " ".join(arguments) if name == "eval" else _inner_script(words)
         if inner is not None:
@@ -520,6 +531,26 @@ def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
             continue
         then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
         yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
+
+
+READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
+"""Commands that set variables to what they read, with the letters of their options that take a value."""
+
+
+def _read_names(words: Sequence[str]) -> list[str]:
+    """The variables that a command sets to what it reads, which is not known."""
+    if not words or words[0] not in READERS:
+        return []
+    names: list[str] = []
+    takes = False
+    for word in words[1:]:
+        if takes:
+            takes = False
+        elif word.startswith("-"):
+            takes = len(word) > 1 and word[-1] in READERS[words[0]]
+        elif re.fullmatch(r"[A-Za-z_]\w*", word):
+            names.append(word)
+    return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
 
 
 def _script_place(words: Sequence[str]) -> int | None:

@@ -12,15 +12,20 @@ OPEN, CLOSE = "\ue000", "\ue001"
 
 NAMES = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 
+LETTERS = {code: 0xE100 + code for code in range(128) if not chr(code).isalnum() and chr(code) != "_"}
+"""Letters of names that mean something to a shell, which may read a word again (``bash -c``): others in their place."""
+
+SHELLS = {other: code for code, other in LETTERS.items()}
+
 
 def unknown(name: str) -> str:
     """What stands for the value of a variable, or of a command, that is not known."""
-    return f"{OPEN}{name}{CLOSE}"
+    return f"{OPEN}{cleaned(written(name)).translate(LETTERS)}{CLOSE}"
 
 
 def unknown_names(text: str) -> list[str]:
     """Names of what is not known in a text, each once."""
-    return list(dict.fromkeys(NAMES.findall(text)))
+    return list(dict.fromkeys(name.translate(SHELLS) for name in NAMES.findall(text)))
 
 
 def known_part(text: str) -> str:
@@ -35,7 +40,9 @@ def written(text: str) -> str:
     >>> written("a" + unknown("TP") + unknown("$(nproc)"))
     'a$TP$(nproc)'
     """
-    return NAMES.sub(lambda found: f"${found[1]}" if re.fullmatch(r"\w+", found[1]) else found[1], text)
+    return NAMES.sub(
+        lambda found: f"${found[1]}" if re.fullmatch(r"[A-Za-z_0-9]+", found[1]) else found[1].translate(SHELLS), text
+    )
 
 
 def cleaned(text: str) -> str:
@@ -98,7 +105,7 @@ def split(pieces: Iterable[Piece]) -> Iterator[str]:
     """
     word, is_open = "", False
     for piece in pieces:
-        parts = _parts(piece.text) if piece.splits else [piece.text]
+        parts = re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]
         for number, part in enumerate(parts):
             if number and is_open:
                 yield word
@@ -110,16 +117,3 @@ def split(pieces: Iterable[Piece]) -> Iterator[str]:
             word, is_open = "", False
     if is_open:
         yield word
-
-
-def _parts(text: str) -> list[str]:
-    """Between blanks; blanks inside a name that stands for something are none."""
-    parts = [""]
-    for chunk in re.split(f"({OPEN}[^{CLOSE}]*{CLOSE})", text):
-        if chunk.startswith(OPEN):
-            parts[-1] += chunk
-            continue
-        first, *more = re.split(r"[ \t\n]+", chunk)
-        parts[-1] += first
-        parts += more
-    return parts

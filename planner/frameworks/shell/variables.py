@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from planner.frameworks.shell.text import cleaned, known_part, unknown
+from planner.frameworks.shell.text import argument_words, cleaned, known_part, unknown, unknown_names
 
 Value: TypeAlias = str | list[str]
 
@@ -69,10 +69,11 @@ class Variables:
 
     def missing(self, name: str, line: int) -> str:
         """What stands for a name without value, whose use is remembered."""
-        lines = self.uses.setdefault(name, [])
+        text = unknown(name)
+        lines = self.uses.setdefault(unknown_names(text)[0], [])
         if line not in lines:
             lines.append(line)
-        return unknown(name)
+        return text
 
     def ask(self, names: list[str], line: int, *, compares: bool = False) -> None:
         """Remember that a condition wants to know; an argument that is compared must be there."""
@@ -98,7 +99,10 @@ class Variables:
         self.seen.add(name)
         refers = re.search(rf"\$\{{?[!#]?{re.escape(name)}\b", source)
         given = self.given.get(name)
-        self.values[name] = value if refers or given is None else cleaned(given)
+        if refers or given is None:
+            self.values[name] = value
+        else:
+            self.values[name] = _elements(cleaned(given)) if isinstance(value, list) else cleaned(given)
 
     def append(self, name: str, value: Value) -> None:
         """What ``+=`` does."""
@@ -124,7 +128,23 @@ class Variables:
         value = self.get(name)
         return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
 
+    def holder(self, name: str) -> str | None:
+        """The variable to set for what is not known: itself, or the shortest one that contains it; None: there is none."""
+        if name.isalnum() or name.isidentifier():
+            return name
+        texts = {one: " ".join([value] if isinstance(value, str) else value) for one, value in self.values.items()}
+        holding = [one for one, text in texts.items() if one.isidentifier() and name in unknown_names(text)]
+        return min(holding, key=lambda one: len(texts[one]), default=None)
+
     def texts(self) -> dict[str, str]:
         """Every variable that is one text and known, as a process would find it."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
         return {name: text for name, text in known.items() if known_part(text) == text}
+
+
+def _elements(text: str) -> list[str]:
+    """What is given for an array; where its quotation marks are open, what stands between blanks."""
+    try:
+        return argument_words(text)
+    except ValueError:
+        return text.split()

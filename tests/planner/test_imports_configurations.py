@@ -250,7 +250,8 @@ def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute,
     """The model must be told, too; who says it himself gets no remark."""
     path = tmp_path / "ds.json"
     path.write_text(
-        f'{{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": true}}, "activation_checkpointing": {{{section}}}}}'
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, '
+        f'"activation_checkpointing": {{{section}}}}}'
     )
     entries = [
         "model=llama3-8b",

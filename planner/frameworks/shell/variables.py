@@ -129,7 +129,7 @@ class Variables:
         return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
 
     def holder(self, name: str) -> str | None:
-        """The variable to set for what is not known: itself, or the shortest one that contains it; None: there is none."""
+        """The variable to set for what is not known: itself, or the shortest one that contains it; None: none does."""
         if name.isalnum() or name.isidentifier():
             return name
         texts = {one: " ".join([value] if isinstance(value, str) else value) for one, value in self.values.items()}

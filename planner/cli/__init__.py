@@ -8,7 +8,6 @@ A command's file is imported when its name is on the command line, and what is h
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,9 @@ from typing import Any, NoReturn
 
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
+from planner.cli.output import write
 from planner.cli.terminal.messages import add_message_options, complain, messages
+from planner.cli.terminal.streams import open_streams, silence_stdout, stdout_errors
 
 EXIT_BROKEN_PIPE = 141
 
@@ -56,23 +57,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments without the program's name; those of the process by default.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
     with messages(words):
         try:
-            arguments = _parse(words)
-            code: int = arguments.run(arguments)
-            sys.stdout.flush()
+            code = _run(words)
+            with stdout_errors():
+                sys.stdout.flush()
             return code
         except PlanningError as error:
             complain(_lines(error), mistakes=_mistakes(error))
             return EXIT_WRONG_INPUT
-        except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
         except KeyboardInterrupt:
             complain("interrupted.")
             return EXIT_INTERRUPTED
         except BrokenPipeError:
-            _silence_stdout()
+            silence_stdout()
             return EXIT_BROKEN_PIPE
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run one command; help ends it, too."""
+    try:
+        arguments = _parse(words)
+        return int(arguments.run(arguments))
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
 
 
 class UsageError(PlanningError):
@@ -90,14 +99,6 @@ def _mistakes(error: PlanningError) -> list[dict[str, str]]:
     """An error as programs read it."""
     found = mistakes_of(error) if isinstance(error, SpecError) else ()
     return [{name: getattr(one, name) for name in ("where", "problem", "hint", "place")} for one in found]
-
-
-def _silence_stdout() -> None:
-    """Keep the interpreter from complaining when it flushes a pipe that nobody reads."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        sys.stdout = None
 
 
 # --- parsing -----------------------------------------------------------------------------------------------
@@ -164,6 +165,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
 
+    def print_help(self, file: object = None) -> None:
+        """Write the help as results are written; argparse keeps it to itself that it cannot."""
+        write(self.format_help(), None)
+
     def error(self, message: str) -> NoReturn:
         """Refuse arguments."""
         choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
@@ -190,5 +195,5 @@ class _Version(argparse.Action):
         from costmodel.version import SOURCES, version
 
         known = version()
-        print("planner, not installed: running from its sources" if known == SOURCES else f"planner {known}")
+        write("planner, not installed: running from its sources" if known == SOURCES else f"planner {known}", None)
         parser.exit()

@@ -23,6 +23,7 @@ from planner.cli.terminal.messages import (
     fields_of,
     short,
 )
+from planner.cli.terminal.streams import stdout_errors
 from planner.report.screen import PLAIN, Screen
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def write(text: str, path: Path | None) -> None:
     text = text if text.endswith("\n") else f"{text}\n"
     if path is None:
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        with stdout_errors():
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         return
     with file_errors(path):
         _write_file(text, real(path))

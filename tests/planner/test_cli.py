@@ -217,6 +217,34 @@ def test_reader_that_leaves_ends_without_a_traceback():
     assert "Exception" not in result.stderr
 
 
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "-q 2>&-"])
+def test_a_closed_stderr_loses_no_result(stderr):
+    """As a daemon has it: the result is written whole, and the exit code is that of the command."""
+    command = f"{sys.executable} -m planner model llama3-8b --format json {stderr}"
+
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["name"] == "llama3-8b"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "reason"),
+    [(">&-", "it is closed"), (">/dev/full", "No space left on device"), ("<&- >&-", "it is closed")],
+)
+@pytest.mark.parametrize("arguments", ["model llama3-8b", "schema top", "--help", "--version"])
+def test_a_result_that_cannot_be_written_is_one_sentence_and_2(arguments, stdout, reason):
+    """A closed or full stdout, and no second complaint when the interpreter ends."""
+    command = f"{sys.executable} -m planner {arguments} {stdout}"
+
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 2
+    fix = "Send it elsewhere, such as > FILE."
+    said = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
+    assert said == [f"planner: standard output: cannot be written: {reason}. {fix}"]
+
+
 def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
     """One line in a log where a command takes longer than its reader's patience."""
     from time import sleep

@@ -72,6 +72,18 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     return record
 
 
+def require_type(given: object, allowed: type | tuple[type, ...], where: str, expected: str) -> None:
+    """
+    Refuse an argument of a function that is of no allowed type.
+
+    >>> require_type(None, str, "job", "a path")
+    Traceback (most recent call last):
+    costmodel.errors.SpecError: job: expected a path, got null.
+    """
+    if not isinstance(given, allowed):
+        raise SpecError(where, f"expected {expected}, got {shown(given)}.")
+
+
 def shown(value: object) -> str:
     """
     A value as a message repeats it, in at most 60 characters.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.validation import shown
+from costmodel.validation import require_type, shown
 from planner.jobs.completion import completed
 from planner.jobs.document import read_text
 from planner.jobs.problem import Problem, load
@@ -51,7 +52,7 @@ class SavedPlan:
         return self.plan.step_seconds / self.step_seconds - 1
 
 
-def read_plan(path: Path, number: int = 1) -> SavedPlan:
+def read_plan(path: str | os.PathLike[str], number: int = 1) -> SavedPlan:
     """
     Read one plan of a JSON report, as ``planner plan`` and ``planner estimate`` write it.
 
@@ -67,6 +68,9 @@ def read_plan(path: Path, number: int = 1) -> SavedPlan:
     SpecError
         If the file is no such report, is one of another format version, or has no plan of that number.
     """
+    require_type(path, (str, os.PathLike), "path", "the path of a JSON report")
+    require_type(number, int, "number", "a whole number")
+    path = Path(path)
     report = _report(path)
     plans = report.get("plans") if report.get("kind") == "plan" else [report]
     if not isinstance(plans, list):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Strategy
+from costmodel.validation import require_type
 from planner.explanation.compare import Comparison, Side, fastest, side_of, with_fastest
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
@@ -110,6 +111,7 @@ def read_any(
     >>> job.problem.facts.workload.sequence_length, job.decisions
     (8192, {'tp': 2})
     """
+    require_type(text, str, "job", "a file or words as text")
     words, own, options = _words(text)
     overrides, decisions = split_overrides([*entries, *own])
     path = Path(words[0])

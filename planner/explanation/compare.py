@@ -10,7 +10,7 @@ from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
 from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
-from planner.jobs.problem import Problem
+from planner.jobs.problem import Problem, require_problem
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
 
 
@@ -170,6 +170,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     SpecError
         If no strategy is given, if a name or a value is wrong, or if the strategy has no cost.
     """
+    require_problem(problem)
     given = problem.given
     if not decisions and not given.decisions and given.layout is None:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."

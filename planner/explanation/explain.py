@@ -20,7 +20,7 @@ from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
 from planner.jobs.limits import SearchLimits, StageChoice
-from planner.jobs.problem import Problem
+from planner.jobs.problem import Problem, require_problem
 from planner.jobs.values import checked
 from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
@@ -232,6 +232,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
         If a name or a value is wrong, if the job's target has it not, or if a complete strategy is so far from the job
         that it has no cost.
     """
+    require_problem(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = checked(decisions or {})
     require_decisions(problem, asked)

@@ -23,7 +23,7 @@ from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
-from costmodel.validation import build, shown
+from costmodel.validation import build, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
 from planner.jobs.document import (
     Document,
@@ -216,6 +216,8 @@ def load(
     SpecError
         For what is wrong, each with its dotted path, and its line and column where it was read from a file.
     """
+    require_type(job, (str, os.PathLike, Mapping, Document), "job", "a job file's path or a mapping")
+    require_type(folder, (str, os.PathLike), "folder", "a path")
     if isinstance(job, Document):
         document = job
     elif isinstance(job, Mapping):
@@ -470,6 +472,11 @@ def _kept(section: ReliabilitySection, nbytes: float) -> int:
             f"written.",
         )
     return min(USUALLY_KEPT, most) if wanted is None else wanted
+
+
+def require_problem(given: object) -> None:
+    """Refuse what is no job that was read, for functions that take one."""
+    require_type(given, Problem, "problem", "a job as load returns it")
 
 
 # --- overrides ---------------------------------------------------------------------------------------------

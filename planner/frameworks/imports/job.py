@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.validation import shown
+from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
 from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
@@ -36,7 +36,9 @@ MODES = {
 """What is to be said of lists of arguments that are no pretraining."""
 
 
-def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[str, str] | None = None) -> Imported:
+def import_job(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> Imported:
     """
     Read a script, an argument list or a configuration of a training.
 
@@ -54,6 +56,7 @@ def import_job(path: Path | str, overrides: Sequence[str] = (), given: Mapping[s
     SpecError
         If it is no such file, leaves open what planning needs, or is of a model that the planner does not know.
     """
+    require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = Path(path), dict(given or {})
     text = read_text(place)
     match place.suffix.lower():

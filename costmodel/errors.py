@@ -52,6 +52,21 @@ class SpecError(PlanningError):
         return type(self), (self.where, self.problem, self.hint, self.place)
 
 
+class NumberError(ValueError):
+    """
+    A text that is nearly a number with a unit.
+
+    Parameters
+    ----------
+    problem, hint
+        As of a :class:`SpecError`, a sentence each.
+    """
+
+    def __init__(self, problem: str, hint: str) -> None:
+        self.problem, self.hint = problem, hint
+        super().__init__(f"{problem} {hint}")
+
+
 MOST_MISTAKES = 20
 """Mistakes that a message lists at most."""
 

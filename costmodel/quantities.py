@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from costmodel.errors import SpecError
+from costmodel.errors import NumberError, SpecError
 from costmodel.validation import shown
 
 Factors = Mapping[str, int | Fraction]
@@ -133,7 +133,7 @@ def number(text: str, kind: Kind) -> int | float | str:
 
     Raises
     ------
-    ValueError
+    NumberError
         If it begins like a number but is no unambiguous one, or its unit is not of this kind; with what to write.
     """
     found = _parts(text)
@@ -141,9 +141,11 @@ def number(text: str, kind: Kind) -> int | float | str:
         return _as_it_is(text, kind)
     digits, exponent, unit = found
     if unit not in kind.units:
-        raise ValueError(f"{_expected(text, kind)}: {_wrong_unit(digits + exponent, unit, kind)}")
+        why, fix = _wrong_unit(digits + exponent, unit, kind)
+        raise NumberError(f"{_expected(text, kind)}: {why}.", fix)
     if exponent:
-        raise ValueError(f"{_expected(text, kind)}, an exponent and a unit at once. {_without_exponent(found, kind)}")
+        problem = f"{_expected(text, kind)}, an exponent and a unit at once."
+        raise NumberError(problem, _without_exponent(found, kind))
     return _times(digits, kind.units[unit])
 
 
@@ -161,8 +163,8 @@ def finite(text: str, kind: Kind, where: str) -> float:
     """
     try:
         given = number(text, kind)
-    except ValueError as error:
-        raise SpecError(where, f"{error}.") from None
+    except NumberError as error:
+        raise SpecError(where, error.problem, error.hint) from None
     try:
         value = float(given)
     except (ValueError, OverflowError):
@@ -199,7 +201,7 @@ class Quantity:
         return f"{self.kind.name} such as {self.kind.example}"
 
     def read(self, value: object) -> object:
-        """A value with the number that it means, if it is text; a :class:`ValueError` as in :func:`number`."""
+        """A value with the number that it means, if it is text; a :class:`NumberError` as in :func:`number`."""
         if isinstance(value, bool):
             raise ValueError(f"expected a number, got {str(value).lower()}")
         return number(value, self.kind) if isinstance(value, str) else value
@@ -228,7 +230,7 @@ def _as_it_is(text: str, kind: Kind) -> str:
     """Text without a unit, for others to read; refused where it is nearly a number with one."""
     fix = "" if _is_number(text) or len(text) > _LONGEST else _fix(text.strip(), kind)
     if fix:
-        raise ValueError(f"{_expected(text, kind)}. {fix}")
+        raise NumberError(f"{_expected(text, kind)}.", fix)
     return text
 
 
@@ -250,32 +252,33 @@ def _fix(text: str, kind: Kind) -> str:
         return ""
     digits, exponent, unit = found
     if not unit:
-        return f"Write {together}"
+        is_whole = kind not in (COUNT, SEQUENCE) or "." not in digits
+        return f"Write {together}." if is_whole else "Write a whole number."
     if unit not in kind.units:
-        wrong = _wrong_unit(digits + exponent, unit, kind)
-        return wrong[0].upper() + wrong[1:]
-    return _without_exponent(found, kind) if exponent else f"Write {together}"
+        why, fix = _wrong_unit(digits + exponent, unit, kind)
+        return f"{why[0].upper()}{why[1:]}. {fix}"
+    return _without_exponent(found, kind) if exponent else f"Write {together}."
 
 
 def _without_exponent(parts: tuple[str, str, str], kind: Kind) -> str:
     """What to write instead of a number with an exponent and a unit, where that is no monster."""
     digits, exponent, unit = parts
     value = f"{_times(digits + exponent, kind.units[unit])}"
-    return f"Write {value}" if len(value) <= _LONGEST_ADVICE else f"Write {kind.example}, or the number alone"
+    return f"Write {value}." if len(value) <= _LONGEST_ADVICE else f"Write {kind.example}, or the number alone."
 
 
 def _expected(text: str, kind: Kind) -> str:
     return f"expected {kind.name} such as {kind.example}, got {shown(text)}"
 
 
-def _wrong_unit(digits: str, unit: str, kind: Kind) -> str:
+def _wrong_unit(digits: str, unit: str, kind: Kind) -> tuple[str, str]:
     """Whose unit it is, and what may have been meant."""
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if meant := kind.meant.get(unit) or tuple(alike):
-        return f"there is no unit '{unit}' here. Write {' or '.join(f'{digits}{one}' for one in meant)}"
+        return f"there is no unit '{unit}' here", f"Write {' or '.join(f'{digits}{one}' for one in meant)}."
     other = next((one.name for one in KINDS if unit in one.units), None)
     whose = f"'{unit}' is a unit of {other}" if other else f"there is no unit '{unit}'"
-    return f"{whose}. Write {digits} alone, or behind it one of {', '.join(kind.units)}"
+    return whose, f"Write {digits} alone, or behind it one of {', '.join(kind.units)}."
 
 
 def _times(digits: str, factor: int | Fraction) -> int | float:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from pydantic import TypeAdapter, ValidationError
 
-from costmodel.errors import MOST_MISTAKES, SpecError, did_you_mean, together
+from costmodel.errors import MOST_MISTAKES, NumberError, SpecError, did_you_mean, together
 
 Record = TypeVar("Record")
 
@@ -252,6 +252,8 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
         return f"must be {LIMITS[kind].format(**context)}, got {shown(value)}.", hint
     if kind in LENGTHS:
         return f"length must be {LENGTHS[kind].format(**context)}, got {context['actual_length']}.", hint
+    if isinstance(reason := context.get("error"), NumberError):
+        return reason.problem, reason.hint
     return f"{error['msg'].removeprefix('Value error, ').rstrip('.')}.", hint
 
 

@@ -84,8 +84,18 @@ def _run(words: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
 
 
-class UsageError(PlanningError):
-    """Arguments that no command takes."""
+class UsageError(SpecError):
+    """Arguments that no command takes, with those that it takes."""
+
+    def __init__(self, message: str, hint: str, usage: str) -> None:
+        option, colon, problem = message.partition(": ")
+        is_of_option = bool(colon) and option.startswith("argument ")
+        super().__init__(*((option, problem) if is_of_option else ("arguments", message)), hint)
+        self._text = f"{message}{f'. {hint}' if hint else ''}\n{usage}"
+
+    def __str__(self) -> str:
+        """As it is said: what is wrong, and what a command takes."""
+        return self._text
 
 
 def _lines(error: PlanningError) -> str:
@@ -114,8 +124,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     takes_words = getattr(arguments, "takes_words", False)
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
-        first = (unknown or rest)[0].partition("=")[0]
-        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}{meant(first, _options(parser, argv))}")
+        hint = meant((unknown or rest)[0].partition("=")[0], _options(parser, argv))
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
     arguments.words = list(argv)
     if rest:
         arguments.assignments = [*arguments.assignments, *rest]
@@ -173,18 +183,18 @@ class Parser(argparse.ArgumentParser):
         """Refuse arguments."""
         choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
         hint = meant(choices[1], re.findall(r"'([^']+)'", choices[2])) if choices else ""
-        raise UsageError(f"{message}{hint}\n{self.format_usage().rstrip()}")
+        raise UsageError(message, hint, self.format_usage().rstrip())
 
 
 def meant(word: str, known: Iterable[str]) -> str:
     """
-    What a word of the command line is meant to be, behind a complaint; empty: nothing comes near.
+    What a word of the command line is meant to be; empty: nothing comes near.
 
     >>> meant("--fromat", ["--format", "--force"]), meant("x", ["plan"])
-    (". Did you mean '--format'?", '')
+    ("Did you mean '--format'?", '')
     """
     hint = did_you_mean(word, known)
-    return f". {hint}" if hint.startswith("Did") else ""
+    return hint if hint.startswith("Did") else ""
 
 
 class _Version(argparse.Action):

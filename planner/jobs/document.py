@@ -217,7 +217,8 @@ def _refuse_bombs(text: str, source: str) -> None:
         if number > MAX_ENTRIES:
             raise SpecError(where, f"has more than {MAX_ENTRIES} entries, which no job file has.")
         if getattr(event, "anchor", None) is not None:
-            raise SpecError(where, "uses an anchor or alias (& or *), which job files may not. Write the value out.")
+            problem = "uses an anchor or alias (& or *), which job files may not."
+            raise SpecError(where, problem, "Write the value out.")
         if getattr(event, "tag", None) is not None:
             raise SpecError(
                 where, f"uses the tag {shown(event.tag)}, which job files may not.", "Write the value alone."

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import NumberError, SpecError, did_you_mean
 from costmodel.quantities import COUNT, Kind, number
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import require_type, shown
 
 MAX_DEGREE = 10**9
 """Far above every degree that a cluster allows."""
+
+SEVERAL = re.compile(r"[0-9]{1,9}(?:, *[0-9]{1,2}){1,9}")
+"""Values beside each other; three digits behind a comma are thousands."""
 
 
 def decision_value(name: str, value: object, where: str) -> int:
@@ -26,6 +30,9 @@ def decision_value(name: str, value: object, where: str) -> int:
         if not isinstance(value, bool) and value not in (0, 1):
             raise SpecError(where, f"expected true or false, got {shown(value)}.")
         return int(bool(value))
+    if where.startswith("search.pin.") and isinstance(value, str) and SEVERAL.fullmatch(value):
+        problem = f"expected one whole number, got {shown(value)}."
+        raise SpecError(where, problem, f"Write search.allow.{name}=[{value}] to allow several.")
     given = counted(value, where)
     whole = int(given) if isinstance(given, float) and given.is_integer() else given
     if isinstance(whole, bool) or not isinstance(whole, int):
@@ -44,8 +51,8 @@ def counted(value: object, where: str, kind: Kind = COUNT) -> object:
     """
     try:
         return number(value, kind) if isinstance(value, str) else value
-    except ValueError as error:
-        raise SpecError(where, f"{error}.") from None
+    except NumberError as error:
+        raise SpecError(where, error.problem, error.hint) from None
 
 
 def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:

@@ -323,6 +323,34 @@ def test_messages_as_json(capsys):
     assert wrong["fields"]["mistakes"][0]["where"] == "training.toks"
 
 
+@pytest.mark.parametrize("override", ["training.sequence_length=8 k", "search.pin.mbs=2 k"])
+def test_what_to_write_is_a_field_of_its_own(override, capsys):
+    """As for misspelt names: a program that shows it need not take sentences apart."""
+    cli.main(["plan", SMALL, override, "--log-json"])
+
+    [line] = [json.loads(line) for line in capsys.readouterr().err.splitlines() if '"error"' in line]
+    [mistake] = line["fields"]["mistakes"]
+    name, _, value = override.partition("=")
+    assert (mistake["where"], mistake["hint"]) == (name, f"Write {value.replace(' ', '')}.")
+    assert line["event"] == f"{name}: {mistake['problem']} {mistake['hint']}"
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "hint"),
+    [
+        (["--format", "jsn"], "argument --format", "Did you mean 'json'?"),
+        (["--fromat=json"], "arguments", "Did you mean '--format'?"),
+        (["--format", "yaml"], "argument --format", ""),
+    ],
+)
+def test_wrong_arguments_are_mistakes_too(words, where, hint, capsys):
+    """Where and hint as of entries."""
+    assert cli.main(["plan", SMALL, *words, "--log-json"]) == 2
+
+    [mistake] = json.loads(capsys.readouterr().err)["fields"]["mistakes"]
+    assert (mistake["where"], mistake["hint"]) == (where, hint)
+
+
 def test_wrong_arguments_are_json_too(capsys):
     """What argparse says is a message like others."""
     assert cli.main(["plan", "--log-json", "--no-such-option", SMALL]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from costmodel.errors import SpecError
 from planner.cli.arguments import (
     COMPARISON_FORMATS,
     EXPLANATION_FORMATS,
@@ -81,6 +82,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
     jobs = [word for word in words if "=" not in (word.split() or [""])[0]]
     from planner.explanation.any_job import is_job
 
+    if sum(map(is_job, jobs)) > 2:
+        raise SpecError(jobs[2], f"two jobs at most are compared, got {len(jobs)}.", "Compare two at a time.")
     if len(jobs) > 2 or not is_job(jobs[-1]):
         return report_on_job(arguments, "planner.explanation.compare", "compare", "comparing")
     with progress(f"comparing {' and '.join(jobs)}"):

@@ -16,7 +16,7 @@ from planner.explanation.compare import Comparison, Side, fastest, side_of, with
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
 from planner.jobs.problem import Problem, load, read_decisions, split_overrides
-from planner.jobs.written.one_line import OPTIONS, one_line
+from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 from planner.plan import EstimateReport, PlanReport, estimate, judged
 from planner.saved_plan import MAX_BYTES, read_plan
 
@@ -79,7 +79,7 @@ class AnyJob:
 def is_job(word: str) -> bool:
     """Whether a word of a command line is a whole job: a file, or several words in quotation marks."""
     words = word.split()
-    if not words or "=" in words[0]:
+    if not words or "=" in words[0] or CLUSTER.fullmatch(word):
         return False
     return len(words) > 1 or word.lower().endswith(ENDINGS) or os.path.isfile(word)
 

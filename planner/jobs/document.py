@@ -8,6 +8,7 @@ aliases are refused, and size, depth and number of entries are limited.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,8 +239,8 @@ def _from_node(
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
-    for key_node, value_node in node.value:
-        key = _key(loader, key_node, source)
+    for index, (key_node, value_node) in enumerate(node.value):
+        key = _key(loader, key_node, source, _thousands(node.value, index))
         path = _join(where, key)
         if key in mapping and not last_counts:
             line = key_node.start_mark.line + 1
@@ -261,12 +262,22 @@ def _join(where: str, name: object) -> str:
     return f"{where}.{name}" if where else str(name)
 
 
-def _key(loader: Any, node: yaml.Node, source: str) -> str:
+def _thousands(entries: Sequence[tuple[yaml.Node, yaml.Node]], index: int) -> str:
+    """What to write where a comma in a number seems to end an entry: ``{num_devices: 1,000}``."""
+    number = entries[index - 1][1] if index else None
+    if not isinstance(number, yaml.ScalarNode) or not number.value.isdigit():
+        return ""
+    more = itertools.takewhile(lambda entry: re.fullmatch("[0-9]{3}", str(entry[0].value)), entries[index:])
+    digits = "".join([number.value, *(key.value for key, value in more if not value.value)])
+    return f"Write {digits}." if digits != number.value else ""
+
+
+def _key(loader: Any, node: yaml.Node, source: str, hint: str) -> str:
     key = _scalar(loader, node) if isinstance(node, yaml.ScalarNode) else node.value
     if not isinstance(key, str):
-        where = f"{source}, line {node.start_mark.line + 1}"
+        where = f"{source}, line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
         written = shown(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
-        raise SpecError(where, f"{written} cannot name an entry, expected a word before the colon.")
+        raise SpecError(where, f"{written} cannot name an entry, expected a word before the colon.", hint)
     return key
 
 

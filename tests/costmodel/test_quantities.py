@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import SpecError
+from costmodel.errors import NumberError, SpecError
 from costmodel.quantities import BYTES, COUNT, GIBIBYTES, KINDS, RATE, SECONDS, SEQUENCE, finite, number, whole
 
 RIGHT = [
@@ -115,9 +115,9 @@ def test_what_is_not_clear_is_refused_with_what_to_write(kind, text, message):
 @pytest.mark.parametrize(("kind", "text", "message"), WRONG, ids=[text for _, text, _ in WRONG])
 def test_what_a_message_says_to_write_is_right(kind, text, message):
     """Each of the alternatives."""
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(NumberError, match="expected") as caught:
         number(text, kind)
-    written = str(caught.value).partition("Write ")[2].partition(",")[0].removesuffix(" alone")
+    written = caught.value.hint.partition("Write ")[2].partition(",")[0].removesuffix(".").removesuffix(" alone")
 
     assert all(isinstance(finite(one, kind, "x"), float) for one in written.split(" or "))
 

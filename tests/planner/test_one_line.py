@@ -88,6 +88,9 @@ def test_entries_may_be_changed():
         ("32x16xh100-80gb-sxm", 512, 16, 8),
         ("1kxh100-80gb-sxm", 1000, 8, 8),
         ("18x4xgb200", 72, 4, 72),
+        ("1e3xh100-80gb-sxm", 1000, 8, 8),
+        ("8xNVIDIA H100 80GB HBM3", 8, 8, 8),  # as nvidia-smi prints it
+        ("4x8xNVIDIA H100 80GB HBM3", 32, 8, 8),
         ("9x8xgb200", 72, 8, 72),
     ],
 )
@@ -111,6 +114,11 @@ def test_clusters(text, num_devices, node, domain):
         ("64 x 8 x h100", "Write 64x8xh100."),
         ("512*h100", "Write 512xh100."),
         ("512 h100", "Write 512xh100."),
+        ("512h100", "Write 512xh100."),
+        ("64x8h100-80gb-sxm", "Write 64x8xh100-80gb-sxm."),
+        ("512h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
+        ("16mi300x", "Write 16xmi300x."),
+        ("64x8x2xh100", "It has a count too many. Write devices and device"),
         ("h100", "Write how many, such as 512xh100"),
         ("h100-80gb-sxm", "Write how many, such as 512xh100"),
         ("0xh100", "'0xh100' is no cluster: expected a whole number from 1 on, got '0'."),

@@ -18,9 +18,11 @@ from planner.jobs.written.places import NOWHERE, Place
 EXAMPLE = "512xh100"
 SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of each and device: 64x8xh100."
 
-CLUSTER = re.compile(r"([0-9][^x\s]*)x(?:([0-9][^x\s]*)x)?([A-Za-z]\S*)")
+CLUSTER = re.compile(r"([0-9][^x\s]*)x(?:([0-9][^x\s]*)x)?([A-Za-z]\S*(?: \S+)*)")
 SWAPPED = re.compile(r"([A-Za-z]\S*?)x([0-9]+)")
 SPACED = re.compile(r"([0-9]+)[\s*x\u00d7]+(?:([0-9]+)[\s*x\u00d7]+)?([A-Za-z][^\s*\u00d7]*)")
+JOINED = re.compile(r"((?:[0-9]+x)?[0-9]+)(?!e[0-9])([A-WYZa-wyz][A-WYZa-wyz-]*[0-9]\S*)")
+DEEPER = re.compile(r"(?:[0-9]+x){3,}[A-Za-z].*")
 DEVICE = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_DEVICES = ("gpu", "gpus", "device", "devices", "node", "nodes")
 """Words that count devices without saying which."""
@@ -102,7 +104,7 @@ def cluster_entries(text: str) -> dict[str, Plain]:
         If it is spelled in another way, with the right one.
     """
     found = CLUSTER.fullmatch(text)
-    if found is None or (found[3].lower() in NO_DEVICES):
+    if found is None or found[3].lower() in NO_DEVICES or JOINED.fullmatch(text):
         raise SpecError("cluster", f"{shown(text)} is no cluster.", _spelling(text))
     first, second, device = _count(found[1], text), found[2], found[3]
     if second is None:
@@ -126,13 +128,17 @@ def _count(text: str, cluster: str) -> int:
     try:
         return whole(text, COUNT, "cluster")
     except SpecError as error:
-        raise SpecError("cluster", f"{shown(cluster)} is no cluster: {error.problem}", SPELLING) from None
+        raise SpecError("cluster", f"{shown(cluster)} is no cluster: {error.problem}", error.hint or SPELLING) from None
 
 
 def _spelling(text: str) -> str:
     """What was probably meant."""
     if found := SWAPPED.fullmatch(text):
         return f"Write {found[2]}x{found[1]}."
+    if found := JOINED.fullmatch(text):
+        return f"Write {found[1]}x{found[2]}."
+    if DEEPER.fullmatch(text):
+        return f"It has a count too many. {SPELLING}"
     found = SPACED.fullmatch(text.strip())
     if found and found[3].lower() not in NO_DEVICES:
         return f"Write {'x'.join(filter(None, found.groups()))}."

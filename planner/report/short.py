@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import DEGREES
+from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.conflicts import LIFTED, conflict_sections, none_text
 from planner.report.costs import total_rows
 from planner.report.devices import used_rows
@@ -152,17 +152,35 @@ def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterato
 
 
 def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
-    """The best plans, a row each."""
+    """The best plans, a row each, with what tells those apart whose degrees are the same."""
     shown = [name for name in DEGREES if len({getattr(one.strategy, name) for one in plans} | {1}) > 1]
+    features = _unlike(plans)
     figures = ("step, s", "peak GiB", "fits", "days")
     rows = []
     for plan in plans:
         strategy, slower = plan.strategy, share(plan.slower_fraction, 1.0)
         cells = [FIGURES[name][1](_figure(plan, name)) for name in figures]
-        decisions = [str(getattr(strategy, name)) for name in shown]
+        decisions = [str(getattr(strategy, name)) for name in shown] + [_features(plan)[name] for name in features]
         rows.append((str(plan.number), *decisions, *cells[:1], slower, *cells[1:], f"{plan.chance_fastest:.0%}"))
-    header = ("#", *shown, "step, s", "slower", *figures[1:], "is fastest")
+    header = ("#", *shown, *features, "step, s", "slower", *figures[1:], "is fastest")
     return Section(title="Plans", header=header, rows=tuple(rows))
+
+
+def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
+    """Features that differ among plans of the same degrees."""
+    alike: dict[str, list[dict[str, str]]] = {}
+    for plan in plans:
+        alike.setdefault(degrees_text(plan.strategy), []).append(_features(plan))
+    return [
+        name for name in _features(plans[0]) if any(len({own[name] for own in same}) > 1 for same in alike.values())
+    ]
+
+
+def _features(plan: NumberedPlanRecord) -> dict[str, str]:
+    """What a plan is besides its degrees, as job files spell it."""
+    given = {name: getattr(plan.strategy, name) for name in DECISIONS if name not in DEGREES}
+    values = {**given, "stages": "uneven" if plan.strategy.layout else "even", **plan.settings}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
 def _figure(plan: NumberedPlanRecord, name: str) -> float:

@@ -14,6 +14,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.events import log_event, log_progress
+from costmodel.strategy import DECISIONS, DEGREES
 from planner import cli
 from planner.cli.output import Watch, progress
 from planner.jobs.problem import load
@@ -23,6 +24,7 @@ from planner.report.console import sections_text, table_text
 from planner.report.screen import Asked, Screen
 from planner.report.section import Section
 from planner.report.sections import all_sections
+from planner.report.short import short_sections
 from tests.planner.test_job import JOBS, a_job
 
 SMALL = str(JOBS / "llama3-8b-8xh100.yaml")
@@ -321,6 +323,17 @@ def test_messages_as_json(capsys):
     [wrong] = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert wrong["level"] == "error"
     assert wrong["fields"]["mistakes"][0]["where"] == "training.toks"
+
+
+def test_the_short_answer_tells_plans_of_the_same_degrees_apart():
+    """Two of three plans have all degrees in common: the decisions that differ have columns of their own."""
+    report = plan(load(SMALL, ["variants=all"]))
+    [section] = [one for one in short_sections(report) if one.title == "Plans"]
+    degrees = [tuple(getattr(each.strategy, name) for name in DEGREES) for each in report.plans]
+    own = [section.header.index(name) for name in DECISIONS if name in section.header]
+
+    assert len({*degrees}) < len(report.plans)
+    assert len({tuple(row[index] for index in own) for row in section.rows}) == len(report.plans)
 
 
 @pytest.mark.parametrize("override", ["training.sequence_length=8 k", "search.pin.mbs=2 k"])

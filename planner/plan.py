@@ -27,7 +27,7 @@ from planner.frameworks.runnable import fitted, require_runnable, with_runnable_
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
-from planner.jobs.problem import Problem, require_problem
+from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
@@ -374,7 +374,6 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
 
-    require_problem(problem)
     require_runnable(problem)
     problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
@@ -464,7 +463,6 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         If a name or a value is wrong, if the strategy is so far from the job that it has no cost, or if it is none that
         the job's target can run.
     """
-    require_problem(problem)
     require_runnable(problem)
     given = [_estimate(one, decisions) for one in problem.each]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))

@@ -30,7 +30,7 @@ from planner.frameworks import TARGETS, export
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import Answers, Choice, refusals, refused_text
 from planner.jobs.limits import StageChoice
-from planner.jobs.problem import Problem, load
+from planner.jobs.problem import Problem, load, require_problem
 from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 
@@ -82,6 +82,7 @@ def require_runnable(problem: Problem) -> None:
     SpecError
         With the entry of the job, the target's own reason, and the targets that could run it.
     """
+    require_problem(problem)
     if problem.search.target is None:
         return
     if not problem.search.framework_rules:

@@ -98,7 +98,7 @@ class Audit:
     def _note(self, event: str, details: tuple[Any, ...]) -> None:
         if not self.is_on:
             return
-        if event.startswith(EXECUTED):
+        if event.startswith(EXECUTED) and not _stops_workers(event, details):
             self.seen.append(f"{event} {details!r:.200}")
         changes = (event == "open" and _writes(details)) or event.startswith(CHANGED)
         if changes and not self._is_named(str(details[0])):
@@ -108,6 +108,11 @@ class Audit:
         """Whether it is a file of the command line, or the draft beside one."""
         name = os.path.basename(path)
         return path == os.devnull or any(name == word or (word and word[:100] in name) for word in self.named)
+
+
+def _stops_workers(event: str, details: tuple[Any, ...]) -> bool:
+    """Whether it is joblib, which asks pgrep what a worker has started before it kills that, too."""
+    return event == "subprocess.Popen" and list(details[1][:2]) == ["pgrep", "-P"]
 
 
 def _writes(details: tuple[Any, ...]) -> bool:

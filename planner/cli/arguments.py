@@ -144,6 +144,17 @@ def add_output_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
 
 
+def add_variables(parser: argparse.ArgumentParser) -> None:
+    """Take what a script leaves to its environment."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
+    )
+
+
 def add_force(parser: argparse.ArgumentParser, what: str = "the output file") -> None:
     """Take the permission to overwrite."""
     parser.add_argument("--force", action="store_true", help=f"overwrite {what}")

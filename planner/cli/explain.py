@@ -12,6 +12,7 @@ from planner.cli.arguments import (
     add_output,
     add_target,
     add_time_limit,
+    add_variables,
     describe,
     overridden,
     rendered,
@@ -65,13 +66,7 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, description, COMPARE_EXIT_CODES)
     add_job(parser)
     parser.usage = f"{parser.usage}\n       {parser.prog} [options] JOB JOB [key=value ...]"
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
-    )
+    add_variables(parser)
     add_time_limit(parser, "the best plan so far is compared with")
     add_output(parser, COMPARISON_FORMATS)
 

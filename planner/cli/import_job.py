@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from planner.cli.arguments import add_force, add_output_file, describe
+from planner.cli.arguments import add_force, add_output_file, add_variables, describe
 from planner.cli.output import check_output, progress, require_new, write
 
 
@@ -21,13 +21,7 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, description)
     parser.add_argument("file", metavar="FILE", type=Path, help="the script, the arguments or the configuration")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help="an entry of the job")
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
-    )
+    add_variables(parser)
     add_force(parser)
     add_output_file(parser)
 

@@ -137,6 +137,8 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.overlapped_shared_experts_exclude_ep_overlap,
     settings.overlapped_shared_experts_are_kept,
     settings.delayed_weight_gradients_need_ep_overlap,
+    settings.delayed_weight_gradients_in_graphs_accumulate_in_matmuls,
+    settings.delayed_weight_gradients_in_graphs_have_no_bias,
     settings.muon_keeps_gradients_and_weights_whole,
     settings.muon_shards_optimizer_states,
     settings.muon_shares_among_all_replicas,
@@ -145,6 +147,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.narrow_moments_need_a_sharded_optimizer,
     settings.offloaded_moments_are_fp32,
     settings.narrow_weights_need_a_sharded_optimizer,
+    settings.narrow_weights_stay_on_the_device,
     settings.optimizer_groups_divide_the_replicas,
     settings.optimizer_groups_divide_the_experts,
     settings.counted_layers_are_offloaded_whole,
@@ -166,9 +169,23 @@ MEGATRON_RULES: tuple[Rule, ...] = (
 )
 """Rules of both targets that are Megatron Core."""
 
+MEGATRON_LM_RULES: tuple[Rule, ...] = (
+    targets.early_cores_split_whole_query_groups,
+    targets.early_cores_capture_nothing_recomputed,
+    targets.early_hybrids_have_no_experts,
+    targets.early_hybrids_deal_layers_evenly,
+    targets.cores_to_0_17_overlap_ep_outside_one_graph,
+    targets.cores_from_0_18_compute_the_loss_themselves,
+)
+"""Rules of single releases of Megatron-LM: each holds of the releases that it names."""
+
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "megatron-lm": MEGATRON_RULES,
-    "megatron-bridge": (*MEGATRON_RULES, targets.bridge_deals_hybrids_evenly),
+    "megatron-lm": (*MEGATRON_RULES, *MEGATRON_LM_RULES),
+    "megatron-bridge": (
+        *MEGATRON_RULES,
+        targets.bridge_deals_hybrids_evenly,
+        targets.bridge_overlaps_ep_outside_one_graph,
+    ),
     "torchtitan": (
         *RELEASE_RULES,
         frameworks.tp_overlap_needs_sequence_parallelism,
@@ -209,6 +226,8 @@ RULES: tuple[Rule, ...] = PHYSICS_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
 
 __all__ = [
     "FRAMEWORK_RULES",
+    "MEGATRON_LM_RULES",
+    "MEGATRON_RULES",
     "MEMORY_RULES",
     "PHYSICS_RULES",
     "PREFERENCE_RULES",

@@ -10,11 +10,11 @@ import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, implies
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.model import Experts, Model
+from costmodel.facts.model import Attention, Experts, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS
 from costmodel.lowering.recompute import recomputes
-from costmodel.strategy import Recompute, Sharding, TokenDispatcher
+from costmodel.strategy import Recompute, Sharding, TokenDispatcher, captures
 
 
 def overlapped_shared_experts_need_alltoall(model: Model, cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
@@ -60,6 +60,40 @@ def delayed_weight_gradients_need_ep_overlap(cluster: Cluster, *, ep_overlap: Fl
     Megatron-LM, megatron/core/transformer/transformer_config.py:1909.
     """
     return implies(bool(cluster.settings.delay_wgrad), ep_overlap)
+
+
+def delayed_weight_gradients_in_graphs_accumulate_in_matmuls(
+    model: Model, cluster: Cluster, *, sharding: Ints, cuda_graphs: Ints, dp_overlap: Flags
+) -> Holds:
+    """
+    Weight gradients that are delayed inside CUDA graphs of modules are not FSDP's (settings.delay_wgrad).
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py:1531 (core 0.17.1), 1706 (0.18.2), 1838 (0.19.0), 1919 (main): beside
+    --overlap-grad-reduce they need --gradient-accumulation-fusion, which Megatron-FSDP has not.
+    """
+    captured = captures("attn", cuda_graphs=cuda_graphs)
+    if _has_shared_experts(model) and not _overlaps_shared_experts(model, cluster):
+        captured = captured | captures("moe_router", cuda_graphs=cuda_graphs)
+    delayed = captured & bool(cluster.settings.delay_wgrad)
+    return implies(np.logical_and(delayed, dp_overlap), np.less(sharding, Sharding.GRADIENTS))
+
+
+def delayed_weight_gradients_in_graphs_have_no_bias(
+    model: Model, cluster: Cluster, *, cuda_graphs: Ints, dp_overlap: Flags
+) -> Holds:
+    """
+    Attention whose weight gradients are delayed inside CUDA graphs has no biases (settings.delay_wgrad).
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py:1537 (core 0.17.1), 1712 (0.18.2), 1844 (0.19.0), 1925 (main).
+    """
+    attentions = [kind.attention for kind in model.kinds if isinstance(kind.attention, Attention)]
+    has_bias = any(attention.qkv_bias or attention.output_bias for attention in attentions)
+    delayed = bool(cluster.settings.delay_wgrad) and has_bias
+    return implies(np.logical_and(delayed, dp_overlap), np.logical_not(captures("attn", cuda_graphs=cuda_graphs)))
 
 
 def muon_keeps_gradients_and_weights_whole(cluster: Cluster, *, sharding: Ints) -> Holds:
@@ -150,8 +184,20 @@ def narrow_weights_need_a_sharded_optimizer(
     Megatron-LM, megatron/training/arguments.py, validate_args: --fp8-param-gather needs the distributed optimizer or
     FSDP.
     """
-    is_narrow = bool(cluster.settings.fp8_param_gather) and workload.precision.compute in NARROW_WEIGHTS
-    return implies(is_narrow, _is_shared(cp, dp, sharding))
+    return implies(_gathers_narrow_weights(cluster, workload), _is_shared(cp, dp, sharding))
+
+
+def narrow_weights_stay_on_the_device(cluster: Cluster, workload: Workload, *, optimizer_offload: Flags) -> Holds:
+    """
+    Weights kept only in 8 bits exclude an offloaded optimizer, but for FP8 with delayed scaling (fp8_param_gather).
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py:1501 (core 0.17.1), 1676 (0.18.2), 1808 (0.19.0), 1889 (main):
+    --optimizer-cpu-offload with --fp8-param-gather needs --fp8-recipe delayed.
+    """
+    is_other = _gathers_narrow_weights(cluster, workload) and workload.precision.name != "fp8"
+    return implies(is_other, np.logical_not(optimizer_offload))
 
 
 def optimizer_groups_divide_the_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
@@ -199,9 +245,16 @@ def counted_layers_are_offloaded_whole(
 
 
 def _overlaps_shared_experts(model: Model, cluster: Cluster) -> bool:
+    return _has_shared_experts(model) and cluster.device.behaviour.communication.shared_expert_overlap
+
+
+def _has_shared_experts(model: Model) -> bool:
     blocks = [kind.feed_forward for kind in model.kinds]
-    has_some = any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
-    return has_some and cluster.device.behaviour.communication.shared_expert_overlap
+    return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+
+def _gathers_narrow_weights(cluster: Cluster, workload: Workload) -> bool:
+    return bool(cluster.settings.fp8_param_gather) and workload.precision.compute in NARROW_WEIGHTS
 
 
 def _is_muon(cluster: Cluster) -> bool:

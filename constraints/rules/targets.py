@@ -11,10 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.catalog.releases import release_of
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
-from costmodel.strategy import Schedule, Sharding
+from costmodel.lowering.framework.settings import loss_of
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding
 
 NUM_ACTIVE_CHUNKS = 3
 """Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
@@ -80,6 +82,116 @@ def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
     Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
     """
     return implies(model.has_single_blocks, np.equal(np.remainder(model.num_layers, pp), 0))
+
+
+def bridge_overlaps_ep_outside_one_graph(*, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    In Megatron-Bridge 0.3.1 a CUDA graph of the whole iteration excludes overlapped expert-parallel communication.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:1898 (core 0.16.1, which Megatron-Bridge 0.3.1 is released with).
+    """
+    return np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs))
+
+
+def _overlaps_ep_in_one_graph(ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    return np.logical_and(ep_overlap, np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION))
+
+
+# --- releases of Megatron-LM -------------------------------------------------------------------------------
+
+
+def core_release(cluster: Cluster) -> tuple[float, ...] | None:
+    """
+    Release of Megatron-LM that a cluster runs, as numbers, main after all of them; None where the job names none.
+
+    Rules of single releases hold of no other framework: recipes of Megatron-Bridge and NeMo count by months.
+    """
+    named = cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
+    found = release_of(named)
+    return found.number if found is not None and found.stack in ("megatron-lm", "megatron-core") else None
+
+
+def _is_from(cluster: Cluster, *first: float) -> bool:
+    number = core_release(cluster)
+    return number is not None and number >= first
+
+
+def _is_until(cluster: Cluster, *last: float) -> bool:
+    number = core_release(cluster)
+    return number is not None and number[: len(last)] <= last
+
+
+def early_cores_split_whole_query_groups(model: Model, cluster: Cluster, *, tp: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 each tensor-parallel rank owns whole query groups.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:696 (core 0.14.0).
+    """
+    attentions = [kind.attention for kind in model.kinds if isinstance(kind.attention, Attention)]
+    return implies(_is_until(cluster, 0, 14), every(np.equal(one.num_kv_heads % tp, 0) for one in attentions))
+
+
+def early_cores_capture_nothing_recomputed(cluster: Cluster, *, recompute: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 recomputation excludes a CUDA graph of the whole iteration.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:1270 (core 0.14.0).
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(_is_until(cluster, 0, 14) & whole, np.equal(recompute, Recompute.NONE))
+
+
+def early_hybrids_have_no_experts(model: Model, cluster: Cluster) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 hybrid models have no experts.
+
+    References
+    ----------
+    megatron/core/ssm/mamba_hybrid_layer_allocation.py:17 (core 0.14.0).
+    """
+    return implies(_is_until(cluster, 0, 14), not (model.has_single_blocks and model.has_experts))
+
+
+def early_hybrids_deal_layers_evenly(model: Model, cluster: Cluster, *, pp: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 pipeline ranks of a hybrid model have equally many layers.
+
+    References
+    ----------
+    megatron/core/ssm/mamba_block.py (core 0.14.0).
+    """
+    hybrid = _is_until(cluster, 0, 14) and model.has_single_blocks
+    return implies(hybrid, np.equal(np.remainder(model.num_layers, pp), 0))
+
+
+def cores_to_0_17_overlap_ep_outside_one_graph(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.17 one CUDA graph of the iteration excludes overlapped expert-parallel communication.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:1898 (core 0.16.1), 2143 (0.17.1); from 0.18.2 on (2443) only
+    graphs of modules are looked at.
+    """
+    return implies(_is_until(cluster, 0, 17), np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs)))
+
+
+def cores_from_0_18_compute_the_loss_themselves(cluster: Cluster) -> Holds:
+    """
+    Megatron-LM from core 0.18 on refuses Transformer Engine's fused loss (settings.loss: unfused).
+
+    References
+    ----------
+    megatron/training/arguments.py:1528 (core 0.18.2), 1642 (0.19.0), 1697 (main): disabled due to stability issues.
+    """
+    loss = cluster.settings.loss or loss_of(cluster.device.behaviour.memory)
+    return implies(_is_from(cluster, 0, 18), loss != "fused")
 
 
 # --- several targets ---------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--framework-version",
         metavar="VERSION",
-        help="the release that the files are for: of Megatron Core 0.14, 0.16, 0.17, 0.19 or main (default: words that "
-        "most of them take), of other frameworks the one that is written for",
+        help="release that the files are for: of Megatron Core 0.14, 0.16, 0.17, 0.18, 0.19 or main (default: the one "
+        "that the plan is costed with, else the newest that takes it), of other frameworks the one that is written for",
     )
     parser.add_argument("--number", metavar="N", default="1", help="which plan of the report, from 1 (default: 1)")
     parser.add_argument("--launch", metavar="HOW", help=f"also what starts it: {', '.join(LAUNCHERS)}")

@@ -37,8 +37,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     target
         A name of ``TARGETS``.
     version
-        The release of the framework, of the ``VERSIONS`` of the target's module; None: the one that it is written for,
-        of Megatron-LM in the words that most releases take.
+        Release of the framework, of the ``VERSIONS`` of the target's module. None: the one that the target is written
+        for; of Megatron-LM the one that the plan is costed with, else the newest that takes the plan.
 
     Raises
     ------
@@ -55,8 +55,9 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         nearest = did_you_mean(target, TARGETS)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     _require_software(plan, target)
-    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
-    exported: Export = function(plan, version)
+    module = import_module(TARGETS[target])
+    exported: Export = getattr(module, f"to_{target.replace('-', '_')}")(plan, version)
+    exported = replace(exported, version=exported.version or module.VERSIONS[-1])
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:
         return exported

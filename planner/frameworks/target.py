@@ -35,6 +35,8 @@ class Export:
         What one should know who uses them, such as what the target decides by itself.
     program
         What every process runs, where it is not the target's ``PROGRAM``.
+    version
+        Release of the target that the files are for, of ``VERSIONS`` of its module.
     """
 
     target: str
@@ -42,6 +44,7 @@ class Export:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     program: Program | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

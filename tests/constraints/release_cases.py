@@ -18,7 +18,7 @@ from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from costmodel.tables import Facts, tabulate
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
-from tests.constraints.models import DENSE, SPARSE, STATE_SPACE
+from tests.constraints.models import DENSE, DENSE_LAYER, SPARSE, STATE_SPACE, a_stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ def on(framework: str) -> Cluster:
 
 OF_2021 = on("megatron-lm-2021")
 
+DELAYED = {"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.of("attn")}
 MUON = replace(a_cluster(), settings=Settings(optimizer="dist_muon"))
 NARROW_MOMENTS = replace(a_cluster(), settings=Settings(moments_dtype="bf16"))
 BESIDE = a_cluster(**achieved(a_device(), shared_expert_overlap=True))
@@ -159,6 +160,20 @@ SETTING_CASES = (
         cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
     ),
     Case(
+        rule=settings.delayed_weight_gradients_in_graphs_accumulate_in_matmuls,
+        allowed={**DELAYED, "dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
+        refused={**DELAYED, "dp": 2, "dp_overlap": True, "sharding": Sharding.WEIGHTS},
+        model=SPARSE,
+        cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
+    ),
+    Case(
+        rule=settings.delayed_weight_gradients_in_graphs_have_no_bias,
+        allowed={**DELAYED, "dp": 2},
+        refused={**DELAYED, "dp": 2, "dp_overlap": True},
+        model=a_stack(replace(DENSE_LAYER, attention=replace(DENSE_LAYER.attention, qkv_bias=True))),
+        cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
+    ),
+    Case(
         rule=settings.muon_keeps_gradients_and_weights_whole,
         allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "sharding": Sharding.GRADIENTS},
@@ -193,6 +208,13 @@ SETTING_CASES = (
         refused={"dp": 2},
         cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
         workload=a_workload(precision=replace(a_workload().precision, compute="fp8")),
+    ),
+    Case(
+        rule=settings.narrow_weights_stay_on_the_device,
+        allowed={"dp": 2},
+        refused={"dp": 2, "optimizer_offload": True},
+        cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
+        workload=a_workload(precision=replace(a_workload().precision, name="mxfp8", compute="fp8")),
     ),
     # groups of 8: 24 replicas are three of them, 12 are one and a half
     Case(

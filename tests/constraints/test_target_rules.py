@@ -11,7 +11,7 @@ from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RU
 from constraints.rules import targets
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.strategy import DECISIONS, Schedule, Sharding
+from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
@@ -36,7 +36,14 @@ def offloading(**changes) -> object:
     return replace(cluster, device=replace(cluster.device, behaviour=behaviour))
 
 
+def on_core(release: str, **settings) -> object:
+    """The test devices with a release of Megatron-LM."""
+    return replace(told(**settings), unknown_release=f"megatron-lm-{release}")
+
+
 OFFLOADED = {"optimizer_offload": True}
+IN_ONE_GRAPH = {"cuda_graphs": CudaGraphs.FULL_ITERATION}
+EP_IN_ONE_GRAPH = {"ep": 2, "ep_overlap": True, **IN_ONE_GRAPH}
 
 CASES = (
     # 8 key-value heads of 32 heads
@@ -69,6 +76,39 @@ CASES = (
         allowed={"pp": 3},
         refused={"pp": 2},
         model=STATE_SPACE,
+    ),
+    Case(
+        rule=targets.bridge_overlaps_ep_outside_one_graph,
+        allowed={"ep": 2, "ep_overlap": True},
+        refused=EP_IN_ONE_GRAPH,
+        model=SPARSE,
+    ),
+    # 8 key-value heads
+    Case(
+        rule=targets.early_cores_split_whole_query_groups,
+        allowed={"tp": 8},
+        refused={"tp": 16},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_capture_nothing_recomputed,
+        allowed=IN_ONE_GRAPH,
+        refused={**IN_ONE_GRAPH, "recompute": Recompute.of("norms")},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_hybrids_deal_layers_evenly,
+        allowed={"pp": 3},
+        refused={"pp": 2},
+        model=STATE_SPACE,
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.cores_to_0_17_overlap_ep_outside_one_graph,
+        allowed=IN_ONE_GRAPH,
+        refused=EP_IN_ONE_GRAPH,
+        model=SPARSE,
+        cluster=on_core("0.17.1"),
     ),
     Case(
         rule=targets.experts_are_spread_or_split,
@@ -195,9 +235,48 @@ def test_every_rule_of_a_target_has_a_case_and_a_sentence_of_its_own():
     """None is listed without an allowed and a refused case; users meet the first docstring line."""
     every = {*PHYSICS_RULES, *FRAMEWORK_RULES, *OWN}
 
-    assert sorted(case.rule.__name__ for case in CASES) == sorted(rule.__name__ for rule in OWN)
+    assert sorted(case.rule.__name__ for case in CASES) == sorted(rule.__name__ for rule in {*OWN} - {*OF_FACTS})
     assert len({sentence(rule) for rule in every}) == len(every)
     assert all(sentence(rule)[0].isalpha() and sentence(rule).endswith(".") for rule in OWN)
+
+
+OF_FACTS = (targets.early_hybrids_have_no_experts, targets.cores_from_0_18_compute_the_loss_themselves)
+"""Rules that hold of every strategy of a job, or of none."""
+
+
+@pytest.mark.parametrize(
+    ("release", "loss", "holds"),
+    [
+        ("0.17", "fused", True),
+        ("0.18", "fused", False),
+        ("0.18.2", "unfused", True),
+        ("0.19", "fused", False),
+        ("main", "fused", False),
+        ("main", "unfused", True),
+    ],
+)
+def test_cores_from_0_18_refuse_transformer_engines_loss(release, loss, holds):
+    """Megatron-LM's validate_args refuses it from 0.18 on, and not in 0.17.1."""
+    given = facts(SPARSE, cluster=on_core(release, loss=loss))
+
+    assert bool(tabulate(OF_FACTS[1], given, a_strategy().decisions())) is holds
+
+
+@pytest.mark.parametrize(("release", "holds"), [("0.14", False), ("0.16", True)])
+def test_early_hybrids_have_no_experts(release, holds):
+    """Core 0.14 has letters for Mamba, attention and dense feed-forwards; E came later."""
+    given = facts(a_stack(*STATE_SPACE.layers, *SPARSE.layers), cluster=on_core(release))
+
+    assert bool(tabulate(OF_FACTS[0], given, a_strategy().decisions())) is holds
+
+
+@pytest.mark.parametrize("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3"])
+def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
+    """Recipes of Megatron-Bridge count by months, and set the configuration itself: nothing there refuses the loss."""
+    cluster = replace(told(loss="fused"), framework=catalog.framework(name))
+
+    assert targets.core_release(cluster) is None
+    assert tabulate(OF_FACTS[1], facts(SPARSE, cluster=cluster), a_strategy().decisions())
 
 
 @pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.__name__)

@@ -9,13 +9,13 @@ from importlib.util import find_spec
 
 import pytest
 
+from benchmarks.exports.bridge_recipes import RECIPES, Given, checked
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.target import Export, effective_settings
 from planner.plan import Plan
 from tests.builders_megatron import HYBRIDS, hybrid_plans, megatron_plans
-from tests.oracle.bridge_recipes import RECIPES, Given, checked
 from tests.planner.test_megatron_lm import JOB, a_plan
 
 NUM_PLANS = 4

@@ -473,7 +473,7 @@ def test_defaults_of_the_parser_are_written_out():
     """Gradients in FP32, as ``--bf16`` has them; the newest plain release that runs on the device."""
     document = imported().document
 
-    assert document["cluster"]["framework"] == "megatron-lm-0.17"
+    assert document["cluster"]["framework"] == "megatron-lm-0.18"
     assert document["settings"] == {
         "gradient_dtype": "fp32",
         "moments_dtype": "fp32",
@@ -555,7 +555,7 @@ def test_the_release_that_is_assumed_is_said():
     """On top of the job; a release that the command names is not assumed."""
     told_by, named = imported(), imported(overrides=[*HERE, "cluster.framework=megatron-lm-0.14"])
 
-    assert told_by.text.startswith("# No argument says the release: megatron-lm-0.17 is assumed")
+    assert told_by.text.startswith("# No argument says the release: megatron-lm-0.18 is assumed")
     assert "cluster.framework=NAME" in told_by.notes[0]
     assert not any("is assumed" in note for note in named.notes)
 
@@ -616,16 +616,23 @@ def test_a_script_that_blocks_launches_says_so():
 @pytest.mark.parametrize(
     ("device", "release"),
     [
-        ("h100-80gb-sxm", "megatron-lm-0.17"),
-        ("b200", "megatron-lm-0.17"),
+        ("h100-80gb-sxm", "megatron-lm-0.18"),
+        ("b200", "megatron-lm-0.18"),
         ("v100-32gb-sxm", "megatron-lm-2022"),
         ("mofa-a", None),
-        ({"base": "b200", "memory_bytes": 1e11}, "megatron-lm-0.17"),
+        ({"base": "b200", "memory_bytes": 1e11}, "megatron-lm-0.18"),
     ],
 )
 def test_the_newest_release_for_a_device(device, release):
     """V100 have none of this decade's middle; the devices of the paper have their own."""
-    assert release_for(device) == release
+    assert release_for(device, "unfused") == release
+
+
+def test_the_release_that_is_assumed_takes_the_loss():
+    """Core 0.18 and later refuse Transformer Engine's fused one."""
+    fused = imported("--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te").document
+
+    assert (fused["cluster"]["framework"], fused["settings"]["loss"]) == ("megatron-lm-0.17", "fused")
 
 
 @pytest.mark.parametrize(

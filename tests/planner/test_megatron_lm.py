@@ -50,6 +50,7 @@ def imported(plan, release=None):
     exported = to_megatron_lm(plan, release)
     variables = "".join(f"{name}={value}\n" for name, value in exported.environment.items())
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
+    cluster += [f"cluster.framework={plan.cluster.framework.name}"]
     problem = load(from_megatron_lm(variables + exported.files["megatron-args.txt"], cluster).document)
     return evaluate(problem, completed(problem.facts, problem.given))
 
@@ -214,7 +215,7 @@ def test_60_random_plans_of_hybrids_come_back():
         assert_same(imported(plan), plan)
 
     assert any("|" in text for text in patterns)
-    assert any("--hybrid-override-pattern 'M-M-M-M*-" in text for text in patterns)
+    assert any("--hybrid-layer-pattern 'M-M-M-M*-" in text for text in patterns)
     assert any("MEMEM*EMEMEM*" in text for text in patterns)
 
 

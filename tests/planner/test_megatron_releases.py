@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import re
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +13,13 @@ from planner import export
 from planner.frameworks import TARGETS
 from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
-from planner.frameworks.megatron.releases import RELEASES, TABLE, in_release, spelled
+from planner.frameworks.megatron.releases import RELEASES, TABLE
+from planner.frameworks.target import effective_settings
 from planner.plan import Plan
 from tests.builders_megatron import hybrid_plans, megatron_plans
-from tests.planner.test_megatron_lm import JOB, a_plan, assert_same, imported
+from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, imported
 
 NUM_PLANS = 100
-
-FLAGS = Path(__file__).parents[3] / "shared" / "data" / "megatron"
-"""Options of the tags, as their own parsers list them."""
-
-FILES = {
-    "0.14": "flags_0.14.0",
-    "0.16": "flags_0.16.0",
-    "0.17": "flags_0.17.1",
-    "0.19": "flags_0.19.0",
-    "main": "flags",
-}
 
 
 def words_of(plan: Plan, release: str | None = None) -> list[str]:
@@ -46,14 +35,15 @@ def plans() -> list[Plan]:
 
 @cache
 def exports(release: str) -> list[tuple[Plan, list[str]]]:
-    """Plans that a release takes, with their arguments; the rest it refuses for options that it has not."""
+    """Plans that a release takes, with their arguments; the rest it refuses by options and rules."""
     found, refusals = [], []
     for plan in plans():
         try:
             found.append((plan, words_of(plan, release)))
         except SpecError as refused:
             refusals.append(str(refused))
-    assert all(f"Megatron Core {release} has not what this plan needs:" in refusal for refusal in refusals)
+    assert all(f"Megatron Core {release} refuses this plan:" in refusal for refusal in refusals)
+    assert len(found) > (0.3 if release == "0.14" else 0.9) * len(plans())
     return found
 
 
@@ -68,64 +58,6 @@ def by_option(words: list[str]) -> dict[str, list[str]]:
     return found
 
 
-# --- against the parsers of the tags ---------------------------------------------------------------------------
-
-
-def choices(text: str) -> set[str]:
-    """Choices as the parsers of the tags, or that of main, write them; of signals they are not said."""
-    if "AttnBackend" in text:
-        return set(re.findall(r"AttnBackend\.(\w+)", text))
-    if "Signals" in text:
-        return set()
-    return set(re.findall(r"[\w-]+", text)) if text.startswith(("(", "[")) else {one for one in text.split("|") if one}
-
-
-def parser(release: str) -> dict[str, dict[str, str]]:
-    """The rows of a release's options, by spelling."""
-    path = FLAGS / f"{FILES[release]}.csv"
-    if not path.exists():
-        pytest.skip("the options of the tags (../shared/data/megatron) are not here")
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {flag: row for row in csv.DictReader(lines) for flag in row["flags"].split() if flag.startswith("--")}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_parser_of_a_release_knows_what_is_written_for_it(release):
-    """Every option, its choices, and the number of its values; a third of the plans at least is taken."""
-    known, taken = parser(release), exports(release)
-
-    for _, words in taken:
-        for name, values in by_option(words).items():
-            row = known[name]
-            allowed = choices(row["choices"])
-            most = {"0": 0, "": 1}.get(row["nargs"], len(values))
-            assert (len(values) > 0) == (row["nargs"] != "0"), name
-            assert len(values) <= most, name
-            assert not allowed or allowed >= {*values}, name
-
-    assert len(taken) >= NUM_PLANS // 3
-
-
-def test_the_table_is_what_the_parsers_of_the_tags_say():
-    """Each option and choice that some of them lack has the first and the last one that has it."""
-    rows = {release: parser(release) for release in RELEASES}
-    spans = {}
-    for name in sorted({name for one in rows.values() for name in one}):
-        having = [release for release in RELEASES if name in rows[release]]
-        if len(having) < len(RELEASES):
-            spans[name, ""] = having[0], having[-1]
-        allowed = {release: choices(rows[release][name]["choices"]) for release in having}
-        for choice in set().union(*allowed.values()) if all(allowed.values()) else ():
-            those = [release for release in having if choice in allowed[release]]
-            if those != having:
-                spans[name, choice] = those[0], those[-1]
-
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        table = {(row["option"], row["choice"]): (row["since"], row["until"]) for row in csv.DictReader(lines)}
-
-    assert table == spans
-
-
 # --- with what is shipped --------------------------------------------------------------------------------------
 
 
@@ -137,7 +69,12 @@ def test_what_is_written_for_a_release_comes_back(release):
     others = {f"{row['option']} {row['choice']}".strip() for row in rows}
 
     for plan, words in exports(release):
-        assert_same(imported(plan, release), plan)
+        back = imported(plan, release)
+        if "native" in words:  # instead of the fused loss, which it refuses
+            assert effective_settings(back) == replace(effective_settings(plan), loss="unfused")
+            assert (back.strategy, back.facts.model) == (plan.strategy, plan.facts.model)
+        else:
+            assert_same(back, plan)
         written = by_option(words)
         assert not others & {*written, *(f"{name} {one}" for name, values in written.items() for one in values)}
 
@@ -169,38 +106,123 @@ def test_one_graph_of_an_iteration_in_the_words_of_each_release():
     assert graphs["0.14"] == {"--enable-cuda-graph": True, "--cuda-graph-scope": ["full_iteration"]}
     assert graphs["0.16"] == {"--cuda-graph-impl": "local", "--cuda-graph-scope": ["full_iteration"]}
     assert graphs["0.17"] == graphs["0.16"]
-    assert graphs["0.19"] == graphs["main"] == {"--cuda-graph-impl": "full_iteration"}
+    assert graphs["0.18"] == graphs["0.19"] == graphs["main"] == {"--cuda-graph-impl": "full_iteration"}
 
 
 def test_what_a_release_lacks_is_refused_by_name():
-    """With the first release that has it, of each and of all."""
-    entries = {"--bf16": True, "--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": ["attn", "mlp"]}
-    entries |= {"--optimizer": "dist_muon"}
+    """Each option with the releases that have it, and the releases that take the plan."""
+    graphs = a_plan(cuda_graphs="attn+mlp")
 
     with pytest.raises(SpecError) as error:
-        in_release(entries, "0.14")
+        to_megatron_lm(graphs, "0.14")
 
     assert str(error.value).splitlines() == [
-        "framework-version: Megatron Core 0.14 has not what this plan needs:",
-        "  - --cuda-graph-impl needs core 0.16 or later",
-        "  - --optimizer dist_muon needs core 0.16 or later",
-        "The first one that has all is 0.16.",
+        "framework-version: Megatron Core 0.14 refuses this plan:",
+        "  - --cuda-graph-impl needs core 0.16 or later.",
+        "These take it: 0.16, 0.17, 0.18, 0.19, main.",
     ]
-    assert in_release(entries, "0.16") == spelled(entries, "0.16") == entries
+
+
+# --- rules of single releases ----------------------------------------------------------------------------------
+
+
+def test_newer_releases_compute_the_loss_themselves():
+    """Core 0.18 and later refuse Transformer Engine's (arguments.py:1528 of 0.18.2): the export says what changes."""
+    plan = a_plan(JOB | {"settings": {"loss": "fused"}})
+    fusions = {
+        release: read_arguments(words_of(plan, release)).get("--cross-entropy-fusion-impl") for release in RELEASES
+    }
+    unfused = a_plan(JOB | {"settings": {"loss": "unfused"}})
+
+    assert fusions == {"0.14": "te", "0.16": "te", "0.17": "te", "0.18": "native", "0.19": "native", "main": "native"}
+    (note,) = [one for one in to_megatron_lm(plan, "0.19").notes if "fused loss" in one]
+    assert f"{unfused.step_seconds:.3f} s instead of {plan.step_seconds:.3f} s" in note
+    assert "cluster.framework=megatron-lm-0.19" in note
+    assert not [one for one in to_megatron_lm(plan, "0.17").notes if "fused loss" in one]
+
+
+def test_a_plan_that_its_release_s_own_loss_does_not_fit_is_refused():
+    """FP32 logits of 8,192 tokens and 128,256 words take 4 bytes each more: 3.9 GiB, where 1.7 are left."""
+    job = JOB | {
+        "settings": {"loss": "fused"},
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "memory_gib": 24},
+    }
+    plan = a_plan(job, tp=1, pp=1, dp=16, sharding="weights", recompute="full", cuda_graphs="none")
+    assert 0 < plan.headroom_bytes < 4e9
+
+    with pytest.raises(SpecError, match=r"fused loss is refused, and with Megatron-LM's own one the plan takes"):
+        to_megatron_lm(plan, "0.18")
+
+
+def test_padded_experts_are_said_where_a_release_asks():
+    """Core 0.16 and 0.17 want an option of inference beside one graph with ep above 1 (arguments.py:1458 of 0.17.1)."""
+    decisions = {"tp": 1, "ep": 8, "token_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+    with_ep = a_plan(MIXTRAL, **decisions)
+    padded = {
+        release: "--moe-pad-experts-for-cuda-graph-inference" in words_of(with_ep, release) for release in RELEASES[1:]
+    }
+
+    assert padded == {"0.16": True, "0.17": True, "0.18": False, "0.19": False, "main": False}
+    assert "--moe-pad-experts-for-cuda-graph-inference" not in words_of(
+        a_plan(MIXTRAL, **{**decisions, "cuda_graphs": "attn"}), "0.17"
+    )
+
+
+def test_offloads_in_one_graph_have_a_number_in_flight():
+    """Core 0.18 and later ask for it (transformer_config.py:2364 of 0.18.2)."""
+    name = "--fine-grained-offloading-max-inflight-offloads"
+    decisions = {"pp": 2, "tp": 1, "ep": 8, "activation_offload": True, "token_dispatcher": "hybridep"}
+    one_graph = a_plan(MIXTRAL, **decisions, cuda_graphs="full_iteration")
+    plain = a_plan(MIXTRAL, **decisions, cuda_graphs="none")
+
+    assert [name in words_of(one_graph, release) for release in RELEASES[1:]] == [False, False, True, True, True]
+    assert not any(name in words_of(plain, release) for release in RELEASES[1:])
+
+
+def test_a_graph_with_overlapped_experts_is_for_newer_releases():
+    """Core up to 0.17 refuses both together (transformer_config.py:1898 of 0.16.1, 2143 of 0.17.1)."""
+    job = MIXTRAL | {"cluster": {**MIXTRAL["cluster"], "framework": "megatron-bridge-26.06"}}
+    plan = a_plan(job, ep=8, token_dispatcher="hybridep", cuda_graphs="full_iteration", ep_overlap=True)
+
+    assert to_megatron_lm(plan).version == "main"
+    with pytest.raises(SpecError, match=r"up to core 0\.17 one CUDA graph of the iteration excludes overlapped expert"):
+        to_megatron_lm(plan, "0.17")
+
+
+# --- without a release -----------------------------------------------------------------------------------------
+
+
+def test_the_release_that_was_costed_is_written_for():
+    """Else the newest one that takes the plan as it is costed, else the newest one that takes it."""
+    frameworks = {
+        "megatron-lm-0.14": "0.14",
+        "megatron-lm-0.17": "0.17",
+        "megatron-lm-0.18": "0.18",
+        "megatron-lm-0.19": "0.19",
+        "megatron-lm-main": "main",
+        "megatron-bridge-26.06": "0.17",  # its loss is Transformer Engine's, which 0.18 and later refuse
+    }
+    found = {
+        name: to_megatron_lm(
+            a_plan(JOB | {"cluster": {**JOB["cluster"], "framework": name}}, cuda_graphs="none")
+        ).version
+        for name in frameworks
+    }
+
+    assert found == frameworks
 
 
 def test_the_first_note_is_about_releases():
-    """The least one and what needs it; those that need other words; the one that was asked for."""
+    """The one that is written for, those that take the plan, and why others do not."""
     plain, graphs = a_plan(cuda_graphs="none"), a_plan(cuda_graphs="attn+mlp")
-    gpt_oss = a_plan({**JOB, "model": "gpt-oss-20b"}, cuda_graphs="none")
 
-    assert to_megatron_lm(plain).notes[0] == "Needs Megatron Core 0.14 or later."
-    assert to_megatron_lm(gpt_oss).notes[0].startswith("Needs Megatron Core 0.16 or later: --quick-geglu, ")
-    assert to_megatron_lm(graphs).notes[0] == (
-        "Needs Megatron Core 0.16 or later: --cuda-graph-impl. "
-        "For 0.19, main add --framework-version, which spells it otherwise."
+    assert to_megatron_lm(plain).notes[0] == (
+        "For Megatron Core 0.17; --framework-version writes it for 0.14, 0.16, 0.18, 0.19, main, too."
     )
-    assert to_megatron_lm(graphs, "0.19").notes[0] == "The options are those of Megatron Core 0.19."
+    assert to_megatron_lm(graphs, "0.19").notes[0] == (
+        "For Megatron Core 0.19; --framework-version writes it for 0.16, 0.17, 0.18, main, too. "
+        "Not 0.14: --cuda-graph-impl needs core 0.16 or later."
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)

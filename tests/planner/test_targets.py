@@ -21,7 +21,7 @@ JOB = {
     "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
 }
 OWN = {
-    "megatron-lm": "megatron-lm-0.17",
+    "megatron-lm": "megatron-lm-0.18",
     "megatron-bridge": "megatron-bridge-26.06",
     "torchtitan": "torchtitan-0.3",
     "deepspeed": "deepspeed-0.19",
@@ -303,5 +303,5 @@ def test_a_batch_takes_a_target_for_all_jobs_or_has_one_in_each(tmp_path, capsys
         return {line["name"]: line.get("framework") or line["message"] for line in lines if "name" in line}
 
     found = frameworks(own), frameworks(all_of_them)
-    assert (found[0]["b"], found[1]["a"], found[1]["b"]) == ("torchtitan-0.3", "megatron-lm-0.17", "megatron-lm-0.17")
+    assert (found[0]["b"], found[1]["a"], found[1]["b"]) == ("torchtitan-0.3", "megatron-lm-0.18", "megatron-lm-0.18")
     assert "no plan of the job can be exported to Megatron-LM." in found[1]["c"]

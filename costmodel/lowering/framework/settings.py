@@ -186,6 +186,11 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
 
 
+def with_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
+    """Return a device whose framework computes the loss in another way."""
+    return replace(device, behaviour=_behaviour(device.behaviour, Settings(loss=loss), None))
+
+
 def loss_of(memory_model: MemoryModel) -> Loss:
     """The loss of a memory model: one that keeps no more than 16-bit logits is the fused one."""
     return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"

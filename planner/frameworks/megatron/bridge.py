@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from constraints import TARGET_RULES
 from costmodel.errors import SpecError
-from costmodel.strategy import CudaGraphs
 from planner.frameworks.megatron.lm import (
     DECISION_OPTIONS,
     background_notes,
@@ -232,7 +232,7 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
 
 def bridge_entries(plan: Plan) -> Entries:
     """Values by field of the configuration."""
-    entries = megatron_entries(plan, TARGET, DECISIONS, SETTINGS)
+    entries = megatron_entries(plan, TARGET, DECISIONS, SETTINGS, TARGET_RULES["megatron-bridge"])
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}
@@ -331,7 +331,5 @@ def _notes(plan: Plan) -> Iterator[str]:
         "those of the recipe."
     )
     yield from background_notes(plan)
-    if plan.strategy.ep_overlap and plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
-        yield "Exchanges of experts overlap in one CUDA graph only from the recipes of 26.06 on (Megatron Core 0.19)."
     if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

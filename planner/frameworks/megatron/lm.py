@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence
+from constraints import MEGATRON_RULES, MEMORY_RULES, PHYSICS_RULES, Rule, family, sentence
 from constraints.rules import topology
 from constraints.rules.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
@@ -26,7 +26,7 @@ from costmodel.strategy import (
 )
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, staged
 from planner.frameworks.megatron.options import argument_lines
-from planner.frameworks.megatron.releases import RELEASES, in_release, release_note
+from planner.frameworks.megatron.releases import RELEASES, Releases
 from planner.frameworks.megatron.settings import (
     SETTINGS,
     context_exchange,
@@ -76,26 +76,27 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
 
-    Without a version they are in the words that most releases take.
+    Without a version they are for the release that was costed, else for the newest one that takes the plan.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it, with all reasons, or if the version is unknown or lacks an option.
+        If Megatron-LM cannot do it, with all reasons, or if the version is unknown or refuses the plan.
     """
     require_version(version, TARGET, VERSIONS)
     entries = megatron_entries(plan, TARGET, DECISION_OPTIONS)
-    words = entries if version is None else in_release(entries, version)
-    of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
+    releases = Releases(plan, entries)
+    chosen = releases.choose(version)
     return Export(
         target=TARGET,
         program=HYBRID if plan.facts.model.has_single_blocks else None,
         files={
-            ARGUMENTS_FILE: "\n".join(argument_lines(words)) + "\n",
+            ARGUMENTS_FILE: "\n".join(argument_lines(chosen.words)) + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
         },
         environment=environment(plan),
-        notes=(of_release, *_notes(plan, entries)),
+        notes=(*releases.notes(chosen), *_notes(plan, entries)),
+        version=chosen.release,
     )
 
 
@@ -104,6 +105,7 @@ def megatron_entries(
     target: str,
     decisions: Mapping[str, FieldOptions],
     settings: Mapping[str, FieldOptions] = SETTINGS,
+    rules: Iterable[Rule] = MEGATRON_RULES,
 ) -> Entries:
     """
     Values by option: the strategy, the settings, the model, the training and its checkpoints.
@@ -118,6 +120,8 @@ def megatron_entries(
         What is said for each decision.
     settings
         What is said for each setting.
+    rules
+        Rules of the target beside those of physics.
 
     Raises
     ------
@@ -126,7 +130,7 @@ def megatron_entries(
     """
     precision = precision_entries(plan, target)
     entries = entries_of(plan, target, decisions, settings)
-    _require_allowed(plan, target)
+    _require_allowed(plan, target, rules)
     model = _model(plan)
     if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
         model[STAGED_PATTERN] = staged(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
@@ -143,16 +147,16 @@ def require_job(plan: Plan, target: str = TARGET) -> None:
     _model(plan)
 
 
-def _require_allowed(plan: Plan, target: str) -> None:
+def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
     """Refuse what a rule forbids, except where it is about this cluster's devices or about what is costed."""
-    rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if not _is_our_own(rule)]
-    broken = violated(plan.facts, plan.strategy.decisions(), rules=rules)
+    asked = [rule for rule in (*rules, *PHYSICS_RULES) if not _is_our_own(rule)]
+    broken = violated(plan.facts, plan.strategy.decisions(), rules=asked)
     if broken:
         sentences = " ".join(dict.fromkeys(map(sentence, broken)))
         raise SpecError("strategy", f"{target} cannot run this plan, which breaks: {sentences}")
 
 
-def _is_our_own(rule: Callable[..., Any]) -> bool:
+def _is_our_own(rule: Rule) -> bool:
     """Megatron-LM knows neither memory nor networks, and takes any layers on its stages."""
     if family(rule) == "topology":
         return rule is not topology.degrees_multiply_to_the_devices
@@ -577,11 +581,6 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"The flex dispatcher needs the library of {entries['--moe-flex-dispatcher-backend']}; "
             "--moe-token-dispatcher-type alltoall does without."
-        )
-    if entries.get("--cross-entropy-fusion-impl") == "te":
-        yield (
-            "The loss is Transformer Engine's fused one, which newer releases of megatron-core refuse: plan with "
-            "settings.loss=unfused for those."
         )
     if "CUDA_LAUNCH_BLOCKING" in environment(plan):
         yield (

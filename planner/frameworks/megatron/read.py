@@ -37,15 +37,19 @@ WITHOUT_COST = (
     "biencoder",
     "checkpointing",
     "data and dataloader",
+    "fault injector",
+    "ft_package",
     "In-process restart",
     "inference",
     "learning rate and weight decay",
     "logging",
+    "msc",
     "Logits Distillation",
     "one logger",
     "opentelemetry",
     "profiling",
     "regularization",
+    "rerun engine",
     "RNG and initialization",
     "rl",
     "straggler",
@@ -117,7 +121,7 @@ def from_megatron_lm(
         apply_override(document, override)
     _require(document)
     own = document.pop("settings", None) or {}
-    framework = _framework(document)
+    framework = _framework(document, {**settings, **own})
     document["cluster"] = {**framework, **document["cluster"]}
     document["settings"] = {**settings, **own}
     facts = load(document).facts
@@ -129,18 +133,18 @@ def from_megatron_lm(
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
 
 
-def _framework(document: Mapping[str, Any]) -> dict[str, str]:
-    """A plain release of Megatron-LM, where the job names no framework itself."""
+def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a plain release of Megatron-LM that has the settings, where the job names no framework itself."""
     if "framework" in document["cluster"]:
         return {}
-    name = release_for(document["cluster"]["device"])
+    name = release_for(document["cluster"]["device"], settings["loss"])
     return {} if name is None else {"framework": name}
 
 
 def _assumed(framework: Mapping[str, str]) -> Iterator[str]:
     for name in framework.values():
         yield (
-            f"No argument says the release: {name} is assumed, the newest one for the device. Add "
+            f"No argument says the release: {name} is assumed, the newest one that runs this on the device. Add "
             "cluster.framework=NAME for another one of planner catalog frameworks."
         )
 

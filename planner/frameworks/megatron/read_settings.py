@@ -20,8 +20,22 @@ RELEASES = "megatron-lm-"
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 
 
-def release_for(device: object) -> str | None:
-    """The newest plain release of Megatron-LM for a job's device; None: there is none, or the device has its own."""
+def release_for(device: object, loss: object) -> str | None:
+    """
+    Return the newest plain release of Megatron-LM for a job.
+
+    Parameters
+    ----------
+    device
+        The job's.
+    loss
+        Its setting of that name, which not every release has; several values or none: any.
+
+    Returns
+    -------
+    str or None
+        None: no release runs on the device, or the device has software of its own.
+    """
     if not isinstance(device, (str, Mapping)):
         return None
     path = device_path(device, Path())
@@ -31,7 +45,9 @@ def release_for(device: object) -> str | None:
     fitting = [
         name
         for name in catalog.frameworks()
-        if name.startswith(RELEASES) and catalog.runs_on(catalog.framework(name), known.architecture)
+        if name.startswith(RELEASES)
+        and catalog.runs_on(catalog.framework(name), known.architecture)
+        and (not isinstance(loss, str) or loss in catalog.framework(name).setting_values.get("loss", (loss,)))
     ]
     return max(fitting, key=lambda name: catalog.framework(name).since, default=None)
 

@@ -16,13 +16,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+from benchmarks.exports.stand_ins import Finder
+
+CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "hf_configs"
 
 RECIPES = {
     "llama3-8b": "llama.llama3:llama3_8b",
@@ -141,62 +141,10 @@ def _fields(config: Any) -> Iterator[tuple[str, Any]]:
 # --- without Transformer Engine and a GPU ----------------------------------------------------------------------
 
 
-class Anything(type):
-    """A class that has any attribute, base and argument."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __call__(cls, *arguments: Any, **_: Any) -> Any:
-        """As a decorator it returns what it decorates."""
-        function = arguments[0] if arguments else None
-        return function if callable(function) and not isinstance(function, type) else object.__new__(cls)
-
-    def __getitem__(cls, _: Any) -> Any:
-        return cls
-
-    def __or__(cls, _: Any) -> Any:
-        return cls
-
-    __ror__ = __or__
-
-
-class StandIn(ModuleType):
-    """A module that has anything."""
-
-    __path__ = ()
-    __version__ = "2.12.0"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = Anything(name, (), {})
-        setattr(self, name, found)
-        return found
-
-
-class Finder(MetaPathFinder, Loader):
-    """Stand-ins for packages that are not installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Any module of the packages."""
-        is_compiled = any(name == one or name.startswith(f"{one}.") for one in MISSING)
-        return ModuleSpec(name, self, is_package=True) if is_compiled else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """One that has anything."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run."""
-
-
 class FusedAdam:
     """Arguments of Transformer Engine's optimizer, which megatron-core looks at."""
 
-    def __init__(self, master_weight_dtype, exp_avg_dtype, exp_avg_sq_dtype, use_decoupled_grad):
+    def __init__(self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any):
         """Nothing is optimized."""
 
 
@@ -225,17 +173,15 @@ def _import_bridge() -> None:
     logging.disable(logging.WARNING)
     for module in ("", ".optimizer", ".models.gpt.gpt_model"):
         importlib.import_module(f"megatron.core{module}")
-    sys.meta_path.append(Finder())
+    sys.meta_path.append(Finder(MISSING))
     for name, kernels in KERNELS.items():
-        module = importlib.import_module(name)
-        for kernel in kernels:
-            setattr(module, kernel, lambda *_: None)
-    importlib.import_module("transformer_engine.pytorch.optimizers").FusedAdam = FusedAdam  # type: ignore[attr-defined]
+        vars(importlib.import_module(name)).update(dict.fromkeys(kernels, lambda *_: None))
+    vars(importlib.import_module("transformer_engine.pytorch.optimizers"))["FusedAdam"] = FusedAdam
     overlap = importlib.import_module("megatron.bridge.training.comm_overlap")
     transformer = importlib.import_module("megatron.core.transformer.transformer_config")
     for asking in (overlap, transformer):
-        asking.is_te_min_version = lambda *_, **__: True  # type: ignore[attr-defined]
-    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=10, name="NVIDIA B200")  # type: ignore[assignment]
+        vars(asking)["is_te_min_version"] = lambda *_, **__: True
+    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=10, name="NVIDIA B200")
     bridge = importlib.import_module("megatron.bridge").AutoBridge
     bridge.from_hf_pretrained = lambda name, **_: _from_config(bridge, name)
 

@@ -1,0 +1,1 @@
+"""Exports against the parsers of the frameworks that they are for."""

@@ -1,0 +1,144 @@
+"""
+Megatron-LM's own parser without GPUs: ``python -m benchmarks.exports.parse_arguments SOURCES < cases > answers``.
+
+The first line of stdout has the options of the parser with their choices. Each line of stdin is a case (``world_size``,
+``architecture``, ``environment``, ``arguments``), each further line of stdout its verdict: an empty text where
+``parse_args``, ``validate_args`` and the transformer's configuration take the arguments, else the error. A process can
+import one release only, so :mod:`benchmarks.exports.releases` runs one for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import typing
+import warnings
+from typing import Any
+
+from benchmarks.exports.stand_ins import Finder
+
+ABSENT = ("triton", "transformer_engine", "flash_attn", "apex", "mamba_ssm", "causal_conv1d", "nvidia_resiliency_ext")
+"""Packages that need CUDA: modules that have whatever is asked of them."""
+
+TRAINING = (
+    *("--tokenizer-type", "NullTokenizer", "--vocab-size", "32000", "--mock-data"),
+    *("--lr", "1e-4", "--lr-decay-style", "constant"),
+)
+"""Arguments that exports leave to the user."""
+
+CAPABILITIES = {"volta": (7, 0), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
+VARIABLES = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
+
+
+class Device:
+    """Properties of the device that a case is for."""
+
+    major, minor = CAPABILITIES["hopper"]
+    total_memory = 80 << 30
+    multi_processor_count = 132
+    name = "H100"
+
+
+def stand_in_for_cuda() -> None:
+    """Make torch and Transformer Engine say that they have a device, of the case's architecture."""
+    import torch
+    import torch._dynamo
+    import torch._functorch.aot_autograd
+    import torch._inductor.config
+    import torch.utils._triton
+    import torch.utils.flop_counter
+
+    sys.meta_path.insert(0, Finder(ABSENT))
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 8
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_capability = lambda *_: (Device.major, Device.minor)
+    torch.cuda.get_device_properties = lambda *_: Device
+    torch.cuda.get_rng_state = lambda *_: None
+
+
+def with_every_package() -> Any:
+    """Return the module of the arguments, whose checks of packages and their versions all hold."""
+    import megatron.core.utils
+    from packaging.version import Version
+
+    megatron.core.utils.is_te_min_version = lambda *_, **__: True
+    megatron.core.utils.get_te_version = lambda: Version("99.0")
+    import megatron.core.models.common.embeddings.rope_utils as rotations
+    import megatron.core.transformer.transformer_config as configuration
+    import megatron.training.arguments as arguments
+
+    for module in (configuration, arguments):
+        for name in ("is_te_min_version", "is_torch_min_version"):
+            if hasattr(module, name):
+                setattr(module, name, lambda *_, **__: True)
+        for name in ("HAVE_TE", "HAVE_PACKAGING"):
+            if hasattr(module, name):
+                setattr(module, name, True)
+    for name in ("fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"):
+        if getattr(rotations, name, None) is None:
+            setattr(rotations, name, lambda *_: None)
+    for name in ("fused_mla_rope_inplace", "fused_apply_mla_rope_for_q", "fused_apply_mla_rope_for_kv"):
+        if getattr(rotations, name, None) is None:
+            setattr(rotations, name, lambda *_: None)
+    return arguments
+
+
+def verdict(module: Any, case: dict[str, Any]) -> str:
+    """Return the error of a case, or nothing."""
+    Device.major, Device.minor = CAPABILITIES.get(case["architecture"], CAPABILITIES["hopper"])
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(case["environment"], WORLD_SIZE=str(case["world_size"]), RANK="0", LOCAL_RANK="0")
+    sys.argv = ["pretrain_gpt.py", *case["arguments"], *TRAINING]
+    try:
+        from megatron.training.arguments import core_transformer_config_from_args
+    except ImportError:
+        from megatron.training.argument_utils import core_transformer_config_from_args
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            arguments = module.parse_args()
+            arguments.world_size, arguments.rank = case["world_size"], 0
+            module.validate_args(arguments)
+            core_transformer_config_from_args(arguments)
+    except SystemExit:
+        return said.getvalue().strip().splitlines()[-1]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def options(module: Any) -> dict[str, list[str]]:
+    """Return the choices of each option, by each of its spellings; no choices: any value, or none."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    module.add_megatron_arguments(parser)
+    return {
+        spelling: [str(getattr(choice, "name", choice)) for choice in action.choices or ()]
+        for action in parser._actions
+        for spelling in action.option_strings
+        if spelling.startswith("--")
+    }
+
+
+def main() -> None:
+    """Answer the cases, a line each."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    vars(typing).setdefault("override", lambda function: function)
+    sys.path.insert(0, sys.argv[1])
+    stand_in_for_cuda()
+    with contextlib.redirect_stdout(io.StringIO()):
+        module = with_every_package()
+    print(json.dumps(options(module)), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(verdict(module, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The releases of Megatron-LM whose sources are at hand, and what their parsers say of exports."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.frameworks.megatron.options import split_words
+from planner.frameworks.megatron.releases import RELEASES
+from planner.frameworks.target import Export
+from planner.plan import Plan
+
+PARSER = "benchmarks.exports.parse_arguments"
+CHECKOUT = Path(__file__).parents[2]
+
+VERSION = re.compile(r"v?(?P<number>\d+\.\d+)(\.\d+)?|(?P<main>main)")
+"""A release in the name of a folder or an archive: ``core_v0.18.2.tar.xz``, ``main-2026-08-22``."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """
+    Answers of a release's parser.
+
+    Parameters
+    ----------
+    options
+        Choices of each option of the parser.
+    errors
+        Its verdict on each case: empty where it takes the arguments.
+    """
+
+    options: dict[str, list[str]]
+    errors: list[str]
+
+
+def find_sources(folder: Path, scratch: Path) -> dict[str, Path]:
+    """
+    Find the sources of releases, archives unpacked.
+
+    Parameters
+    ----------
+    folder
+        Holds a checkout or an archive of each release, named after it.
+    scratch
+        Folder to unpack into.
+
+    Returns
+    -------
+    dict
+        The folder that holds ``megatron/training``, by release as exports call it.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = VERSION.search(path.name)
+        release = match["number"] or match["main"] if match else None
+        if release not in RELEASES:
+            continue
+        if path.suffix in (".xz", ".gz", ".tgz"):
+            with tarfile.open(path) as archive:
+                archive.extractall(scratch / release, filter="data")
+            path = scratch / release
+        parsers = sorted(path.glob("**/megatron/training/arguments.py"))
+        if parsers:
+            found[release] = parsers[0].parents[2]
+    return {release: found[release] for release in RELEASES if release in found}
+
+
+def ask_parser(sources: Path, exports: Sequence[tuple[Plan, Export]], python: str) -> Answers:
+    """
+    Ask the parser of a release for its options and for a verdict on each export.
+
+    Parameters
+    ----------
+    sources
+        Folder of the release.
+    exports
+        Plans with their exports.
+    python
+        An interpreter that has torch.
+    """
+    cases = [
+        {
+            "world_size": plan.cluster.num_devices,
+            "architecture": plan.cluster.device.architecture,
+            "environment": dict(export.environment),
+            "arguments": split_words(export.files["megatron-args.txt"])[0],
+        }
+        for plan, export in exports
+    ]
+    lines = "".join(f"{json.dumps(case)}\n" for case in cases)
+    command = [python, "-m", PARSER, str(sources.resolve())]
+    run = subprocess.run(command, input=lines, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"the parser in {sources} did not start:\n{run.stderr[-2000:]}")
+    options, *errors = (json.loads(line) for line in run.stdout.splitlines())
+    return Answers(options=options, errors=errors)

@@ -43,16 +43,19 @@ class Step:
     begin, end
         Nanoseconds from when what it waited for let it go to when it lets the next one go: gaps and launch lags
         included.
+    ends
+        Whether it lets the next one go when it ends; else when it starts, as a launch does.
     """
 
     task: int
     begin: int
     end: int
+    ends: bool
 
 
-def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
+def critical_path(graph: ExecutionGraph, times: Replayed, rank: int | None = None) -> tuple[Step, ...]:
     """
-    The tasks that the iteration of the slowest rank is as long as, from the first to the last.
+    The tasks that the iteration of a rank is as long as, from the first to the last.
 
     Each task began when another one let it: that chain, walked back from the last task. Shortening any other task does
     not shorten the iteration.
@@ -61,21 +64,40 @@ def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
     ----------
     graph, times
         A graph and its replay; measured times do not say what held a task up.
+    rank
+        Where it ends; None: on the slowest one.
     """
-    rank = max(times.iterations, key=lambda one: times.iterations[one])
+    if rank is None:
+        rank = max(times.iterations, key=lambda one: times.iterations[one])
     rows = np.flatnonzero(graph.task_ranks == rank)
-    task, until = int(rows[np.argmax(times.end[rows])]), None
+    task, ends = int(rows[np.argmax(times.end[rows])]), True
+    until = int(times.end[task])
     found: list[Step] = []
     while task != UNKNOWN:
-        end = int(times.end[task]) if until is None else until
-        cause = int(times.cause[task])
-        begin = int(times.end[cause]) if cause != UNKNOWN else 0
-        if cause != UNKNOWN and begin > end:  # a launch lets a kernel go when it begins
-            begin = int(times.start[cause])
-        begin = min(begin, end)
-        found.append(Step(task=task, begin=begin, end=end))
-        task, until = cause, begin
+        before, at_end = _let_go(graph, times, task, until, ends=ends)
+        when = times.end if at_end else times.start
+        begin = min(int(when[before]), until) if before != UNKNOWN else min(0, until)
+        found.append(Step(task=task, begin=begin, end=until, ends=ends))
+        task, until, ends = before, begin, at_end
     return tuple(reversed(found))
+
+
+def _let_go(graph: ExecutionGraph, times: Replayed, task: int, until: int, *, ends: bool) -> tuple[int, bool]:
+    """
+    The task that let one end, or start where the path is no longer at its end; and whether it did so when it ended.
+
+    A call that copies and waits starts its copy, and ends when this has ended: one and the same task stands twice on
+    the path. A launch lets a kernel go when it begins.
+    """
+    held = int(times.held_by[task])
+    if ends and held != UNKNOWN:
+        return held, bool(times.end[held] <= until)
+    cause = int(times.cause[task])
+    if cause == UNKNOWN:
+        return cause, True
+    launches = graph.tasks.kind[task] != Kind.HOST and times.held_by[cause] != UNKNOWN
+    waited = launches and graph.tasks.kind[cause] == Kind.HOST
+    return cause, bool(times.end[cause] <= until and not waited)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,13 +27,13 @@ class Kind(IntEnum):
 
 
 class Waiting(IntEnum):
-    """For what a task of a thread waits before it ends; which tasks these are is only known while they run."""
+    """For what a task of a thread waits before it ends."""
 
     NOTHING = 0
     DEVICE = 1
-    """For everything that its rank has put on any stream."""
+    """For everything that its rank has put on any stream; see :func:`costmodel.traces.awaited.awaited`."""
     STREAM = 2
-    """For everything that its rank has put on one stream (``waits_for`` is the track)."""
+    """The same of one stream (``waits_for`` is the track)."""
     TASK = 3
     """For one task (``waits_for``)."""
 
@@ -75,7 +75,8 @@ class Tasks:
     gap
         Nanoseconds that its track needs between the task before and this one: work of the thread that is no task.
     start
-        Nanoseconds at which it started when it was measured, or would by whoever made it.
+        Nanoseconds at which it started when it was measured; of graphs that were written anew any numbers in the order
+        in which each rank's threads work.
     event, trace
         Row in the events of its trace, and which trace that is; ``UNKNOWN`` for tasks that nobody recorded.
     name

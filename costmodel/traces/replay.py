@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.traces.awaited import awaited
 from costmodel.traces.events import UNKNOWN, Integers
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
 
@@ -23,8 +24,10 @@ class Replayed:
     start, end
         Nanoseconds since the iteration began; shape (tasks,). A collective starts when its own rank has come.
     cause
-        The task whose end, or launch, let each one start; of a thread that waited, what it waited for; of a collective
-        the last member to come. ``UNKNOWN`` for the first ones. Shape (tasks,).
+        The task whose end, or launch, let each one start; ``UNKNOWN`` for the first ones. Shape (tasks,).
+    held_by
+        The task that each one waited for before it ended: of a thread the last that ended on a stream, of a
+        collective its last member to come; ``UNKNOWN``: nothing held it up. Shape (tasks,).
     begins
         When the window of each rank's iteration begins: when its device is free of what was before.
     iterations
@@ -34,6 +37,7 @@ class Replayed:
     start: Integers
     end: Integers
     cause: Integers
+    held_by: Integers
     begins: Mapping[int, int]
     iterations: Mapping[int, int]
 
@@ -51,10 +55,10 @@ def replay(graph: ExecutionGraph) -> Replayed:
     this replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end together, as long after
     the last of them has come as each takes.
 
-    Raises
-    ------
-    AssertionError
-        If tasks wait for each other in a circle.
+    Parameters
+    ----------
+    graph
+        Without circles: whoever adds edges breaks them (:func:`costmodel.traces.circles.without_circles`).
     """
     return replayed(graph, *_Machine(graph).run())
 
@@ -65,10 +69,11 @@ def measured(graph: ExecutionGraph) -> Replayed:
     for number, trace in enumerate(graph.traces):
         rows = np.flatnonzero((graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN))
         ends[rows] = starts[rows] + trace.events.duration[graph.tasks.event[rows]]
-    return replayed(graph, starts, ends, np.full(len(starts), UNKNOWN))
+    nothing = np.full(len(starts), UNKNOWN)
+    return replayed(graph, starts, ends, nothing, nothing)
 
 
-def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers) -> Replayed:
+def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:
     r"""
     Times of tasks with the iterations that they make.
 
@@ -84,7 +89,14 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
         ends = end[on_stream & (of_rank == rank)]
         last = int(end[graph.last[rank]]) - graph.begins[rank] if rank in graph.last else 0
         iterations[rank] = max(last, int(ends.max()) - graph.device_free[rank] if len(ends) else 0)
-    return Replayed(start=start, end=end, cause=cause, begins=dict(graph.device_free), iterations=iterations)
+    return Replayed(
+        start=start,
+        end=end,
+        cause=cause,
+        held_by=held_by,
+        begins=dict(graph.device_free),
+        iterations=iterations,
+    )
 
 
 class _Machine:
@@ -104,20 +116,20 @@ class _Machine:
         self.track, self.collective = tasks.track.tolist(), tasks.collective.tolist()
         self.missing = (np.bincount(edges.after, minlength=number) + ~first).tolist()
         self.ready = np.where(first, tasks.gap, 0).tolist()
-        self.cause = [UNKNOWN] * number
+        self.cause, self.held_by = [UNKNOWN] * number, [UNKNOWN] * number
         self.start, self.end = [UNKNOWN] * number, [UNKNOWN] * number
         launches = edges.dependency == Dependency.LAUNCH
         self.launched, self.later = _by_task(edges, launches), _by_task(edges, ~launches)
         self.come: list[int] = []
         self.threads: list[tuple[int, int]] = []
         self.members, self.absent = _members(tasks)
-        self.streams = _streams(graph)
+        self.awaited = awaited(graph)
         self.on_stream: dict[int, int] = {}
         self.waiters: dict[int, list[int]] = {}
         self.open: dict[int, int] = {}
 
-    def run(self) -> tuple[Integers, Integers, Integers]:
-        """Start, end and cause of every task."""
+    def run(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """Start, end, cause and what held up every task."""
         self.come = [task for task, missing in enumerate(self.missing) if not missing]
         while self.come or self.threads:
             while self.come:
@@ -126,7 +138,9 @@ class _Machine:
                 now, task = heappop(self.threads)
                 self._thread_runs(task, now)
         assert UNKNOWN not in self.end, "Tasks wait for each other in a circle."
-        return np.array(self.start), np.array(self.end), np.array(self.cause)
+        columns = (self.start, self.end, self.cause, self.held_by)
+        start, end, cause, held_by = (np.array(column, dtype=np.int64) for column in columns)
+        return start, end, cause, held_by
 
     def _has_come(self, task: int) -> None:
         """All that a task depends on is done."""
@@ -145,7 +159,7 @@ class _Machine:
         last = max(members, key=self.ready.__getitem__)
         for member in members:
             if member != last:
-                self.cause[member] = last
+                self.held_by[member] = last
             self._done(member, self.ready[member], self.ready[last] + self.duration[member])
 
     def _thread_runs(self, task: int, now: int) -> None:
@@ -169,15 +183,13 @@ class _Machine:
     def _awaited(self, task: int) -> list[int]:
         if self.waiting[task] == Waiting.TASK:
             return [self.waits_for[task]]
-        tracks = (
-            [self.waits_for[task]] if self.waiting[task] == Waiting.STREAM else self.streams.get(self.track[task], [])
-        )
-        return [self.on_stream[track] for track in tracks if track in self.on_stream]
+        tracks = self.awaited.get(task, ())
+        return [min(last, self.on_stream[track]) for track, last in tracks if track in self.on_stream]
 
     def _comes_back(self, task: int, awaited: int) -> None:
         """What a thread waits for has an end, which may be later than the call."""
         if self.end[awaited] > self.ready[task]:
-            self.ready[task], self.cause[task] = self.end[awaited], awaited
+            self.ready[task], self.held_by[task] = self.end[awaited], awaited
 
     def _done(self, task: int, start: int, end: int) -> None:
         self.start[task], self.end[task] = start, end
@@ -218,12 +230,3 @@ def _members(tasks: Tasks) -> tuple[dict[int, list[int]], dict[int, int]]:
     for task, collective in zip(rows.tolist(), tasks.collective[rows].tolist(), strict=True):
         members.setdefault(collective, []).append(task)
     return members, {collective: len(those) for collective, those in members.items()}
-
-
-def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
-    """Streams of the rank of each thread."""
-    of_rank: dict[int, list[int]] = {}
-    for number, one in enumerate(graph.tracks):
-        if one.track.kind == "stream":
-            of_rank.setdefault(one.rank, []).append(number)
-    return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"}

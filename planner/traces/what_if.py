@@ -32,6 +32,8 @@ from costmodel.traces.events import UNKNOWN, Message
 from costmodel.traces.replay import Replayed, measured, replay
 from costmodel.traces.shapes import HIDDEN, Sizes, message_factors, retimed, sizes_of
 from costmodel.traces.structure import Parts, parts
+from costmodel.traces.verdict import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
+from planner.traces.replay.text import wrong_wait_text
 from planner.traces.what_if_network import NS, PlannedNetwork, tensor_parallel_messages
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ class WhatIf:
     ----------
     traced_seconds, replayed_seconds, seconds
         The step as it was recorded; its replay; the changed one's, in a run that goes on as the recorded one does.
+    usable
+        Whether that replay is close enough to what was recorded.
     before, after
         What the replayed steps go into, by rank; of the changed one ranks are stages of a pipeline.
     layouts
@@ -101,6 +105,7 @@ class WhatIf:
     traced_seconds: float
     replayed_seconds: float
     seconds: float
+    usable: bool
     before: Mapping[int, Breakdown]
     after: Mapping[int, Breakdown]
     layouts: tuple[Layout, Layout] | None
@@ -115,6 +120,7 @@ def what_if(
     jobs: tuple[EstimateReport, EstimateReport] | None = None,
     *,
     iteration: int | None = None,
+    anyway: bool = False,
 ) -> WhatIf:
     """
     Change a recorded step and replay it.
@@ -130,15 +136,21 @@ def what_if(
         change, which the traces show themselves.
     iteration
         Which iteration; as in :func:`costmodel.traces.building.execution_graph`.
+    anyway
+        Whether to go on from a replay that is not usable.
 
     Raises
     ------
     SpecError
-        If the traces do not show what the change needs, or do not fit the job.
+        If the traces do not show what the change needs, or do not fit the job, or their replay is not usable.
     """
     graph = execution_graph(traces, iteration)
-    base, settled = replay(graph), steady(graph)[1]
-    traced = measured(graph).iteration
+    recorded, base = measured(graph), replay(graph)
+    if not anyway:
+        _require_usable(graph, recorded, base)
+    traced, settled = recorded.iteration, steady(graph)[1]
+    if not traced or not settled.iteration:
+        raise SpecError("iteration", "takes no time: nothing can be said of a change.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
     layouts = _layouts(graph, found, change, jobs)
     changed = graph
@@ -158,6 +170,7 @@ def what_if(
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
+        usable=is_usable(recorded, base),
         seconds=times.iteration * NS * traced / settled.iteration,
         before=breakdowns(graph, base),
         after=breakdowns(changed, times),
@@ -165,6 +178,19 @@ def what_if(
         doubts=tuple(dict.fromkeys([*of_reading, *_of_replay(traced, base.iteration), *changed.doubts, *doubts])),
         graph=changed,
         times=times,
+    )
+
+
+def _require_usable(graph: ExecutionGraph, recorded: Replayed, base: Replayed) -> None:
+    if is_usable(recorded, base):
+        return
+    rank = worst_rank(recorded, base)
+    off = difference(recorded.iterations[rank], base.iterations[rank])
+    waits = "; ".join(map(wrong_wait_text, wrong_waits(graph, recorded, base)))
+    raise SpecError(
+        "traces",
+        f"replay {off:+.1%} off what was recorded: more than {MOST_OFF:.0%} is not usable{waits and ': '}{waits}.",
+        "Take another step with --iteration, or go on with --anyway.",
     )
 
 

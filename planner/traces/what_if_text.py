@@ -32,6 +32,7 @@ class WhatIfRecord(Record):
     seconds: Figure = entry("The changed step, in a run that goes on as the recorded one does.")
     traced_seconds: Figure = entry("The step as it was recorded.")
     replayed_seconds: Figure = entry("The replay of the recorded step.")
+    usable: bool = entry("Whether that replay is at most 5 % off; false only with --anyway.")
     before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into, by rank.")
     after: dict[str, WindowRecord] = entry(
         "What the changed step's replay goes into, by rank; by stage of the pipeline where the layout changes."
@@ -60,8 +61,9 @@ def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
 
 def _sections(found: WhatIf) -> Iterator[Section]:
     error = found.replayed_seconds / found.traced_seconds - 1
+    verdict = "" if found.usable else ": not usable"
     rows = [
-        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error:+.1%}"),
+        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error:+.1%}{verdict}"),
         ("changed", f"{_ms(found.seconds)} ms per step, {found.seconds / found.traced_seconds - 1:+.1%}"),
     ]
     if found.layouts is not None:

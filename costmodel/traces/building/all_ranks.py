@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
+from costmodel.traces.circles import without_circles
 from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
 from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from costmodel.traces.iterations import Iteration, chosen_iteration
@@ -24,7 +25,7 @@ Collective: TypeAlias = tuple[object, ...]
 
 def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> ExecutionGraph:
     """
-    One iteration of all ranks that were recorded.
+    One iteration of all ranks that were recorded, in which no task waits for itself by way of others.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     chosen = [chosen_iteration(trace, iteration) for trace in traces]
     parts = [rank_part(trace, which) for trace, which in zip(traces, chosen, strict=True)]
     begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
-    return _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+    graph = _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+    return without_circles(graph)
 
 
 def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:

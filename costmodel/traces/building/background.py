@@ -80,8 +80,8 @@ def background_edges(
     Which task starts each message, and which one waits for it.
 
     Where as many tasks ask for communication as there are messages, each starts one, in order; else a message is
-    started by the task that began last before it. Where the thread pauses until just after a message is done, it waited
-    for it, and for all that were done before.
+    started by the task that began last before it. Before the first task nothing of this iteration starts one. Where the
+    thread pauses until just after a message is done, it waited for it, and for all that were done before.
 
     Parameters
     ----------
@@ -96,16 +96,20 @@ def background_edges(
         Task, message and lag; message, task and lag; tasks whose pause before them is a wait.
     """
     by_begin = np.argsort(begun, kind="stable")
-    launching = np.maximum(np.searchsorted(start, begun[by_begin], side="right") - 1, 0)
+    launching = np.searchsorted(start, begun[by_begin], side="right") - 1
     if np.count_nonzero(asks) == len(begun):
-        launching = np.flatnonzero(asks)
-    lags = np.maximum(begun[by_begin] - start[launching], 0)
-    lags = np.minimum(lags, np.median(lags).astype(np.int64))  # beyond, the message waited for its queue
-    launches = list(zip(launching.tolist(), by_begin.tolist(), lags.tolist(), strict=True))
+        asking = np.flatnonzero(asks)
+        launching = np.where(start[asking] <= begun[by_begin], asking, launching)
+    is_known = launching >= 0
+    launching, launched = launching[is_known], by_begin[is_known]
+    lags = begun[launched] - start[launching]
+    if len(lags):
+        lags = np.minimum(lags, np.median(lags).astype(np.int64))  # beyond, the message waited for its queue
+    launches = list(zip(launching.tolist(), launched.tolist(), lags.tolist(), strict=True))
     waits: list[tuple[int, int, int]] = []
     explained: set[int] = set()
     pauses = np.r_[0, start[1:] - end[:-1]]
-    open_: list[int] = []
+    open_ = by_begin[~is_known].tolist()
     coming = 0
     for place in np.flatnonzero(pauses > SHORT).tolist():
         while coming < len(launches) and launches[coming][0] < place:

@@ -31,6 +31,18 @@ STREAM_WAITS = r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?"
 """Calls after which a stream waits for such a mark."""
 
 
+GRAPH_LAUNCHES = r"(cuda|hip|cu)GraphLaunch(_ptsz)?"
+"""Calls that put a whole graph of kernels and copies on a stream."""
+
+PAGEABLE = r"Memcpy DtoH \(Device -> Pageable\)"
+"""
+Copies whose call returns when they are done, although it is an asynchronous one.
+
+CUDA Runtime API, "API synchronization behavior", of asynchronous calls: from device memory to pageable host memory the
+function returns only once the copy has completed.
+"""
+
+
 def named(trace: Trace, pattern: str) -> NDArray[np.intp]:
     """Rows of calls whose whole name matches a pattern."""
     chosen = np.array([re.fullmatch(pattern, name) is not None for name in trace.names], dtype=bool)

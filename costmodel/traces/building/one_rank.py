@@ -25,6 +25,9 @@ END_OF_ITERATION = "end of the iteration"
 BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
 """Names of copies that leave or enter a device."""
 
+UNRECORDED = 0.01
+"""Share of an iteration from which on what CUDA graphs did not record is worth a sentence."""
+
 Link: TypeAlias = tuple[int, int, int, Dependency]
 """An edge: before, after, lag, and why."""
 
@@ -157,7 +160,7 @@ class _Builder:
         track = self.streams.track[self.places]
         if self._has_no_launches:
             return pauses(track, self.streams.start[self.places], self.streams.end[self.places], self.iteration.begin)
-        gap = np.full(len(self.places), self.streams.lags.gap)
+        gap = self.streams.lags.gap + self.streams.graph_pauses[self.places]
         first = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, dtype=np.intp)
         for number in first.tolist():
             place = self.places[number]
@@ -173,17 +176,17 @@ class _Builder:
     # --- edges -------------------------------------------------------------------------------------------------
 
     def _launches(self) -> list[Link]:
-        lag, found = self.streams.lags.launch, []
+        pauses, found = self.streams.graph_pauses + self.streams.lags.launch, []
         for place in self.places.tolist():
             call = self.task_of_row.get(int(self.streams.call[place]))
             if call is not None:
-                found.append((call, int(self.task_of_place[place]), lag, Dependency.LAUNCH))
+                found.append((call, int(self.task_of_place[place]), int(pauses[place]), Dependency.LAUNCH))
         return found
 
     def _events(self) -> list[Link]:
-        lag, of = self.streams.lags.event, self.task_of_place
-        pairs = ((int(of[before]), int(of[after])) for before, after in self.streams.waits)
-        found = [(before, after, lag, Dependency.EVENT) for before, after in pairs]
+        lags, of = self.streams.graph_pauses + self.streams.lags.event, self.task_of_place
+        waits = self.streams.waits
+        found = [(int(of[before]), int(of[after]), int(lags[after]), Dependency.EVENT) for before, after in waits]
         for before, after, late in self.streams.contended:
             found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
         return [one for one in found if UNKNOWN not in one[:2]]
@@ -204,7 +207,11 @@ class _Builder:
         return replace(tasks, gap=gap), edges
 
     def _background(self, gap: Integers) -> list[Link]:
-        """Edges of communication in the background; pauses of the main thread that are waits for it become none."""
+        """
+        Edges of communication in the background; pauses of the main thread that are waits for it become none.
+
+        What no task starts begins as long after what is before it in its queue as it did.
+        """
         of_main = np.flatnonzero(self.track == self.iteration.thread)
         rows, first = self.background.rows, self.num_host + len(self.places)
         if not len(rows) or not len(of_main):
@@ -215,6 +222,9 @@ class _Builder:
         launches, waits, explained = background_edges(self.start[of_main], self.end[of_main], asks, begun, done)
         task = of_main.tolist()
         gap[[task[place] for place in sorted(explained)]] = 0
+        alone = np.setdiff1d(np.arange(len(rows)), np.array([one for _, one, _ in launches], dtype=np.int64))
+        queue = self.background.queue
+        gap[first + alone] = pauses(queue.astype(np.int32), begun, done, self.iteration.begin)[alone]
         return [
             *((task[place], first + one, lag, Dependency.LAUNCH) for place, one, lag in launches),
             *((first + one, task[place], lag, Dependency.THREAD) for one, place, lag in waits),
@@ -250,6 +260,12 @@ class _Builder:
                 f"{self.streams.inferred:,} waits of streams for events do not say which: what had ended last was "
                 "taken. Record with enable_cuda_sync_events=True."
             )
+        pauses = self.streams.graph_pauses[self.places]
+        if pauses.sum() > UNRECORDED * self.iteration.duration:
+            found.append(
+                f"CUDA graphs pause {pauses.sum() / 1e6:,.1f} ms between their recorded tasks: work of theirs that was "
+                "not recorded is taken to fill it, so that it stays as it is."
+            )
         if self.streams.contended:
             found.append(
                 f"{len(self.streams.contended):,} kernels began late, just when another one freed processors: they are "
@@ -257,6 +273,8 @@ class _Builder:
             )
         if self.inferred:
             found.append(
-                f"{self.inferred:,} calls wait for what was not recorded: what ended last during them was taken."
+                f"{self.inferred:,} calls wait for a stream or an event that was not recorded: the stream of the copy "
+                "in front of each was taken, else what ended last during it and left its stream nothing to do. Record "
+                "with enable_cuda_sync_events=True."
             )
         return found

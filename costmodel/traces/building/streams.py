@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left as bisect
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.traces.building.calls import STREAM_WAITS, named
+from costmodel.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, named
 from costmodel.traces.building.tasks import by_stream, calls_of
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
@@ -54,6 +55,8 @@ class Streams:
         ``UNKNOWN`` where none was recorded.
     when
         When each was launched: the start of its call; where none was recorded, of the call before on its stream.
+    places, put
+        By stream: places of what ran there, and when each of them and all before it had been launched.
     waits
         Pairs of places in ``rows``: the latter waits for the former by way of an event.
     inferred
@@ -68,6 +71,7 @@ class Streams:
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
         self.places = {track: np.flatnonzero(self.track == track) for track in np.unique(self.track).tolist()}
+        self.put = {track: np.maximum.accumulate(self.when[places]) for track, places in self.places.items()}
         self.waits = self._waits()
 
     @cached_property
@@ -98,11 +102,32 @@ class Streams:
         before = np.where(self.first, 0, np.r_[0, self.end[:-1]] + gap)
         return np.maximum(before, np.where(self.call == UNKNOWN, 0, self.when + launch))
 
+    @cached_property
+    def graph_pauses(self) -> Integers:
+        """
+        Nanoseconds in front of each task of a CUDA graph that are the graph's own; 0 of what is of no graph.
+
+        A graph runs as a whole: once it has begun, nothing outside of it holds up one of its tasks. What its stream
+        does in between is work of it that was not recorded, or another of its branches.
+        """
+        found = np.zeros(len(self.rows), dtype=np.int64)
+        of_graph = np.isin(self.call, named(self.trace, GRAPH_LAUNCHES))
+        if not of_graph.any():
+            return found
+        free = self._free(self.lags.launch, self.lags.gap)
+        awaited, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
+        np.maximum.at(free, after, self.end[awaited] + self.lags.event)
+        follows = of_graph & ~self.first & (self.call == np.r_[UNKNOWN, self.call[:-1]])
+        free[follows] = np.r_[0, self.end[:-1]][follows] + self.lags.gap
+        found[of_graph] = np.maximum(self.start - free, 0)[of_graph]
+        return found
+
     def launched_before(self, track: int, moment: int) -> int:
         """Place of the last task that was put on a stream before a moment; ``UNKNOWN`` if there is none."""
-        places = self.places.get(track, np.zeros(0, dtype=np.intp))
-        number = int(np.searchsorted(self.when[places], moment, side="left"))
-        return int(places[number - 1]) if number else UNKNOWN
+        if track not in self.places:
+            return UNKNOWN
+        number = int(np.searchsorted(self.put[track], moment, side="left"))
+        return int(self.places[track][number - 1]) if number else UNKNOWN
 
     def moment_of(self, correlation: int) -> int | None:
         """When the call with a correlation began; None if it was not recorded."""
@@ -110,13 +135,40 @@ class Streams:
 
     def put_by(self, call: int) -> int:
         """Place of the last task that a call put on a stream; ``UNKNOWN`` if it put none there."""
-        places = np.flatnonzero(self.call == call)
-        return int(places[-1]) if len(places) else UNKNOWN
+        return self._put.get(call, UNKNOWN)
 
-    def ended_last(self, start: int, end: int) -> int:
-        """Place of the task launched before a call that ended last during it; ``UNKNOWN`` if there is none."""
-        places = np.flatnonzero((self.when < start) & (self.end > start) & (self.end <= end))
-        return int(places[np.argmax(self.end[places])]) if len(places) else UNKNOWN
+    @cached_property
+    def _put(self) -> dict[int, int]:
+        return dict(zip(self.call.tolist(), range(len(self.call)), strict=True))
+
+    @cached_property
+    def is_pageable(self) -> NDArray[np.bool_]:
+        """Which tasks are copies whose call returns when they are done."""
+        chosen = np.array([re.match(PAGEABLE, name) is not None for name in self.trace.names], dtype=bool)
+        copies = self.trace.events.category[self.rows] == Category.COPY
+        found: NDArray[np.bool_] = copies & chosen[self.trace.events.name[self.rows]]
+        return found
+
+    def marked_last(self, start: int, end: int) -> int:
+        """
+        Place of the task that ended last during a call, of those behind which an event was recorded before it.
+
+        Where no event was recorded at all, any task may be one. ``UNKNOWN`` if there is none.
+        """
+        marks, places = self._marks
+        known = places[marks < start] if len(marks) else np.flatnonzero(self.when < start)
+        ended = known[(self.end[known] > start) & (self.end[known] <= end)]
+        return int(ended[np.argmax(self.end[ended])]) if len(ended) else UNKNOWN
+
+    @cached_property
+    def _marks(self) -> tuple[Integers, Integers]:
+        """When events were recorded, and the last task on each stream then."""
+        moments = self.trace.events.start[named(self.trace, RECORDS)]
+        found = [(moments[:0], np.zeros(0, dtype=np.intp))]
+        for track, places in self.places.items():
+            number = np.searchsorted(self.put[track], moments, side="left")
+            found.append((moments[number > 0], places[number[number > 0] - 1]))
+        return np.concatenate([one for one, _ in found]), np.concatenate([those for _, those in found])
 
     @cached_property
     def _begun(self) -> dict[int, int]:
@@ -126,7 +178,7 @@ class Streams:
     def _launched_from(self, track: int, moment: int) -> int:
         """Place of the first task that was put on a stream at a moment or later."""
         places = self.places.get(track, np.zeros(0, dtype=np.intp))
-        number = int(np.searchsorted(self.when[places], moment, side="left"))
+        number = int(np.searchsorted(self.put[track], moment, side="left")) if len(places) else 0
         return int(places[number]) if number < len(places) else UNKNOWN
 
     @cached_property

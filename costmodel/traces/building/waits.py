@@ -42,63 +42,126 @@ def host_waits(streams: Streams, rows: NDArray[np.intp]) -> tuple[dict[int, Host
     streams
         What ran on streams.
     rows
-        Rows of tasks of threads.
+        Rows of tasks of threads, thread by thread in their order.
 
     Returns
     -------
     waits, inferred
         By row; and how many wait for an event or a stream that the profiler did not record.
     """
-    trace = streams.trace
-    synchronized = {
-        int(trace.events.correlation[row]): row
-        for row in trace.of(Category.SYNCHRONIZATION).tolist()
-        if trace.events.wait[row] != UNKNOWN
-    }
-    calls, wanted = waiting_calls(trace), set(rows.tolist())
-    found, inferred = {}, 0
-    for row in sorted(wanted.intersection(calls)):
-        wait, known = _wait(streams, row, calls[row], synchronized.get(int(trace.events.correlation[row]), UNKNOWN))
-        inferred += not known
-        if wait is not None:
-            found[row] = wait
-    return found, inferred
+    return _HostWaits(streams, rows).found()
 
 
-def _wait(streams: Streams, row: int, of: Waiting, waited: int) -> tuple[HostWait | None, bool]:
-    """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
-    events = streams.trace.events
-    start, end = int(events.start[row]), int(events.end[row])
-    if of == Waiting.DEVICE:
-        places = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
-        return _after(
-            streams, row, of, UNKNOWN, max((int(streams.end[place]) for place in places), default=start)
-        ), True
-    known = waited != UNKNOWN
-    if known:
-        wait = streams.trace.waits[events.wait[waited]]
-        track = streams.track_of(wait, waited) if wait.stream else int(events.track[waited])
+class _HostWaits:
+    def __init__(self, streams: Streams, rows: NDArray[np.intp]) -> None:
+        self.streams, self.events, self.rows = streams, streams.trace.events, rows
+        trace = streams.trace
+        self.synchronized = {
+            int(trace.events.correlation[row]): row
+            for row in trace.of(Category.SYNCHRONIZATION).tolist()
+            if trace.events.wait[row] != UNKNOWN
+        }
+        track = self.events.track[rows]
+        same = np.flatnonzero(track[1:] == track[:-1]) if len(rows) else np.zeros(0, dtype=np.intp)
+        self.before = dict(zip(rows[same + 1].tolist(), rows[same].tolist(), strict=True))
+        """The task in front of each on its thread."""
+
+    def found(self) -> tuple[dict[int, HostWait], int]:
+        calls = waiting_calls(self.streams.trace)
+        found, inferred = {}, 0
+        for row in self.rows.tolist():
+            wait, known = self._of_call(row, calls[row]) if row in calls else (self._of_copy(row), True)
+            inferred += not known
+            if wait is not None:
+                found[row] = wait
+        return found, inferred
+
+    def _of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
+        """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
+        if of == Waiting.DEVICE:
+            return self._for_device(row), True
+        recorded = self._recorded(row, of)
+        if recorded is not None:
+            return self._until(row, of, *recorded), True
+        if of == Waiting.TASK:
+            return self._for_event(row), False
+        own = self.streams.put_by(row)
+        if own != UNKNOWN:  # a copy that waits for itself
+            return self._for_stream(row, int(self.streams.track[own]), own), True
+        return self._for_copied(row) or self._for_drained(row), False
+
+    def _recorded(self, row: int, of: Waiting) -> tuple[int, int] | None:
+        """Target and the last task awaited, by the profiler's record of a call; None where it has none."""
+        streams = self.streams
+        waited = self.synchronized.get(int(self.events.correlation[row]), UNKNOWN)
+        if waited == UNKNOWN:
+            return None
+        wait = streams.trace.waits[self.events.wait[waited]]
+        track = streams.track_of(wait, waited) if wait.stream else int(self.events.track[waited])
         if of == Waiting.STREAM and streams.trace.tracks[track].kind == "stream":
-            place = streams.launched_before(track, start)
-            return _after(streams, row, of, track, int(streams.end[place]) if place != UNKNOWN else start), True
+            return track, streams.launched_before(track, int(self.events.start[row]))
         moment = streams.moment_of(wait.record)
         if of == Waiting.TASK and track != UNKNOWN and moment is not None:
             place = streams.launched_before(track, moment)
-            return _after(streams, row, of, place, int(streams.end[place]) if place != UNKNOWN else start), True
-    own = streams.put_by(row)
-    if of == Waiting.STREAM and own != UNKNOWN:  # a copy that waits for itself
-        return _after(streams, row, of, int(streams.track[own]), int(streams.end[own])), True
-    place = streams.ended_last(start, end)
-    if place == UNKNOWN:
-        return None, False
-    target = int(streams.track[place]) if of == Waiting.STREAM else place
-    return _after(streams, row, of, target, int(streams.end[place])), False
-
-
-def _after(streams: Streams, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
-    """The wait, if what it is for ended no later than the call."""
-    events = streams.trace.events
-    start, end = int(events.start[row]), int(events.end[row])
-    if awaited > end or (target == UNKNOWN and of != Waiting.DEVICE):
+            return place, place
         return None
-    return HostWait(of, target, end - max(start, awaited))
+
+    def _for_device(self, row: int) -> HostWait | None:
+        streams, start = self.streams, int(self.events.start[row])
+        places = [streams.launched_before(track, start) for track in streams.places]
+        ends = [int(streams.end[place]) for place in places if place != UNKNOWN]
+        return self._after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
+
+    def _of_copy(self, row: int) -> HostWait | None:
+        """A call that returns when the copy that it asks for is done, by the kind of the copy."""
+        own = self.streams.put_by(row)
+        if own == UNKNOWN or not self.streams.is_pageable[own]:
+            return None
+        return self._for_stream(row, int(self.streams.track[own]), own)
+
+    def _for_copied(self, row: int) -> HostWait | None:
+        """
+        A call on the stream of the copy between host and device that the thread put right before.
+
+        PyTorch synchronises so behind every copy that must be done when it returns (``c10/cuda/CUDAFunctions.h``,
+        ``memcpy_and_sync``).
+        """
+        streams = self.streams
+        own = streams.put_by(self.before[row]) if row in self.before else UNKNOWN
+        if own == UNKNOWN or self.events.category[streams.rows[own]] != Category.COPY:
+            return None
+        track = int(streams.track[own])
+        return self._for_stream(row, track, streams.launched_before(track, int(self.events.start[row])))
+
+    def _for_drained(self, row: int) -> HostWait | None:
+        """
+        A call on the stream whose last task ended while it ran.
+
+        A stream that still had something to do when the call returned is not the one that it synchronised.
+        """
+        streams, start, end = self.streams, int(self.events.start[row]), int(self.events.end[row])
+        last = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
+        drained = [place for place in last if start < streams.end[place] <= end]
+        if not drained:
+            return None
+        place = max(drained, key=lambda one: int(streams.end[one]))
+        return self._for_stream(row, int(streams.track[place]), place)
+
+    def _for_event(self, row: int) -> HostWait | None:
+        """A call on an event that nobody says: of those that were recorded before, the one reached last during it."""
+        place = self.streams.marked_last(int(self.events.start[row]), int(self.events.end[row]))
+        return None if place == UNKNOWN else self._until(row, Waiting.TASK, place, place)
+
+    def _for_stream(self, row: int, track: int, last: int) -> HostWait | None:
+        return self._until(row, Waiting.STREAM, track, last)
+
+    def _until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
+        awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.events.start[row])
+        return self._after(row, of, target, awaited)
+
+    def _after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
+        """The wait, if what it is for ended no later than the call."""
+        start, end = int(self.events.start[row]), int(self.events.end[row])
+        if awaited > end or (target == UNKNOWN and of != Waiting.DEVICE):
+            return None
+        return HostWait(of, target, end - max(start, awaited))

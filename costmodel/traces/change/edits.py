@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.errors import SpecError
+from costmodel.traces.circles import without_circles
 from costmodel.traces.events import UNKNOWN
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 
@@ -99,4 +100,4 @@ def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
         lag=np.zeros(len(before), dtype=np.int64),
         dependency=np.full(len(before), Dependency.ADDED, dtype=np.int8),
     )
-    return replace(graph, edges=Edges.together([edges, more]))
+    return without_circles(replace(graph, edges=Edges.together([edges, more])))

@@ -14,6 +14,7 @@ from costmodel.traces.change.replicas import REDUCTIONS, Replicas
 from costmodel.traces.change.steady import aligned
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
+from costmodel.traces.circles import without_circles
 from costmodel.traces.events import UNKNOWN, Message, Track
 from costmodel.traces.graph import ExecutionGraph
 from costmodel.traces.structure import Parts, Role
@@ -121,7 +122,7 @@ class _Rebuilding:
     def graph(self) -> ExecutionGraph:
         for rank in range(self.after.pp):
             self._rank(rank)
-        return self.written.graph(self.source, self.doubts)
+        return without_circles(self.written.graph(self.source, self.doubts))
 
     # --- what was recorded -------------------------------------------------------------------------------------
 

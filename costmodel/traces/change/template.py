@@ -113,6 +113,8 @@ class Tasks:
         self.kind = tasks.kind.tolist()
         computing = np.isin(tasks.kind, (Kind.COMPUTE, Kind.COPY))
         self.has_streams = bool(computing.any())
+        self.firsts = set(np.flatnonzero(previous == UNKNOWN).tolist())
+        """The first task of each track."""
         self.usual_gap = _median(tasks.gap[computing & (previous != UNKNOWN)])
         events = edges.lag[edges.dependency == Dependency.EVENT]
         self.usual_lag = _median(events)

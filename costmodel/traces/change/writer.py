@@ -57,7 +57,7 @@ class Written:
         return len(self.source) - 1
 
     def graph(self, source: ExecutionGraph, doubts: Iterable[str]) -> ExecutionGraph:
-        """The graph; its times are not known before it is replayed."""
+        """The graph; its times are not known before it is replayed, but its tasks were written in their order."""
         rows = np.array(self.source, dtype=np.int64)
         known = rows != UNKNOWN
         old, number = source.tasks, len(rows)
@@ -69,7 +69,7 @@ class Written:
                 kind=np.where(known, old.kind[rows], Kind.COMMUNICATION).astype(np.int8),
                 duration=np.array(self.duration, dtype=np.int64),
                 gap=np.array(self.gap, dtype=np.int64),
-                start=np.zeros(number, dtype=np.int64),
+                start=np.arange(number),
                 event=np.where(known, old.event[rows], UNKNOWN),
                 trace=np.where(known, old.trace[rows], UNKNOWN).astype(np.int32),
                 name=np.where(known, old.name[rows], len(names) - 1).astype(np.int32),
@@ -211,10 +211,11 @@ class RankWriter:
         return self.last_host != UNKNOWN and self.written.track[self.last_host] != number
 
     def _gap(self, task: int, number: int, scale: float) -> int:
-        """The recorded gap; on streams the usual one, as the first task of a stream may have another one."""
+        """The recorded gap; of the first task of a stream, which may have another one, the usual one."""
         gap = int(self.tasks.graph.tasks.gap[task])
         if self.tasks.kind[task] != Kind.HOST:
-            return self.tasks.usual_gap if self.on_track[number] else 0
+            gap = self.tasks.usual_gap if task in self.tasks.firsts else gap
+            return gap if self.on_track[number] else 0
         if task in self.tasks.handed_over and not self._is_handed_over(number):
             gap = self.tasks.usual_pause[int(self.tasks.graph.tasks.track[task])]
         return round(gap * scale) if scale != 1.0 else gap

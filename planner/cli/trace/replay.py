@@ -13,8 +13,10 @@ FORMATS = ("table", "json", "html")
 
 EXIT_CODES = """exit codes:
   0  the iteration was replayed
+  1  the same, but the replay is more than 5 % off what was recorded: it is not usable
   2  wrong input: not there, another format, no events, no such iteration, ranks of different runs
 """
+EXIT_NOT_USABLE = 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,4 +69,4 @@ def run(arguments: argparse.Namespace) -> int:
 
                 text = replay_text(report, screen_of(arguments.output))
     write(text, arguments.output)
-    return 0
+    return 0 if report.usable else EXIT_NOT_USABLE

@@ -13,7 +13,7 @@ from planner.cli.trace.options import files_text, traces_of, whole_number
 
 EXIT_CODES = """exit codes:
   0  the changed step was replayed
-  2  wrong input, or the traces do not show what the change needs
+  2  wrong input, or the traces do not show what the change needs, or their replay is not usable (see --anyway)
 """
 
 MOST_FASTER = 1e6
@@ -42,6 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cuda-graphs", action="store_true", help="launches taken out")
     parser.add_argument("--no-overlap", action="store_true", help="no communication beside computation")
+    parser.add_argument(
+        "--anyway", action="store_true", help="go on although the replay of the recorded step is more than 5 %% off"
+    )
     add_output(parser, TEXT_FORMATS)
     parser.set_defaults(assignments=[])  # changes behind options come here
 
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     traces = traces_of(paths)
     with progress(f"replaying {files_text(paths)}"):
         jobs = changed_jobs(arguments.job, others) if arguments.job else None
-        found = what_if(traces, change, jobs, iteration=iteration)
+        found = what_if(traces, change, jobs, iteration=iteration, anyway=arguments.anyway)
     text = what_if_json(found) if arguments.format == "json" else what_if_text(found, screen_of(arguments.output))
     write(text, arguments.output)
     return 0

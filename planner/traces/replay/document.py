@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from costmodel.traces.events import Track
 from costmodel.traces.processors import ProcessorUse
+from costmodel.traces.verdict import WrongWait, difference
 from planner.report.records.record import Figure, Record, entry
-from planner.traces.replay.report import RankReplay, ReplayReport, Side, difference
+from planner.traces.replay.report import RankReplay, ReplayReport, Side
 
 NUM_SHARES = 100
 """Parts of an iteration of which JSON has the share of processors."""
@@ -127,6 +129,28 @@ class CriticalPathRecord(Record):
         return cls(rank=report.path_rank, nanoseconds=whole, parts=parts)
 
 
+class WrongWaitRecord(Record):
+    """A wait on the critical path that does not take what it took when it was recorded."""
+
+    name: str = entry("The task that waits.")
+    track: str = entry("Its thread or stream.")
+    awaited: str = entry("The task that lets it go.")
+    awaited_track: str = entry("Its thread or stream.")
+    reason: str = entry("host wait, launch, event, thread, added, processors, order or collective.")
+    number: int = entry("How often both follow each other so.")
+    nanoseconds: int = entry("By which the replay is longer there; negative: shorter, a wait is missing.")
+
+    @classmethod
+    def of(cls, one: WrongWait) -> WrongWaitRecord:
+        """The record of a wait."""
+        tracks = {name: f"{track.kind} {track.number}" for name, track in _tracks(one)}
+        return cls.read(one, **tracks)
+
+
+def _tracks(one: WrongWait) -> tuple[tuple[str, Track], ...]:
+    return ("track", one.track), ("awaited_track", one.awaited_track)
+
+
 class ReplayRecord(Record):
     """The answer of planner trace replay."""
 
@@ -136,6 +160,8 @@ class ReplayRecord(Record):
     measured_nanoseconds: int = entry("The iteration as it was recorded.", "measured.iteration")
     replayed_nanoseconds: int = entry("The iteration as it was replayed.", "replayed.iteration")
     difference_fraction: Figure = entry("Replayed over measured, less 1.", "difference")
+    usable: bool = entry("Whether the replay of every rank is at most 5 % off: else nothing follows from it.")
+    wrong_waits: list[WrongWaitRecord] = entry("The waits that make a replay that is not usable too long or too short.")
     ranks: list[RankReplayRecord] = entry("What is said of each rank.")
     critical_path: CriticalPathRecord = entry("What holds the iteration up.")
     doubts: list[str] = entry("Sentences on what the traces lack, and what was inferred.")
@@ -148,6 +174,7 @@ class ReplayRecord(Record):
             sources=list(report.sources),
             num_tasks=len(report.graph.tasks),
             num_dependencies=len(report.graph.edges),
+            wrong_waits=[WrongWaitRecord.of(one) for one in report.wrong_waits],
             ranks=[RankReplayRecord.of(one) for one in report.ranks],
             critical_path=CriticalPathRecord.of(report),
             doubts=list(report.doubts),

@@ -35,6 +35,7 @@ from planner.traces.replay.text import (
     streams_section,
     times_section,
     title,
+    wrong_waits_sections,
 )
 from planner.traces.replay.timeline import timeline_of
 
@@ -136,6 +137,7 @@ def _chapters(report: ReplayReport) -> Iterator[Chapter]:
 
 
 def _breakdown(report: ReplayReport) -> Iterator[str]:
+    yield from map(section_html, wrong_waits_sections(report))
     yield plot("breakdown", _BREAKDOWN)
     yield pair(section_html(breakdown_section(report)), section_html(times_section(report)))
 

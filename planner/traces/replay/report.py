@@ -15,6 +15,7 @@ from costmodel.traces.graph import ExecutionGraph
 from costmodel.traces.iterations import Iteration, chosen_iteration, iterations
 from costmodel.traces.processors import ProcessorUse, processor_use
 from costmodel.traces.replay import Replayed, measured, replay
+from costmodel.traces.verdict import WrongWait, difference, is_usable, wrong_waits
 
 NUM_PARTS = 6000
 """Parts of an iteration whose use of processors is known: more than a screen has columns, so that one can zoom."""
@@ -85,6 +86,8 @@ class ReplayReport:
         What they say of each rank.
     path, path_parts
         The critical path of the replay, and what it consists of.
+    wrong_waits
+        The waits that make a replay that is not usable too long, or too short.
     doubts
         Sentences on what the traces lack, and what was inferred.
     """
@@ -95,7 +98,13 @@ class ReplayReport:
     ranks: tuple[RankReplay, ...]
     path: tuple[Step, ...]
     path_parts: tuple[PathPart, ...]
+    wrong_waits: tuple[WrongWait, ...]
     doubts: tuple[str, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the replay of every rank is close enough to what was recorded."""
+        return is_usable(self.measured, self.replayed)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -116,11 +125,6 @@ class ReplayReport:
     def difference(self) -> float:
         """How much longer the replayed iteration is than the measured one, as a fraction; negative: shorter."""
         return difference(self.measured.iteration, self.replayed.iteration)
-
-
-def difference(measured: int, predicted: int) -> float:
-    """How much longer than what was measured something is, as a fraction of it; 0 of nothing."""
-    return (predicted - measured) / measured if measured else 0.0
 
 
 def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> ReplayReport:
@@ -165,6 +169,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
         ),
         path=path,
         path_parts=path_parts(graph, simulated, path),
+        wrong_waits=wrong_waits(graph, times, simulated),
         doubts=tuple(dict.fromkeys((*(doubt for trace in traces for doubt in trace.doubts), *graph.doubts))),
     )
 

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Mapping
 from costmodel.traces.critical_path import PathKind
 from costmodel.traces.events import Track
 from costmodel.traces.processors import ProcessorUse
+from costmodel.traces.verdict import MOST_OFF, WrongWait, difference
 from planner.report.console import sections_text
 from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, count, share
-from planner.traces.replay.report import RankReplay, ReplayReport, Side, difference
+from planner.traces.replay.report import RankReplay, ReplayReport, Side
 
 LONGEST_NAME = 68
 """Characters of a kernel's name in a table: templates have thousands."""
+
+LONGEST_WAIT = 40
+"""Characters of a name where two stand beside each other."""
 
 MOST_NAMES = 15
 """Parts of the critical path that are listed."""
@@ -29,6 +33,10 @@ PATH_KINDS: Mapping[PathKind, str] = {
 """What people read."""
 
 
+TOO_LONG = "In the recording these tasks went on before what they wait for in the replay."
+TOO_SHORT = "In the recording these tasks waited for something else as well, which is not in the graph."
+
+
 def replay_text(report: ReplayReport, screen: Screen = PLAIN) -> str:
     """All sections as text for a console."""
     return sections_text(sections(report), screen)
@@ -37,6 +45,7 @@ def replay_text(report: ReplayReport, screen: Screen = PLAIN) -> str:
 def sections(report: ReplayReport) -> Iterator[Section]:
     """All that is said, in reading order."""
     yield setting_section(report)
+    yield from wrong_waits_sections(report)
     yield times_section(report)
     yield breakdown_section(report)
     yield from map(streams_section, report.ranks)
@@ -71,7 +80,40 @@ def title(report: ReplayReport) -> str:
 def answer(report: ReplayReport) -> str:
     """Both times and how far they are apart, in a sentence."""
     replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
-    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}."
+    verdict = "" if report.usable else f" Not usable: more than {MOST_OFF:.0%} off."
+    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}.{verdict}"
+
+
+def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
+    """The waits by which a replay that is not usable is off."""
+    if report.wrong_waits:
+        is_long = report.wrong_waits[0].nanoseconds > 0
+        yield Section(
+            title=f"Waits that make the replay too {'long' if is_long else 'short'}",
+            header=("waits", "for", "why", "number", "ms"),
+            rows=tuple(
+                (
+                    f"{short_name(one.name, LONGEST_WAIT)} ({track_text(one.track)})",
+                    f"{short_name(one.awaited, LONGEST_WAIT)} ({track_text(one.awaited_track)})",
+                    one.reason,
+                    f"{one.number:,}",
+                    f"{one.nanoseconds / 1e6:+,.3f}",
+                )
+                for one in report.wrong_waits
+            ),
+            notes=(
+                f"Replayed less recorded time. {TOO_LONG if is_long else TOO_SHORT}",
+                "Nothing follows from this replay; trace what-if refuses it. Replay another step with --iteration.",
+            ),
+        )
+
+
+def wrong_wait_text(one: WrongWait) -> str:
+    """A wait in words: which task waits for which, and by how much it is off."""
+    name, awaited = (short_name(text, LONGEST_WAIT) for text in (one.name, one.awaited))
+    waits = f"'{name}' ({track_text(one.track)}) waits for '{awaited}' ({track_text(one.awaited_track)})"
+    longer = "longer" if one.nanoseconds > 0 else "shorter"
+    return f"{waits} {milliseconds(abs(one.nanoseconds))} ms {longer} than recorded"
 
 
 def times_section(report: ReplayReport) -> Section:

@@ -80,6 +80,7 @@ class Recording:
             operands=tuple(tables["operands"]),
             blocks=tuple(tables["blocks"]),
             messages=tuple(tables["message"]),
+            waits=tuple(tables["wait"]),
             devices=self.devices,
         )
 

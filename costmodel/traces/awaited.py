@@ -57,10 +57,12 @@ def _launched(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Intege
     order = np.flatnonzero(graph.on_stream)
     order = order[np.argsort(tasks.track[order], kind="stable")]
     tracks, first = np.unique(tasks.track[order], return_index=True)
-    return {
-        track: (places, np.maximum.accumulate(when[places]))
-        for track, places in zip(tracks.tolist(), np.split(order, first[1:]), strict=True)
-    }
+    stop = np.append(first, len(order))[1:]
+    found = {}
+    for track, begin, end in zip(tracks.tolist(), first.tolist(), stop.tolist(), strict=True):
+        places = order[begin:end]
+        found[track] = places, np.maximum.accumulate(when[places])
+    return found
 
 
 def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:

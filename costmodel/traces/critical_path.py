@@ -53,25 +53,39 @@ class Step:
     ends: bool
 
 
-def critical_path(graph: ExecutionGraph, times: Replayed, rank: int | None = None) -> tuple[Step, ...]:
+def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
     """
-    The tasks that the iteration of a rank is as long as, from the first to the last.
+    The tasks that the iteration of the slowest rank is as long as, from the first to the last.
 
-    Each task began when another one let it: that chain, walked back from the last task. Shortening any other task does
-    not shorten the iteration.
+    Shortening any other task does not shorten the iteration.
 
     Parameters
     ----------
     graph, times
         A graph and its replay; measured times do not say what held a task up.
-    rank
-        Where it ends; None: on the slowest one.
     """
-    if rank is None:
-        rank = max(times.iterations, key=lambda one: times.iterations[one])
+    rank = max(times.iterations, key=lambda one: times.iterations[one])
+    return chain(graph, times, last_task(graph, times, rank))
+
+
+def last_task(graph: ExecutionGraph, times: Replayed, rank: int) -> int:
+    """The task of a rank that ends last."""
     rows = np.flatnonzero(graph.task_ranks == rank)
-    task, ends = int(rows[np.argmax(times.end[rows])]), True
-    until = int(times.end[task])
+    return int(rows[np.argmax(times.end[rows])])
+
+
+def chain(graph: ExecutionGraph, times: Replayed, task: int) -> tuple[Step, ...]:
+    """
+    The tasks that one task ends as late as, itself the last.
+
+    Each task began when another one let it: walked back from the last one.
+
+    Parameters
+    ----------
+    graph, times, task
+        A graph, its replay, and where the chain ends.
+    """
+    until, ends = int(times.end[task]), True
     found: list[Step] = []
     while task != UNKNOWN:
         before, at_end = _let_go(graph, times, task, until, ends=ends)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from costmodel.traces.critical_path import Step, critical_path
+from costmodel.traces.critical_path import Step, chain, last_task
 from costmodel.traces.events import UNKNOWN, Track
 from costmodel.traces.graph import Dependency, ExecutionGraph, Kind
 from costmodel.traces.replay import Replayed
@@ -18,6 +18,9 @@ MOST_OFF = 0.05
 
 MOST_WAITS = 3
 """Waits that are named."""
+
+BEGIN = "begin of the iteration"
+"""Name of what the first task of a chain waits for."""
 
 Reason: TypeAlias = Literal["host wait", "launch", "event", "thread", "added", "processors", "order", "collective"]
 """
@@ -37,7 +40,7 @@ REASONS: Mapping[int, Reason] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrongWait:
     """
-    A wait on the critical path that does not take what it took when it was recorded.
+    A wait that does not take what it took when it was recorded.
 
     Parameters
     ----------
@@ -84,9 +87,9 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
 
     .. math:: r_k - m_k = \sum_{i \le k} (r_i - r_{i-1}) - (m_i - m_{i-1})
 
-    with :math:`r_i` and :math:`m_i` the moments along the critical path of the worst rank, replayed and recorded: each
-    term is what one wait adds to the difference. One that is too long is wrong, or for the wrong task: the task that
-    waits went on before. One that is too short lacks something else that it waited for.
+    with :math:`r_i` and :math:`m_i` the moments along the chain of waits to what ends last on the worst rank, replayed
+    and recorded: each term is what one wait adds to the difference. One that is too long is wrong, or for the wrong
+    task: the task that waits went on before. One that is too short lacks something else that it waited for.
 
     Parameters
     ----------
@@ -98,12 +101,14 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
     rank = worst_rank(measured, times)
     is_long = times.iterations[rank] > measured.iterations[rank]
     counts: dict[tuple[str, Track, str, Track, Reason], list[int]] = defaultdict(list)
-    path = critical_path(graph, times, rank)
+    last = last_task(graph, times if is_long else measured, rank)
+    path = chain(graph, times, last)
     reasons = _reasons(graph)
-    for before, after in pairwise(path):
-        more = _between(times, before, after) - _between(measured, before, after)
+    for before, after in pairwise((None, *path)):
+        assert after is not None
+        more = _moment(times, after) - _moment(times, before) - (_moment(measured, after) - _moment(measured, before))
         if more and (more > 0) == is_long:
-            ends = [(graph.names[graph.tasks.name[one.task]], _track(graph, one)) for one in (after, before)]
+            ends = [(_name(graph, one), _track(graph, one or after)) for one in (after, before)]
             counts[*ends[0], *ends[1], _reason(graph, times, before, after, reasons)].append(more)
     found = [
         WrongWait(
@@ -120,10 +125,13 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
     return tuple(sorted(found, key=lambda one: -abs(one.nanoseconds))[:MOST_WAITS])
 
 
-def _between(times: Replayed, before: Step, after: Step) -> int:
-    """Nanoseconds from the moment when one step let the next one go to the moment when that did so."""
-    first, then = (int((times.end if one.ends else times.start)[one.task]) for one in (before, after))
-    return then - first
+def _moment(times: Replayed, step: Step | None) -> int:
+    """When a step lets the next one go; 0 of the begin of all."""
+    return int((times.end if step.ends else times.start)[step.task]) if step is not None else 0
+
+
+def _name(graph: ExecutionGraph, step: Step | None) -> str:
+    return graph.names[int(graph.tasks.name[step.task])] if step is not None else BEGIN
 
 
 def _track(graph: ExecutionGraph, step: Step) -> Track:
@@ -139,10 +147,12 @@ def _reasons(graph: ExecutionGraph) -> Mapping[tuple[int, int], Reason]:
 def _reason(
     graph: ExecutionGraph,
     times: Replayed,
-    before: Step,
+    before: Step | None,
     after: Step,
     reasons: Mapping[tuple[int, int], Reason],
 ) -> Reason:
+    if before is None:
+        return "order"
     if after.ends and times.held_by[after.task] == before.task != UNKNOWN:
         return "host wait" if graph.tasks.kind[after.task] == Kind.HOST else "collective"
     return reasons.get((before.task, after.task), "order")

@@ -57,6 +57,8 @@ class Streams:
         When each was launched: the start of its call; where none was recorded, of the call before on its stream.
     places, put
         By stream: places of what ran there, and when each of them and all before it had been launched.
+    of_graph
+        Which of it belong to CUDA graphs.
     waits
         Pairs of places in ``rows``: the latter waits for the former by way of an event.
     inferred
@@ -72,6 +74,7 @@ class Streams:
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
         self.places = {track: np.flatnonzero(self.track == track) for track in np.unique(self.track).tolist()}
         self.put = {track: np.maximum.accumulate(self.when[places]) for track, places in self.places.items()}
+        self.of_graph = np.isin(self.call, named(trace, GRAPH_LAUNCHES))
         self.waits = self._waits()
 
     @cached_property
@@ -87,7 +90,7 @@ class Streams:
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
         """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
-        counted = self.call != UNKNOWN
+        counted = (self.call != UNKNOWN) & ~self.of_graph
         counted[waiting] = False
         before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
         since = self.start - self.when
@@ -111,15 +114,14 @@ class Streams:
         does in between is work of it that was not recorded, or another of its branches.
         """
         found = np.zeros(len(self.rows), dtype=np.int64)
-        of_graph = np.isin(self.call, named(self.trace, GRAPH_LAUNCHES))
-        if not of_graph.any():
+        if not self.of_graph.any():
             return found
         free = self._free(self.lags.launch, self.lags.gap)
         awaited, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
         np.maximum.at(free, after, self.end[awaited] + self.lags.event)
-        follows = of_graph & ~self.first & (self.call == np.r_[UNKNOWN, self.call[:-1]])
+        follows = self.of_graph & ~self.first & (self.call == np.r_[UNKNOWN, self.call[:-1]])
         free[follows] = np.r_[0, self.end[:-1]][follows] + self.lags.gap
-        found[of_graph] = np.maximum(self.start - free, 0)[of_graph]
+        found[self.of_graph] = np.maximum(self.start - free, 0)[self.of_graph]
         return found
 
     def launched_before(self, track: int, moment: int) -> int:
@@ -249,6 +251,8 @@ class Streams:
             if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
             track, made = self.track_of(wait, row), begun[wait.record]
+            if made > begun[number]:  # nobody waits for an event that is recorded later
+                continue
             last = self.launched_before(track, made)
             launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
             pending = waited.get(track, [])

@@ -101,7 +101,8 @@ class _HostWaits:
         if of == Waiting.STREAM and streams.trace.tracks[track].kind == "stream":
             return track, streams.launched_before(track, int(self.events.start[row]))
         moment = streams.moment_of(wait.record)
-        if of == Waiting.TASK and track != UNKNOWN and moment is not None:
+        is_before = moment is not None and moment <= self.events.start[row]
+        if of == Waiting.TASK and track != UNKNOWN and moment is not None and is_before:
             place = streams.launched_before(track, moment)
             return place, place
         return None

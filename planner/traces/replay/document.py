@@ -130,7 +130,7 @@ class CriticalPathRecord(Record):
 
 
 class WrongWaitRecord(Record):
-    """A wait on the critical path that does not take what it took when it was recorded."""
+    """A wait that does not take what it took when it was recorded."""
 
     name: str = entry("The task that waits.")
     track: str = entry("Its thread or stream.")

@@ -220,3 +220,28 @@ class TestCalls:
         assert names == [call, copy, call, "end of the iteration"]
         assert [(one.begin, one.end) for one in path] == [(0, 10), (10, 60), (60, 65), (65, 100)]
         assert sum(part.nanoseconds for part in path_parts(graph, times, path)) == times.iteration == 100
+
+
+class TestClocks:
+    """Host and device with two clocks."""
+
+    def doubts(self, ahead: int) -> str:
+        """Of a kernel of 100 us launched at 50 us, and a call that waits for it, on a device whose clock is ahead."""
+        made = a_recording(400_000)
+        made.kernel("gemm", 60_000 + ahead, 100_000, call=50_000, number=1)
+        made.add(Category.CALL, "cudaDeviceSynchronize", 60_000, 105_000, correlation=2)
+        return " ".join(execution_graph([made.trace()]).doubts)
+
+    def test_one_clock(self):
+        """Nothing is said."""
+        assert self.doubts(0) == ""
+
+    def test_a_device_that_is_behind(self):
+        """The kernel begins 40 us before its launch."""
+        assert "1 kernels begin before their launch, by up to 0.040 ms: host and device have two" in self.doubts(
+            -50_000
+        )
+
+    def test_a_device_that_is_ahead(self):
+        """The call returns 45 us before the kernel ends."""
+        assert "1 calls that synchronise return before what they wait for ends" in self.doubts(50_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.traces.building.background import ASKS, background, background_edges, queue_track
 from costmodel.traces.building.polls import POLLS, polled
-from costmodel.traces.building.streams import Streams
+from costmodel.traces.building.streams import JUST, Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import pauses, thread_edges
 from costmodel.traces.building.waits import host_waits
@@ -77,7 +78,7 @@ class _Builder:
         self.places = np.flatnonzero(inside)
         calls = streams.call[streams.call != UNKNOWN]
         rows = host_tasks(trace, iteration, calls)
-        self.waits, self.inferred = host_waits(streams, rows)
+        self.waits = host_waits(streams, rows)
         track = self.events.track[rows]
         of_main = np.flatnonzero(track == iteration.thread)
         stop = [int(of_main[-1]) + 1 if len(of_main) else 0] if iteration.thread != UNKNOWN else []
@@ -143,7 +144,7 @@ class _Builder:
 
     def _waits(self, number: int, duration: Integers) -> tuple[NDArray[np.int8], Integers, Integers]:
         waiting, waits_for = np.zeros(number, dtype=np.int8), np.full(number, UNKNOWN)
-        for row, wait in self.waits.items():
+        for row, wait in self.waits.by_row.items():
             target = int(self.task_of_place[wait.target]) if wait.of == Waiting.TASK else wait.target
             task = self.task_of_row[row]
             duration[task] = wait.duration
@@ -246,35 +247,48 @@ class _Builder:
     def _num_queues(self) -> int:
         return int(self.background.queue.max(initial=-1)) + 1
 
-    def _doubts(self) -> list[str]:
-        orphans = int((self.streams.call[self.places] == UNKNOWN).sum())
-        found = []
+    def _doubts(self) -> Iterator[str]:
+        streams = self.streams
+        orphans = int((streams.call[self.places] == UNKNOWN).sum())
         if orphans and self._has_no_launches:
-            found.append("No launch was recorded: pauses of streams stay as they were, whatever they waited for.")
+            yield "No launch was recorded: pauses of streams stay as they were, whatever they waited for."
         elif orphans:
-            found.append(
-                f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
+            yield f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
+        if streams.inferred:
+            yield (
+                f"{streams.inferred:,} waits of streams for events do not say which: what had ended last was taken. "
+                "Record with enable_cuda_sync_events=True."
             )
-        if self.streams.inferred:
-            found.append(
-                f"{self.streams.inferred:,} waits of streams for events do not say which: what had ended last was "
-                "taken. Record with enable_cuda_sync_events=True."
+        pauses = int(streams.graph_pauses[self.places].sum())
+        if pauses > UNRECORDED * self.iteration.duration:
+            yield (
+                f"CUDA graphs pause {pauses / 1e6:,.1f} ms between their recorded tasks: work of theirs that was not "
+                "recorded is taken to fill it, so that it stays as it is."
             )
-        pauses = self.streams.graph_pauses[self.places]
-        if pauses.sum() > UNRECORDED * self.iteration.duration:
-            found.append(
-                f"CUDA graphs pause {pauses.sum() / 1e6:,.1f} ms between their recorded tasks: work of theirs that was "
-                "not recorded is taken to fill it, so that it stays as it is."
-            )
-        if self.streams.contended:
-            found.append(
-                f"{len(self.streams.contended):,} kernels began late, just when another one freed processors: they are "
+        if streams.contended:
+            yield (
+                f"{len(streams.contended):,} kernels began late, just when another one freed processors: they are "
                 "taken to have waited for it."
             )
-        if self.inferred:
-            found.append(
-                f"{self.inferred:,} calls wait for a stream or an event that was not recorded: the stream of the copy "
-                "in front of each was taken, else what ended last during it and left its stream nothing to do. Record "
-                "with enable_cuda_sync_events=True."
+        if self.waits.num_inferred:
+            yield (
+                f"{self.waits.num_inferred:,} calls wait for a stream or an event that was not recorded: the stream of "
+                "the copy in front of each was taken, else what ended last during it and left its stream nothing to "
+                "do. Record with enable_cuda_sync_events=True."
             )
-        return found
+        yield from self._doubts_of_clocks()
+
+    def _doubts_of_clocks(self) -> Iterator[str]:
+        """What cannot be with one clock for host and device."""
+        since = (self.streams.start - self.streams.when)[self.places]
+        early = since[(self.streams.call[self.places] != UNKNOWN) & (since < -JUST)]
+        if len(early):
+            yield (
+                f"{len(early):,} kernels begin before their launch, by up to {-early.min() / 1e6:,.3f} ms: host and "
+                "device have two clocks, or launches are joined to wrong kernels. What threads wait for is not sure."
+            )
+        if self.waits.num_early:
+            yield (
+                f"{self.waits.num_early:,} calls that synchronise return before what they wait for ends: host and "
+                "device have two clocks, or something was recorded wrongly. These calls wait for nothing."
+            )

@@ -157,20 +157,23 @@ class Streams:
 
         Where no event was recorded at all, any task may be one. ``UNKNOWN`` if there is none.
         """
-        marks, places = self._marks
-        known = places[marks < start] if len(marks) else np.flatnonzero(self.when < start)
-        ended = known[(self.end[known] > start) & (self.end[known] <= end)]
-        return int(ended[np.argmax(self.end[ended])]) if len(ended) else UNKNOWN
+        places, ends, since = self._marked
+        first, stop = np.searchsorted(ends, [start, end], side="right").tolist()
+        known = np.flatnonzero(since[first:stop] < start)
+        return int(places[first + known[-1]]) if len(known) else UNKNOWN
 
     @cached_property
-    def _marks(self) -> tuple[Integers, Integers]:
-        """When events were recorded, and the last task on each stream then."""
+    def _marked(self) -> tuple[NDArray[np.intp], Integers, Integers]:
+        """Tasks behind which an event was recorded in the order of their ends, their ends, and when it was first."""
         moments = self.trace.events.start[named(self.trace, RECORDS)]
-        found = [(moments[:0], np.zeros(0, dtype=np.intp))]
+        never = np.iinfo(np.int64).max
+        since = np.full(len(self.rows), never) if len(moments) else self.when.copy()
         for track, places in self.places.items():
             number = np.searchsorted(self.put[track], moments, side="left")
-            found.append((moments[number > 0], places[number[number > 0] - 1]))
-        return np.concatenate([one for one, _ in found]), np.concatenate([those for _, those in found])
+            np.minimum.at(since, places[number[number > 0] - 1], moments[number > 0])
+        marked = np.flatnonzero(since != never)
+        marked = marked[np.argsort(self.end[marked], kind="stable")]
+        return marked, self.end[marked], since[marked]
 
     @cached_property
     def _begun(self) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,27 @@ class HostWait:
     duration: int
 
 
-def host_waits(streams: Streams, rows: NDArray[np.intp]) -> tuple[dict[int, HostWait], int]:
+@dataclass(frozen=True, slots=True)
+class HostWaits:
+    """
+    The calls that wait.
+
+    Parameters
+    ----------
+    by_row
+        Each wait by the row of its call.
+    num_inferred
+        Number of calls that wait for an event or a stream that the profiler did not record.
+    num_early
+        Number of calls that return before what they must wait for has ended, as it was recorded.
+    """
+
+    by_row: Mapping[int, HostWait]
+    num_inferred: int
+    num_early: int
+
+
+def host_waits(streams: Streams, rows: NDArray[np.intp]) -> HostWaits:
     """
     The calls among some rows that wait.
 
@@ -43,11 +64,6 @@ def host_waits(streams: Streams, rows: NDArray[np.intp]) -> tuple[dict[int, Host
         What ran on streams.
     rows
         Rows of tasks of threads, thread by thread in their order.
-
-    Returns
-    -------
-    waits, inferred
-        By row; and how many wait for an event or a stream that the profiler did not record.
     """
     return _HostWaits(streams, rows).found()
 
@@ -65,16 +81,24 @@ class _HostWaits:
         same = np.flatnonzero(track[1:] == track[:-1]) if len(rows) else np.zeros(0, dtype=np.intp)
         self.before = dict(zip(rows[same + 1].tolist(), rows[same].tolist(), strict=True))
         """The task in front of each on its thread."""
+        self.early: set[int] = set()
+        """Calls that return before what they are said to wait for has ended."""
 
-    def found(self) -> tuple[dict[int, HostWait], int]:
+    def found(self) -> HostWaits:
         calls = waiting_calls(self.streams.trace)
-        found, inferred = {}, 0
+        found: dict[int, HostWait] = {}
+        inferred = early = 0
         for row in self.rows.tolist():
             wait, known = self._of_call(row, calls[row]) if row in calls else (self._of_copy(row), True)
             inferred += not known
+            early += known and row in self.early and self._must_wait(row)
             if wait is not None:
                 found[row] = wait
-        return found, inferred
+        return HostWaits(found, inferred, early)
+
+    def _must_wait(self, row: int) -> bool:
+        """Whether a call always waits; one that frees memory need not."""
+        return "Synchronize" in self.streams.trace.name_of(row)
 
     def _of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
         """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
@@ -98,7 +122,7 @@ class _HostWaits:
             return None
         wait = streams.trace.waits[self.events.wait[waited]]
         track = streams.track_of(wait, waited) if wait.stream else int(self.events.track[waited])
-        if of == Waiting.STREAM and streams.trace.tracks[track].kind == "stream":
+        if of == Waiting.STREAM and track in streams.places:
             return track, streams.launched_before(track, int(self.events.start[row]))
         moment = streams.moment_of(wait.record)
         is_before = moment is not None and moment <= self.events.start[row]
@@ -163,6 +187,8 @@ class _HostWaits:
     def _after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
         """The wait, if what it is for ended no later than the call."""
         start, end = int(self.events.start[row]), int(self.events.end[row])
+        if awaited > end:
+            self.early.add(row)
         if awaited > end or (target == UNKNOWN and of != Waiting.DEVICE):
             return None
         return HostWait(of, target, end - max(start, awaited))

@@ -71,6 +71,7 @@ def host_waits(streams: Streams, rows: NDArray[np.intp]) -> HostWaits:
 class _HostWaits:
     def __init__(self, streams: Streams, rows: NDArray[np.intp]) -> None:
         self.streams, self.events, self.rows = streams, streams.trace.events, rows
+        self.start, self.end = self.events.start, self.events.end
         trace = streams.trace
         self.synchronized = {
             int(trace.events.correlation[row]): row
@@ -123,16 +124,16 @@ class _HostWaits:
         wait = streams.trace.waits[self.events.wait[waited]]
         track = streams.track_of(wait, waited) if wait.stream else int(self.events.track[waited])
         if of == Waiting.STREAM and track in streams.places:
-            return track, streams.launched_before(track, int(self.events.start[row]))
+            return track, streams.launched_before(track, int(self.start[row]))
         moment = streams.moment_of(wait.record)
-        is_before = moment is not None and moment <= self.events.start[row]
+        is_before = moment is not None and moment <= self.start[row]
         if of == Waiting.TASK and track != UNKNOWN and moment is not None and is_before:
             place = streams.launched_before(track, moment)
             return place, place
         return None
 
     def _for_device(self, row: int) -> HostWait | None:
-        streams, start = self.streams, int(self.events.start[row])
+        streams, start = self.streams, int(self.start[row])
         places = [streams.launched_before(track, start) for track in streams.places]
         ends = [int(streams.end[place]) for place in places if place != UNKNOWN]
         return self._after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
@@ -156,7 +157,7 @@ class _HostWaits:
         if own == UNKNOWN or self.events.category[streams.rows[own]] != Category.COPY:
             return None
         track = int(streams.track[own])
-        return self._for_stream(row, track, streams.launched_before(track, int(self.events.start[row])))
+        return self._for_stream(row, track, streams.launched_before(track, int(self.start[row])))
 
     def _for_drained(self, row: int) -> HostWait | None:
         """
@@ -164,7 +165,7 @@ class _HostWaits:
 
         A stream that still had something to do when the call returned is not the one that it synchronised.
         """
-        streams, start, end = self.streams, int(self.events.start[row]), int(self.events.end[row])
+        streams, start, end = self.streams, int(self.start[row]), int(self.end[row])
         last = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
         drained = [place for place in last if start < streams.end[place] <= end]
         if not drained:
@@ -174,19 +175,19 @@ class _HostWaits:
 
     def _for_event(self, row: int) -> HostWait | None:
         """A call on an event that nobody says: of those that were recorded before, the one reached last during it."""
-        place = self.streams.marked_last(int(self.events.start[row]), int(self.events.end[row]))
+        place = self.streams.marked_last(int(self.start[row]), int(self.end[row]))
         return None if place == UNKNOWN else self._until(row, Waiting.TASK, place, place)
 
     def _for_stream(self, row: int, track: int, last: int) -> HostWait | None:
         return self._until(row, Waiting.STREAM, track, last)
 
     def _until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
-        awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.events.start[row])
+        awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.start[row])
         return self._after(row, of, target, awaited)
 
     def _after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
         """The wait, if what it is for ended no later than the call."""
-        start, end = int(self.events.start[row]), int(self.events.end[row])
+        start, end = int(self.start[row]), int(self.end[row])
         if awaited > end:
             self.early.add(row)
         if awaited > end or (target == UNKNOWN and of != Waiting.DEVICE):

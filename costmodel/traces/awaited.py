@@ -1,4 +1,4 @@
-"""What the threads of a graph wait for on streams: what was launched before them."""
+"""Tasks on streams that the threads of a graph wait for: those launched before them."""
 
 from __future__ import annotations
 

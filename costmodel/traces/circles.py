@@ -104,7 +104,7 @@ class _Waits:
 
     def closing(self) -> NDArray[np.bool_]:
         """
-        Which of the links that can be dropped close a circle.
+        Return true for those of the links that can be dropped which close a circle.
 
         Moments come as soon as all before them have come (Kahn's algorithm). Where none can, the earliest recorded one
         of those that only such links hold comes without them.

@@ -1,4 +1,4 @@
-"""How far a replay is off what was recorded, and the waits that make it so."""
+"""The verdict on a replay: its difference from what was recorded, and the waits that make it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class WrongWait:
 
 
 def difference(measured: int, predicted: int) -> float:
-    """How much longer than what was measured something is, as a fraction of it; 0 of nothing."""
+    """Time by which something takes longer than what was measured, as a fraction of that; 1 of nothing."""
     return (predicted - measured) / measured if measured else float(predicted > 0)
 
 
@@ -76,7 +76,7 @@ def worst_rank(measured: Replayed, times: Replayed) -> int:
 
 
 def is_usable(measured: Replayed, times: Replayed) -> bool:
-    """Whether a replay is close enough to what was recorded, on each rank, to say anything of it."""
+    """Return true if a replay is close enough to what was recorded on each rank."""
     rank = worst_rank(measured, times)
     return abs(difference(measured.iterations[rank], times.iterations[rank])) <= MOST_OFF
 

@@ -32,7 +32,7 @@ class WhatIfRecord(Record):
     seconds: Figure = entry("The changed step, in a run that goes on as the recorded one does.")
     traced_seconds: Figure = entry("The step as it was recorded.")
     replayed_seconds: Figure = entry("The replay of the recorded step.")
-    usable: bool = entry("Whether that replay is at most 5 % off; false only with --anyway.")
+    usable: bool = entry("True if that replay is at most 5 % off; false only with --anyway.")
     before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into, by rank.")
     after: dict[str, WindowRecord] = entry(
         "What the changed step's replay goes into, by rank; by stage of the pipeline where the layout changes."

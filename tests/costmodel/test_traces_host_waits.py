@@ -1,4 +1,4 @@
-"""What calls wait for: copies, streams and events that the profiler did not record; sums that one can do by hand."""
+"""Calls that wait for copies, streams and events that the profiler did not record; sums that one can do by hand."""
 
 from __future__ import annotations
 

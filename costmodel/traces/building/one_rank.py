@@ -279,7 +279,7 @@ class _Builder:
         yield from self._doubts_of_clocks()
 
     def _doubts_of_clocks(self) -> Iterator[str]:
-        """What cannot be with one clock for host and device."""
+        """Sentences on what cannot be with one clock for host and device."""
         since = (self.streams.start - self.streams.when)[self.places]
         early = since[(self.streams.call[self.places] != UNKNOWN) & (since < -JUST)]
         if len(early):

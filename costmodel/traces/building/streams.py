@@ -58,7 +58,7 @@ class Streams:
     places, put
         By stream: places of what ran there, and when each of them and all before it had been launched.
     of_graph
-        Which of it belong to CUDA graphs.
+        Mask of what belongs to CUDA graphs.
     waits
         Pairs of places in ``rows``: the latter waits for the former by way of an event.
     inferred
@@ -145,7 +145,7 @@ class Streams:
 
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
-        """Which tasks are copies whose call returns when they are done."""
+        """Mask of the copies whose call returns when they are done."""
         chosen = np.array([re.match(PAGEABLE, name) is not None for name in self.trace.names], dtype=bool)
         copies = self.trace.events.category[self.rows] == Category.COPY
         found: NDArray[np.bool_] = copies & chosen[self.trace.events.name[self.rows]]

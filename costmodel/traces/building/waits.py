@@ -98,7 +98,7 @@ class _HostWaits:
         return HostWaits(found, inferred, early)
 
     def _must_wait(self, row: int) -> bool:
-        """Whether a call always waits; one that frees memory need not."""
+        """Return true if a call always waits; one that frees memory need not."""
         return "Synchronize" in self.streams.trace.name_of(row)
 
     def _of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:

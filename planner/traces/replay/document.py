@@ -160,7 +160,7 @@ class ReplayRecord(Record):
     measured_nanoseconds: int = entry("The iteration as it was recorded.", "measured.iteration")
     replayed_nanoseconds: int = entry("The iteration as it was replayed.", "replayed.iteration")
     difference_fraction: Figure = entry("Replayed over measured, less 1.", "difference")
-    usable: bool = entry("Whether the replay of every rank is at most 5 % off: else nothing follows from it.")
+    usable: bool = entry("True if the replay of every rank is at most 5 % off; else nothing follows from it.")
     wrong_waits: list[WrongWaitRecord] = entry("The waits that make a replay that is not usable too long or too short.")
     ranks: list[RankReplayRecord] = entry("What is said of each rank.")
     critical_path: CriticalPathRecord = entry("What holds the iteration up.")

@@ -103,7 +103,7 @@ class ReplayReport:
 
     @property
     def usable(self) -> bool:
-        """Whether the replay of every rank is close enough to what was recorded."""
+        """True if the replay of every rank is close enough to what was recorded."""
         return is_usable(self.measured, self.replayed)
 
     @property

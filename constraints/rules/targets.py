@@ -106,11 +106,17 @@ def core_release(cluster: Cluster) -> tuple[float, ...] | None:
     """
     Release of Megatron-LM that a cluster runs, as numbers, main after all of them; None where the job names none.
 
-    Rules of single releases hold of no other framework: recipes of Megatron-Bridge and NeMo count by months.
+    Rules of single releases hold of no other framework: recipes of Megatron-Bridge and NeMo count by months, and
+    Megatron-LM without a core by years.
     """
     named = cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
     found = release_of(named)
-    return found.number if found is not None and found.stack in ("megatron-lm", "megatron-core") else None
+    is_core = found is not None and found.stack in ("megatron-lm", "megatron-core") and found.scheme in CORES
+    return found.number if found is not None and is_core else None
+
+
+CORES = ("version", "branch")
+"""Schemes by which releases of Megatron Core count."""
 
 
 def _is_from(cluster: Cluster, *first: float) -> bool:

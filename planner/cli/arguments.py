@@ -195,8 +195,24 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
     overrides = [*(f"{OPTIONS[option]}={text}" for option, text in numbers.items()), *overrides]
     if arguments.job == "-":
         return _from_stdin(), overrides
-    _require_job_file(arguments.job)
-    return read_document(Path(arguments.job)), overrides
+    document = None if os.path.isdir(arguments.job) else _read_json_job(Path(arguments.job))
+    if document is None:
+        _require_job_file(arguments.job)
+        document = read_document(Path(arguments.job))
+    return document, overrides
+
+
+def _read_json_job(path: Path) -> Document | None:
+    """Return the job of a JSON file; None where it holds none, such as a model's ``config.json``."""
+    from planner.jobs.document import read_document
+
+    if path.suffix.lower() != ".json" or not path.exists():
+        return None
+    try:
+        document = read_document(path)
+    except SpecError:
+        return None
+    return document if "cluster" in document.entries else None
 
 
 def _from_stdin() -> Document:

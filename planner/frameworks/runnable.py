@@ -101,6 +101,7 @@ def _require_runnable(problem: Problem) -> None:
     answers = answers_of(target)
     for one in problem.each:
         _require_facts(one.facts, answers)
+        _require_rules(one.facts, target)
     _require_limits(problem, answers)
 
 
@@ -120,6 +121,14 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
             hint = f"It has: {alternatives(known)}." if known else ""
             value = _plain(getattr(facts.cluster.settings, setting))
             raise SpecError(name, f"is {value}, which {answers.target} cannot run: {reason}", hint)
+
+
+def _require_rules(facts: Facts, target: str) -> None:
+    """Refuse a job that breaks a rule of its target whatever the strategy: such a rule is of facts alone."""
+    rules = [rule for rule in TARGET_RULES[target] if not needs(rule)]
+    for rule in violated(facts, plainest().decisions(), rules=rules):
+        framework = facts.cluster.unknown_release or (facts.cluster.framework.name if facts.cluster.framework else "")
+        raise SpecError("search.target", f"is {target} ({framework}), which cannot run the job: {sentence(rule)}")
 
 
 def plainest() -> Strategy:

@@ -270,7 +270,7 @@ def test_early_hybrids_have_no_experts(release, holds):
     assert bool(tabulate(OF_FACTS[0], given, a_strategy().decisions())) is holds
 
 
-@pytest.mark.parametrize("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3"])
+@pytest.mark.parametrize("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3", "megatron-lm-2022"])
 def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
     """Recipes of Megatron-Bridge count by months, and set the configuration itself: nothing there refuses the loss."""
     cluster = replace(told(loss="fused"), framework=catalog.framework(name))

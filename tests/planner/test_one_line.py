@@ -362,6 +362,18 @@ def test_standard_input(monkeypatch, capsys, tmp_path):
         assert message in capsys.readouterr().err
 
 
+def test_a_job_may_be_json(tmp_path, capsys):
+    """A JSON file with a cluster is a job, one without is a model that wants a cluster."""
+    path = tmp_path / "job.json"
+    training = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11}
+    path.write_text(
+        json.dumps({"model": "llama3-8b", "cluster": {"device": "h200", "num_devices": 8}, "training": training})
+    )
+
+    assert cli.main(["estimate", str(path), "tp=2", "--format", "json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["tp"] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

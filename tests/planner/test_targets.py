@@ -68,6 +68,15 @@ def test_a_target_brings_the_newest_release_that_runs_on_the_device():
     assert text.endswith("These have one: megatron-lm.")
 
 
+def test_a_loss_that_the_release_refuses_is_refused_before_the_search():
+    """Core 0.18 and later refuse Transformer Engine's fused loss, which 0.17 takes."""
+    text = refusal("megatron-lm", "settings.loss=fused")
+
+    assert text.startswith("search.target: is megatron-lm (megatron-lm-0.18), which cannot run the job: ")
+    assert "refuses Transformer Engine's fused loss" in text
+    require_runnable(a_job("megatron-lm", "settings.loss=fused", "cluster.framework=megatron-lm-0.17"))
+
+
 def test_a_framework_that_is_given_must_be_the_targets():
     """Megatron Core's configuration is Bridge's, too; torchtitan 0.1 is torchtitan's; anything else is refused."""
     agree = {"megatron-lm": "megatron-bridge-26.04", "megatron-bridge": "nemo-25.02", "torchtitan": "torchtitan-0.1"}

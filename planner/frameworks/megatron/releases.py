@@ -126,9 +126,12 @@ class Releases:
     def notes(self, chosen: Written) -> Iterator[str]:
         """Tell which release the plan is written for, which others take it, and what differs from it as costed."""
         others = [self.write(release) for release in RELEASES if release != chosen.release]
-        taking = ", ".join(one.release for one in others if not one.reasons)
-        refusing = "".join(f" Not {one.release}: {one.reasons[0]}" for one in others if one.reasons)
+        by_reason: dict[str, list[str]] = {}
+        for one in others:
+            by_reason.setdefault(one.reasons[0] if one.reasons else "", []).append(one.release)
+        taking = ", ".join(by_reason.pop("", []))
         also = f"--framework-version writes it for {taking}, too." if taking else "No other release takes it."
+        refusing = "".join(f" Not {', '.join(releases)}: {reason}" for reason, releases in by_reason.items())
         yield f"For Megatron Core {chosen.release}; {also}{refusing}"
         if chosen.own_loss is not None:
             own, used = chosen.own_loss, self.plan.cluster.device.memory_bytes - self.plan.headroom_bytes

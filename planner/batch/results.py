@@ -1,14 +1,15 @@
 """
 The results file: one line of JSON per job, appended as jobs finish, never rewritten but by request.
 
-Whoever writes holds a lock on it. A line that was cut short, by a full disk or a killed process, is taken away; its job
-is planned again.
+Whoever writes holds a lock on it. A last line that was cut short, by a full disk or a killed process, is taken away;
+any other line that is no result is moved into a file beside. The jobs of both are planned again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,16 +37,20 @@ LARGEST_FIGURE = 1e300
 ABOUT_LINES = "A results file has one JSON object per line, as planner batch writes them."
 
 
+BROKEN = ".broken"
+"""Ending of the file beside a results file that gets its lines that are no results, byte for byte."""
+
+
 def read_results(path: Path, *, notify: Callable[[str], None] = lambda _: None) -> Iterator[dict[str, Any]]:
     """
-    The lines of a results file.
+    Read the lines of a results file.
 
     Parameters
     ----------
     path
         Where it is.
     notify
-        Gets a sentence about a last line that was cut short, which is left out.
+        Gets a sentence about each line that is no result, which is left out.
 
     Raises
     ------
@@ -53,25 +58,69 @@ def read_results(path: Path, *, notify: Callable[[str], None] = lambda _: None) 
         If it cannot be read or is no results file.
     """
     with _errors(path, "read"), path.open("rb") as stream:
-        yield from (line for line, _ in _lines(stream, path, notify))
+        yield from (line for line, _ in _lines(stream, path, notify) if line is not None)
 
 
-def _lines(stream: BinaryIO, path: Path, notify: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Each line as data and as it is written; of the last one only if it is whole."""
+def _lines(
+    stream: BinaryIO, path: Path, notify: Callable[[str], None]
+) -> Iterator[tuple[dict[str, Any] | None, bytes]]:
+    """
+    Each line as data and as it is written; None as data of one that is no result.
+
+    Left out is a last line that was cut short. A first line that is no result makes it somebody else's file, unless it
+    begins as every line does or a result follows.
+    """
+    doubtful: tuple[bytes, SpecError] | None = None
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
-        line = _line(raw)
-        if line is not None and line.get("kind") == KIND:
-            if (version := line.get("format_version")) != FORMAT_VERSION:
-                problem = f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}."
-                raise SpecError(f"{path}, line {number}", problem, "Write to another file.")
-            if mistake := _mistake(line):
-                raise SpecError(f"{path}, line {number}", f"is no whole result: {mistake}.", ABOUT_LINES)
-            yield line, raw
-        elif _is_torn(raw, number):
+        result, before, mistake = _result_in(raw, f"{path}, line {number}")
+        if doubtful is not None:
+            if result is None:
+                raise doubtful[1]
+            yield from _broken(doubtful[0], str(doubtful[1]), notify)
+            doubtful = None
+        if result is None and _is_torn(raw, number):
             notify(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
-        else:
-            start = shown(raw[:60].decode("utf-8", "replace"))
-            raise SpecError(f"{path}, line {number}", f"is no result: {start}.", ABOUT_LINES)
+            return
+        if result is None and number == 1 and not raw.startswith(BEGIN):
+            doubtful = raw, mistake
+            continue
+        if before:
+            yield from _broken(before, str(mistake), notify)
+        if result is not None:
+            yield result, raw[len(before) :]
+    if doubtful is not None:
+        raise doubtful[1]
+
+
+def _broken(raw: bytes, mistake: str, notify: Callable[[str], None]) -> Iterator[tuple[None, bytes]]:
+    notify(f"{mistake.removesuffix(ABOUT_LINES).strip()} It is left out; its job counts as not planned.")
+    yield None, raw
+
+
+def _result_in(raw: bytes, where: str) -> tuple[dict[str, Any] | None, bytes, SpecError]:
+    """
+    The result that a line is, or ends with behind one that was cut; what stands before it, and what is wrong there.
+
+    Raises
+    ------
+    SpecError
+        If it is one of another version.
+    """
+    start = shown(raw[:60].decode("utf-8", "replace"))
+    error = SpecError(where, f"is no result: {start}.", ABOUT_LINES)
+    places = [0, *([last] if (last := raw.rfind(BEGIN)) > 0 else [])]
+    for place in places:
+        line = _line(raw[place:])
+        if line is None or line.get("kind") != KIND:
+            continue
+        if (version := line.get("format_version")) != FORMAT_VERSION:
+            problem = f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}."
+            raise SpecError(where, problem, "Write to another file.")
+        mistake = _mistake(line)
+        if not mistake:
+            return line, raw[:place], error
+        error = SpecError(where, f"is no whole result: {mistake}.", ABOUT_LINES)
+    return None, raw, error
 
 
 def _line(raw: bytes) -> dict[str, Any] | None:
@@ -88,6 +137,8 @@ def _refused(text: str) -> NoReturn:
 
 def _mistake(line: Mapping[str, Any]) -> str:
     """What a line has that no result has; what one of before lacks is no mistake."""
+    if not re.fullmatch(r"([0-9a-f]{2})+", line["key"]):
+        return f"key: expected hexadecimal digits, got {shown(line['key'])}"
     plans = line.get("plans", [])
     if not isinstance(plans, list):
         return f"expected a list of plans, got {shown(plans)}"
@@ -108,9 +159,9 @@ def _is_figure(value: object) -> bool:
 
 
 def _is_torn(raw: bytes, number: int) -> bool:
-    """Whether it is the begin of a line; the first one must also begin as every line does, by more than a brace."""
-    is_ours = number > 1 or raw.startswith(BEGIN) or (len(raw) > 1 and BEGIN.startswith(raw))
-    return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES
+    """Whether it is the begin of a line and no more; of the first one more than a brace."""
+    is_ours = raw.startswith(BEGIN) or (len(raw) > int(number == 1) and BEGIN.startswith(raw))
+    return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES and _line(raw) is None
 
 
 @contextmanager
@@ -146,12 +197,14 @@ class ResultsFile:
     def __init__(self, path: Path, *, retry_lost: bool = False, notify: Callable[[str], None] = lambda _: None) -> None:
         self.path = path
         self._has_plan: dict[bytes, bool | None] = {}
-        self._num_lost = 0
+        self._num_lost = self._num_broken = 0
         with _errors(path, "written"):
             self._file = _locked(path)
         try:
             is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
             self._end = self._read(notify) if is_regular else 0
+            if self._num_broken:
+                self._move_broken(notify)
             if retry_lost and self._num_lost:
                 self._leave_out_lost(notify)
         except BaseException:
@@ -212,9 +265,12 @@ class ResultsFile:
         with _errors(self.path, "read"), open(self._file, "rb", closefd=False) as stream:
             stream.seek(0)
             for line, last in _lines(stream, self.path, notify):
-                self._has_plan[_raw_key(line, self.path)] = bool(line.get("plans"))
-                self._num_lost += line.get("status") in LOST
                 end += len(last)
+                if line is None:
+                    self._num_broken += 1
+                    continue
+                self._has_plan[bytes.fromhex(line["key"])] = bool(line.get("plans"))
+                self._num_lost += line.get("status") in LOST
         with _errors(self.path, "written"):
             if os.fstat(self._file).st_size > end:
                 os.ftruncate(self._file, end)
@@ -223,19 +279,45 @@ class ResultsFile:
                 end += 1
         return end
 
+    def _move_broken(self, notify: Callable[[str], None]) -> None:
+        """Move lines that are no results into the file beside: first there, then away, so that none is lost."""
+        beside = self.path.with_name(self.path.name + BROKEN)
+        with _errors(beside, "written"), beside.open("ab") as stream:
+            for line, raw in self._all_lines():
+                if line is None:
+                    stream.write(raw if raw.endswith(b"\n") else raw + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._rewrite(lambda line: line is not None)
+        count = (
+            "1 line that is no result is"
+            if self._num_broken == 1
+            else f"{self._num_broken:,} lines that are no results are"
+        )
+        notify(f"{self.path}: {count} moved to {beside}; jobs of such lines are planned again.")
+
     def _leave_out_lost(self, notify: Callable[[str], None]) -> None:
-        """Write the other lines beside the file and take its place, so that nobody ever finds half of it."""
+        """Take lines of lost jobs away."""
+        for line, _ in self._all_lines():
+            if line is not None and line.get("status") in LOST:
+                self._has_plan.pop(bytes.fromhex(line["key"]), None)
+        self._rewrite(lambda line: line is not None and line.get("status") not in LOST)
+        notify(f"{self.path}: {self._num_lost:,} lines of jobs that were lost are taken away, to plan them again.")
+
+    def _all_lines(self) -> Iterator[tuple[dict[str, Any] | None, bytes]]:
+        with _errors(self.path, "read"), self.path.open("rb") as stream:
+            yield from _lines(stream, self.path, lambda _: None)
+
+    def _rewrite(self, keeps: Callable[[dict[str, Any] | None], bool]) -> None:
+        """Write the lines to keep beside the file and take its place, so that nobody ever finds half of it."""
         draft = self.path.with_name(f".{self.path.name[:100]}.{os.getpid()}.tmp")
         with _errors(draft, "written"):
             new = _locked(draft)
             try:
                 os.ftruncate(new, 0)
-                with self.path.open("rb") as stream:
-                    for line, raw in _lines(stream, self.path, notify):
-                        if line.get("status") in LOST:
-                            del self._has_plan[_raw_key(line, self.path)]
-                        else:
-                            _write(new, raw)
+                for line, raw in self._all_lines():
+                    if keeps(line):
+                        _write(new, raw)
                 draft.replace(self.path)
             except BaseException:
                 os.close(new)
@@ -243,14 +325,6 @@ class ResultsFile:
                 raise
         os.close(self._file)
         self._file, self._end = new, os.fstat(new).st_size
-        notify(f"{self.path}: {self._num_lost:,} lines of jobs that were lost are taken away, to plan them again.")
-
-
-def _raw_key(line: Mapping[str, Any], path: Path) -> bytes:
-    try:
-        return bytes.fromhex(line["key"])
-    except ValueError:
-        raise SpecError(str(path), f"has a line whose key is {shown(line['key'])}.", ABOUT_LINES) from None
 
 
 def _locked(path: Path) -> int:

@@ -27,6 +27,7 @@ STDIN = "standard input"
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 EXIT_CODES = """exit codes:
   0  a plan was found and proven optimal
   1  infeasible: no strategy satisfies all rules

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,7 +14,16 @@ from time import monotonic
 
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
-from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, count, describe, overridden, seconds
+from planner.cli.arguments import (
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    add_output_file,
+    add_target,
+    count,
+    describe,
+    overridden,
+    seconds,
+)
 from planner.cli.output import check_output, real, screen_of, write
 from planner.cli.terminal.messages import current, note
 from planner.report.screen import ENDLESS, PLAIN
@@ -21,6 +33,7 @@ EXIT_CODES = """exit codes:
   1  some jobs have none: infeasible, wrong input, too slow, or their worker died; their lines say which
   2  wrong input: nothing was planned, or results could not be written
   130  interrupted; the same command goes on with the rest
+  143  ended by SIGTERM; the same command goes on with the rest
 """
 
 
@@ -91,18 +104,44 @@ def run_batch(arguments: argparse.Namespace) -> int:
     )
     with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=note) as results:
         try:
-            with closing(run.run_batch(jobs, results, tally=tally, plan=plan)) as steps:
+            with _terminable(), closing(run.run_batch(jobs, results, tally=tally, plan=plan)) as steps:
                 for _ in steps:
                     line.show(progress_text(tally, monotonic() - begin))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             note(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
-            return EXIT_INTERRUPTED
+            return EXIT_TERMINATED if isinstance(stop, _Terminated) else EXIT_INTERRUPTED
     if arguments.table:
         write_table(lambda: read_results(arguments.out), arguments.table)
     note(f"{arguments.out}: {summary_text(tally)}.")
     if tally.num_without_plan:
         note(reasons_text(tally, str(arguments.out)))
     return 1 if tally.num_without_plan else 0
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a batch as Ctrl-C does."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """
+    Let SIGTERM stop the workers first: their semaphores are leaked where the process just dies.
+
+    A second one ends the process at once. Threads other than the main one cannot be told.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:

@@ -112,17 +112,80 @@ def test_a_file_that_holds_no_results_is_not_touched(content, out):
     assert out.read_bytes() == content
 
 
-def test_a_line_in_the_middle_that_is_no_result_is_refused(out):
-    """Nobody can say what it was."""
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"oops\n",
+        b"\0" * 40 + b"\n",
+        b'{"kind":"batch_result","format_version":1,"key":"00","plans":[{"strategy"\n',
+        b'{"kind":"batch_result","format_version":1,"key":"00","plans":3}\n',
+        b'{"kind":"batch_result","format_version":1,"key":"no hex","plans":[]}\n',
+        b"\xff\xfe\n",
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_broken_line_is_moved_beside_and_its_job_planned_again(broken, place, out):
+    """Byte for byte; the results around it stay, and a second start finds nothing to move."""
+    jobs = written(out)
+    lines = out.read_bytes().splitlines(keepends=True)
+    whole = [*lines[:place], *lines[place + 1 :]]
+    out.write_bytes(b"".join([*lines[:place], broken, *lines[place + 1 :]]))
+    told = []
+
+    left = len(list(read_results(out, notify=told.append)))
+    with ResultsFile(out, notify=told.append) as results:
+        free = [results.claim(job.key) for job in jobs]
+    ResultsFile(out, notify=told.append).close()
+
+    assert left == 2
+    assert free == [number == place for number in range(3)]
+    assert out.read_bytes() == b"".join(whole)
+    assert out.with_name("results.jsonl.broken").read_bytes() == broken
+    assert sum("is left out" in text for text in told) == 2
+    assert told[-1] == (
+        f"{out}: 1 line that is no result is moved to {out}.broken; jobs of such lines are planned again."
+    )
+
+
+def test_a_result_behind_a_cut_line_is_kept(out):
+    """A line that was cut without its end, and the next one behind it: only the first half is broken."""
+    written(out)
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(lines[0] + lines[1][:50] + lines[2])
+
+    ResultsFile(out).close()
+
+    assert out.read_bytes() == lines[0] + lines[2]
+    assert out.with_name("results.jsonl.broken").read_bytes() == lines[1][:50] + b"\n"
+
+
+def test_broken_lines_that_cannot_be_moved_stay(out):
+    """Where nothing can be written beside, nothing is taken away."""
+    written(out)
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(lines[0] + b"oops\n" + lines[2])
+    before = out.read_bytes()
+    out.with_name("results.jsonl.broken").mkdir()
+
+    with pytest.raises(SpecError, match=r"broken'?: cannot be written: Is a directory"):
+        ResultsFile(out)
+
+    assert out.read_bytes() == before
+
+
+def test_the_best_plans_beside_a_broken_line_are_shown(out, capsys):
+    """``planner top`` says which line it leaves out, and does not touch the file."""
     written(out)
     lines = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(lines[0] + b"oops\n" + lines[2])
     before = out.read_bytes()
 
-    with pytest.raises(SpecError) as refused:
-        ResultsFile(out)
+    code = cli.main(["top", str(out), "--format", "csv"])
+    printed = capsys.readouterr()
 
-    assert "line 2: is no result: 'oops" in str(refused.value)
+    assert (code, len(printed.out.splitlines())) == (0, 3)
+    assert "line 2: is no result: 'oops" in printed.err
+    assert "It is left out" in printed.err
     assert out.read_bytes() == before
 
 
@@ -416,15 +479,18 @@ WHOLE = {
         ({"plans": [{**WHOLE["plans"][0], "days": 10**400}]}, "days: expected a number, got "),
     ],
 )
-def test_a_line_of_another_form_is_refused(changes, complaint, tmp_path):
-    """With its number and what is wrong, before anything is computed of it."""
-    path = tmp_path / "results.jsonl"
-    path.write_text("\n".join([json.dumps(WHOLE), json.dumps(WHOLE | changes)]))
+def test_a_line_of_another_form_is_left_out(changes, complaint, tmp_path):
+    """With its number and what is wrong, before anything is computed of it; its text is kept beside."""
+    path, told = tmp_path / "results.jsonl", []
+    lines = [json.dumps(WHOLE), json.dumps(WHOLE | changes)]
+    path.write_text("\n".join(lines))
 
-    with pytest.raises(SpecError) as refused:
-        list(read_results(path))
+    left = list(read_results(path, notify=told.append))
+    ResultsFile(path).close()
 
-    assert f"results.jsonl, line 2: is no whole result: {complaint}" in str(refused.value)
+    assert left == [WHOLE]
+    assert f"results.jsonl, line 2: is no whole result: {complaint}" in told[0]
+    assert (tmp_path / "results.jsonl.broken").read_text() == lines[1] + "\n"
 
 
 def test_a_line_that_lacks_figures_is_shown_with_dashes(tmp_path, capsys):

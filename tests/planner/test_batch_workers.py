@@ -225,8 +225,9 @@ def heeds_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_leaves_a_valid_file(tmp_path):
-    """The command says how to go on, and nobody stays behind."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_batch_leaves_a_valid_file(number, code, tmp_path):
+    """The command says how to go on, and nobody stays behind, no semaphore either."""
     out = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "--out", str(out)]
     command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "--processes", "2"]
@@ -234,10 +235,11 @@ def test_ctrl_c_leaves_a_valid_file(tmp_path):
     while not out.exists() or not out.read_bytes():
         time.sleep(0.02)
     workers = children(batch.pid)
-    batch.send_signal(signal.SIGINT)
+    batch.send_signal(number)
     _, err = batch.communicate(timeout=60)
 
-    assert batch.returncode == 130
+    assert batch.returncode == code
+    assert "leaked" not in err
     assert "interrupted:" in err
     assert "The same command goes on with the rest." in err
     assert "Traceback" not in err

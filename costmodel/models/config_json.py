@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
@@ -86,7 +87,7 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not raw.strip():
         raise SpecError(where, "is empty.")
     try:
-        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
     except UnicodeDecodeError:
         raise SpecError(where, "is not text in UTF-8.") from None
     except json.JSONDecodeError as error:
@@ -100,17 +101,37 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
+NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+"""
+What Python writes into JSON for numbers that are none, such as the ``time_step_limit`` of Mamba-2; transformers 5
+writes ``{"__float__": "Infinity"}``. No size can be one.
+"""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Any:
+    """An object without doubled keys; one that stands for a number, as that."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         names = [key for key, _ in pairs]
         twice = next(key for key in names if names.count(key) > 1)
         raise ValueError(f"the key {shown(twice)} appears twice")
-    return entries
+    number = entries.get("__float__")
+    return NO_NUMBERS.get(number, entries) if isinstance(number, str) and len(entries) == 1 else entries
+
+
+def refuse_infinite_sizes(config: Config) -> None:
+    """
+    Refuse a size that is no number, also where a family does not read it.
+
+    Raises
+    ------
+    SpecError
+        With its entry.
+    """
+    for key in (key for keys in SPELLINGS.values() for key in keys):
+        value = config.mapping.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise config.error(key, f"expected a whole number, got {shown(value)}.")
 
 
 def wrong_counts(mapping: Mapping[str, Any], where: str) -> Iterator[SpecError]:

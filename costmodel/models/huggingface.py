@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
-from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping
+from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping, refuse_infinite_sizes
 from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
 from costmodel.validation import shown
@@ -81,6 +81,7 @@ def model_from_config(
     2
     """
     config = _text_config(mapping, where)
+    refuse_infinite_sizes(config)
     family_name, family = _family(config)
     _refuse_unmodelled(config, family_name, family)
     layers = _layers(config, family)

@@ -151,7 +151,8 @@ class Start:
         words = " ".join(shlex.quote(word.format(**values)) for word in self.program.words)
         start = {"torchrun": "torchrun", "accelerate": f"accelerate launch --config_file {shlex.quote(file)}"}
         options = ['"${options[@]}"'] if self.program.has_options else []
-        read = [f'eval "options=($(cat {shlex.quote(file)}))"'] if self.program.has_options else []
+        # Set first: a shell, and who checks it, does not see what eval sets.
+        read = ["options=()", f'eval "options=($(cat {shlex.quote(file)}))"'] if self.program.has_options else []
         parts = [f"{before}{start[self.program.launcher]}", *rendezvous[self.program.launcher], words, *options]
         return [*read, " \\\n    ".join(parts)]
 
@@ -209,6 +210,8 @@ def _slurm(start: Start) -> str:
         "--mem=0",
         *_segment(start),
     ]
+    # Not head, which leaves before all is written: with pipefail that ends the job.
+    head = ['HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)'] if start.num_nodes > 1 else []
     lines = [
         "#!/usr/bin/env bash",
         *(f"#SBATCH {one}" for one in directives),
@@ -217,8 +220,7 @@ def _slurm(start: Start) -> str:
         "# Submit it in the folder of the files that it names; ranks follow the order of the host names.",
         "set -euo pipefail",
         "",
-        # Not head, which leaves before all is written: with pipefail that ends the job.
-        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        *head,
         *start.exports,
         # One task per node, which must not be bound to one core.
         *start.command(start.meeting("$SLURM_JOB_ID"), before="srun --kill-on-bad-exit=1 --cpu-bind=none "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -215,3 +216,41 @@ def test_devices_fill_nodes():
 
     with pytest.raises(SpecError, match="12 devices do not fill nodes of 8 equally"):
         launched(plan, an_export(), "slurm")
+
+
+NUMBERS_OF_GPUS = (1, 8, 16)
+"""One GPU, a node, several nodes."""
+
+
+@pytest.mark.parametrize("num_devices", NUMBERS_OF_GPUS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_no_script_reads_what_it_does_not_set(launcher, target, num_devices):
+    """
+    Names in small letters are the script's own: each is assigned above its use (shellcheck's SC2154).
+
+    Names in capitals are the environment's; those that the script assigns it also reads (SC2034).
+    """
+    text = file_of(launcher, a_plan(num_devices), an_export(target))
+    script = yaml.safe_load(text)["spec"]["trainer"]["args"][0] if launcher == "kubernetes" else text
+    lines = [line for line in script.splitlines() if not line.startswith("#")]
+    set_at = {name: place for place, line in enumerate(lines) for name in re.findall(r"^([A-Za-z_]+)=", line)}
+    read_at = [(name, place) for place, line in enumerate(lines) for name in re.findall(r"\$\{?([A-Za-z_]+)", line)]
+
+    assert all(set_at.get(name, len(lines)) < place for name, place in read_at if name.islower())
+    assert {*set_at} <= {name for name, _ in read_at}
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("num_devices", NUMBERS_OF_GPUS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_shellcheck_finds_nothing(launcher, target, num_devices):
+    """At its default severity, in the scripts of all launchers."""
+    export = replace(an_export(target), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    text = file_of(launcher, a_plan(num_devices), export)
+    script = f"#!/bin/bash\n{yaml.safe_load(text)['spec']['trainer']['args'][0]}" if launcher == "kubernetes" else text
+
+    done = subprocess.run(["shellcheck", "-"], input=script, text=True, capture_output=True, check=False)
+
+    assert done.stdout == ""

@@ -30,6 +30,7 @@ UNKNOWN = (
     "word pieces",
     "is no model that is known",
     "only GPT models",
+    "the planner plans pretraining",
 )
 """What refusals of models and layers say that the planner does not know."""
 

@@ -12,7 +12,7 @@ from planner import estimate, import_job, load
 from planner.cli import main
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.imports import arguments, launch, named, vocabulary
+from planner.frameworks.imports import arguments, launch, named
 from planner.frameworks.imports.bridge import performance
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
@@ -317,7 +317,7 @@ def test_named_models_are_models():
 
 def test_vocabularies_have_sources():
     """And are sizes of vocabularies."""
-    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(vocabulary.TOKENIZERS))
+    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(named.TOKENIZERS))
 
 
 def test_recipes_are_those_of_the_measured_runs():

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.vocabulary import vocabulary_of
+from planner.frameworks.imports.named import vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
 from planner.frameworks.shell.text import known_part, unknown_names, written

@@ -20,6 +20,7 @@ from planner.frameworks.imports.bridge.performance import recipe_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
@@ -30,7 +31,6 @@ from planner.frameworks.shell.text import known_part, unknown, written
 from planner.jobs.document import read_text
 
 MODES = {
-    "rl": "Of reinforcement learning the training step is read, not the generation of samples.",
     "inference": "The arguments are those of an inference: read as a training of the same model and degrees.",
 }
 """What is to be said of lists of arguments that are no pretraining."""
@@ -63,7 +63,9 @@ def import_job(
         case ".toml":
             return _from_toml(text, str(place), overrides)
         case ".json":
-            return deepspeed_job(read_deepspeed(text, str(place)), Trainer(), overrides)
+            config = read_deepspeed(text, str(place))
+            refuse_entries(config, str(place))
+            return deepspeed_job(config, Trainer(), overrides)
         case ".yaml" | ".yml":
             return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
         case ".py" if is_torchtitan(text):
@@ -116,6 +118,7 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+    refuse_entries(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
@@ -135,10 +138,12 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """torchtitan's; the cluster is what a comment says where the command does not."""
+    config = read_torchtitan(text, source)
+    refuse_entries(config, source)
     presets = _presets(text, overrides)
     more = len(presets) > len(overrides)
     note = f"A comment says for how many devices it is: {presets[0]}." if more else ""
-    return torchtitan_job(read_torchtitan(text, source), presets, [note] if note else [])
+    return torchtitan_job(config, presets, [note] if note else [])
 
 
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
@@ -181,10 +186,12 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
 def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     listed = override_list(text)
     if listed:
+        refuse_options(listed)
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
+    refuse_options(launch.words)
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
@@ -211,6 +218,7 @@ def _from_yaml_file(
     content = read_yaml(_beside(name, folder), name)
     if not isinstance(content, Mapping):
         raise SpecError(name, f"expected a mapping, got {shown(content)}.")
+    refuse_entries(content, name)
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))

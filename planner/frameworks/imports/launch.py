@@ -14,6 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.library import recipe_named
 from planner.frameworks.imports.bridge.overrides import is_override
+from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
@@ -23,6 +24,11 @@ PROGRAMS = Path(__file__).parent / "programs.csv"
 DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
 DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
+
+TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
+"""Commands that start trainings by the words behind them, which no import reads."""
+
+MOST_SUBCOMMANDS = 4
 
 KINDS_BY_OPTION = (
     ("--job.config_file", "torchtitan"),
@@ -123,6 +129,10 @@ def find_launch(script: Script, text: str) -> Launch | None:
 def _launches(command: Command, text: str) -> Iterator[Launch]:
     place = _program_place(command.words)
     if place is None:
+        if Path(command.words[0]).name in TOOLS:
+            for word in command.words[:MOST_SUBCOMMANDS]:
+                refuse_program(written(word), f"{WHERE}, line {command.line}")
+            refuse_options(command.words)
         return
     words, before = command.words[place + 1 :], command.words[:place]
     program = written(command.words[place])
@@ -138,6 +148,8 @@ def _program_place(words: Sequence[str]) -> int | None:
             return place
         if word.endswith(".py") and (place == 0 or words[place - 1] not in ("-o", "--output")):
             return place
+        if place and words[place - 1] == "--module" and "." in word:
+            return place
         if place and words[place - 1] == "-m" and not word.startswith("torch.distributed"):
             return place
     return None
@@ -150,6 +162,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
             return row["kind"], (row["why"],) if row["why"] else ()
+    refuse_program(path, f"{WHERE}, line {line}")
     if any(map(is_override, words)) or recipe_named(Path(program).stem) is not None:
         return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}

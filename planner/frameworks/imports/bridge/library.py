@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.validation import shown
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
+from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
 LIBRARY = Path(__file__).parent / "library.csv"
@@ -48,9 +48,6 @@ def options_by_field() -> dict[str, str]:
 
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 """Letters of a stage (megatron/core/transformer/pipeline_parallel_layer_layout.py)."""
-
-TUNED = ("sft", "peft", "finetune", "lora")
-"""Parts of names of recipes that train no model from nothing."""
 
 OPEN = "?"
 
@@ -91,8 +88,7 @@ def recipe_named(name: str) -> Recipe | None:
         If it is one of fine-tuning.
     """
     plain = name.rsplit(".", 1)[-1].removeprefix("pretrain_")
-    if any(part in plain.split("_") for part in TUNED):
-        raise SpecError("recipe", f"{shown(name)} fine-tunes a model; the planner plans pretraining.")
+    refuse_program(plain, "recipe")
     known = _installed() or _table()
     spellings = (plain, f"{plain}_config", f"{plain}_pretrain_config", f"{plain}_pretrain")
     return next((known[spelling] for spelling in spellings if spelling in known), None)
@@ -118,6 +114,8 @@ def recipe_of_file(text: str, where: str) -> Recipe:
         if isinstance(value, Function) and value.node.name == name and not name.startswith("_"):
             config = result_of(value, where, _of_library)
             if isinstance(config, Thing) and "model" in config.fields:
+                refuse_program(name, where)
+                refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
                 found.append(_recipe(name, where, config))
     if not found:
         hint = "A recipe is a function without arguments that returns a ConfigContainer of Megatron-Bridge."

@@ -1,0 +1,228 @@
+"""Trainings that are no pretraining of a decoder, by the words of programs, options and entries: refused by reason."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.megatron.options import WHERE, by_option
+
+WORDS = Path(__file__).parent / "refused.csv"
+"""
+Words of names, neighbours with a blank between, and the kind of training or model that they mean; whether they do so in
+the names of options and entries, or of programs, models and choices alone.
+"""
+
+KINDS = {
+    "rl": "reinforcement learning, which generates and scores samples beside the training step",
+    "reward": "training by rewards, or of a model that gives them: its loss is of whole samples",
+    "preference": "preference optimization, whose step runs a reference model as well",
+    "sft": "fine-tuning, whose samples have lengths of their own",
+    "peft": "fine-tuning of adapters, which leaves most weights without gradients and optimizer states",
+    "distillation": "distillation, whose step needs the outputs of a teacher",
+}
+"""Trainings that are no pretraining, and why a pretraining's step would be wrong for each."""
+
+MODELS = {
+    "encoder": "BERT, an encoder that guesses masked tokens",
+    "seq2seq": "T5, an encoder with a decoder",
+    "vision": "a vision-language model, whose part that sees has no costs here",
+    "pictures": "a model of pictures",
+    "diffusion": "a diffusion model",
+    "sound": "a model that hears or speaks",
+    "retrieval": "a model that looks texts up",
+}
+"""Models that are no decoders of text alone."""
+
+HINT = (
+    "Import what starts the pretraining of such a model: a script, a recipe or arguments without these words. Or write "
+    "the training step alone as a job file (planner init)."
+)
+
+LATENT = re.compile(r"(?:^|[^a-z])(?:q|kv|o|qk)_lora_")
+"""Beginnings of the names of latent attention's ranks, which are no adapters."""
+
+LOADING = "finetune"
+"""Megatron-LM's switch for what of a checkpoint is loaded."""
+
+IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
+"""Options that mean nothing without ``--perform-rl-step`` (megatron/training/arguments.py), or of models that see."""
+
+GENERIC = ("main", "train", "trainer", "run", "launch")
+"""Names of programs that say nothing; their folder may."""
+
+CHOOSING = (
+    "stage", "mode", "type", "algorithm", "algo", "estimator", "method", "task", "trainer", "objective", "adapter",
+    "target", "component",
+)  # fmt: skip
+"""Last words of names whose value says which training it is."""
+
+NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
+"""Last words of names whose value names a model."""
+
+OF_OTHERS = {
+    "data",
+    "dataset",
+    "tokenizer",
+    "project",
+    "wandb",
+    "entity",
+    "checkpoint",
+    "user",
+    "job",
+    "image",
+    "container",
+}
+"""Words of names whose value names something else than the model."""
+
+OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
+"""Values that switch something off."""
+
+MOST_LEVELS = 32
+"""Levels of a document that are looked through."""
+
+
+def refuse_program(name: str, where: str) -> None:
+    """
+    Refuse a program, a module or a recipe whose name is that of another training.
+
+    Raises
+    ------
+    SpecError
+        With the kind of training and what would be accepted.
+    """
+    folders = name.removesuffix(".py").split("/")
+    parts = folders[-2:] if folders[-1] in GENERIC else folders[-1].split(".")
+    for part in parts:
+        kind = kind_of(part) or kind_of(part, MODELS)
+        if kind is not None:
+            raise _refusal(where, f"{shown(name[-80:])} is of", kind)
+
+
+def refuse_options(words: Sequence[str]) -> None:
+    """
+    Refuse options and overrides of a command line that are of another training.
+
+    Raises
+    ------
+    SpecError
+        With the option, the kind of training and what would be accepted.
+    """
+    for word in takewhile(lambda word: re.fullmatch(r"[\w-]+", word) and not word.startswith("-"), words):
+        refuse_program(word, WHERE)
+    overrides = [word.lstrip("+~").partition("=") for word in words if re.match(r"[+~]*[a-z_][\w.]*=", word)]
+    given = [*by_option(words), *((one, [value]) for one, _, value in overrides)]
+    entries = [(name, " ".join(values) if values else True) for name, values in given]
+    for name, value in _without_idle_rl(entries):
+        _refuse_entry(name, value, f"{WHERE}.{name}")
+    for name, value in entries:
+        _refuse_named_model(name, value, f"{WHERE}.{name}")
+        kind = kind_of(name, MODELS, in_entry=True)
+        if kind is not None and name.startswith("--") and not _is_off(value):
+            raise _refusal(f"{WHERE}.{name}", "is of", kind)
+
+
+def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
+    """
+    Refuse a configuration whose entries are of another training.
+
+    Raises
+    ------
+    SpecError
+        With the entry, the kind of training and what would be accepted.
+    """
+    entries = list(_entries(content, MOST_LEVELS))
+    for name, value in _without_idle_rl(entries):
+        _refuse_entry(name, value, f"{where}: {name}")
+    for name, value in entries:
+        _refuse_named_model(name, value, f"{where}: {name}")
+    model = content.get("model")
+    for name, value in model.items() if isinstance(model, Mapping) else ():
+        kind = kind_of(str(name), MODELS, in_entry=True)
+        if kind is not None and not _is_off(value):
+            raise _refusal(f"{where}: model.{name}", "is of", kind)
+    if isinstance(model, Mapping) and all(isinstance(model.get(part), Mapping) for part in ("encoder", "decoder")):
+        raise _refusal(f"{where}: model.encoder", "is of", "seq2seq")
+
+
+def _without_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """All but Megatron-LM's options of reinforcement learning where a list of all options has it switched off."""
+    idle = any(name.strip("-").replace("-", "_") == "perform_rl_step" and _is_off(value) for name, value in entries)
+    return ((name, value) for name, value in entries if not (idle and IDLE.match(name)))
+
+
+def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False) -> str | None:
+    """
+    The kind of another training or model that a name means; None: none.
+
+    >>> kind_of("actor_rollout_ref"), kind_of("runDPOTrainer"), kind_of("--q-lora-rank")
+    ('rl', 'preference', None)
+    >>> kind_of("rm"), kind_of("rm", in_entry=True), kind_of("normal_perl"), kind_of("bert_110m", MODELS)
+    ('reward', None, None, 'encoder')
+    """
+    if LATENT.search(text.lower().replace("-", "_")):
+        return None
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+", text)]
+    joined = f" {' '.join(words)} "
+    found = [
+        (len(word), kind)
+        for word, kind, everywhere in _words()
+        if kind in kinds and f" {word} " in joined and (everywhere or not in_entry)
+    ]
+    return max(found, default=(0, None))[1]
+
+
+def _refuse_entry(name: str, value: Any, where: str) -> None:
+    loads = name.lstrip("-") == LOADING and str(value).lower() == "true"
+    if _is_off(value) or loads or name.startswith("--no-"):
+        return
+    if (kind := kind_of(name, in_entry=True)) is not None:
+        raise _refusal(where, "is of", kind)
+    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in CHOOSING
+    if chooses and (kind := kind_of(value)) is not None:
+        raise _refusal(where, f"is {shown(value)}, which says", kind)
+
+
+def _refuse_named_model(name: str, value: Any, where: str) -> None:
+    words = re.findall(r"[a-z]+", name.lower()) or [""]
+    names_model = words[-1] in NAMING and not OF_OTHERS & {*words} and isinstance(value, str)
+    kind = kind_of(value.rsplit("/", 1)[-1], MODELS) if names_model else None
+    if kind is not None:
+        raise _refusal(where, f"is {shown(value)},", kind)
+
+
+def _refusal(where: str, what: str, kind: str) -> SpecError:
+    kinds = {**KINDS, **MODELS}
+    return SpecError(where, f"{what} {kinds[kind]}; the planner plans pretraining of decoders of text.", HINT)
+
+
+def _is_off(value: Any) -> bool:
+    """Whether an entry says nothing, or that it is switched off."""
+    if isinstance(value, Mapping):
+        return not value or str(value.get("enabled", value.get("enable", True))).lower() in OFF
+    if isinstance(value, (list, tuple)):
+        return not value
+    return value is None or str(value).strip().lower() in OFF
+
+
+def _entries(content: Mapping[Any, Any], levels: int) -> Iterator[tuple[str, Any]]:
+    """Entries of all levels by their own names."""
+    for name, value in content.items():
+        yield str(name), value
+        below = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
+        for one in below:
+            if isinstance(one, Mapping) and levels and name != "tokenizer" and not _is_off(one):
+                yield from _entries(one, levels - 1)
+
+
+@cache
+def _words() -> tuple[tuple[str, str, bool], ...]:
+    with WORDS.open(encoding="utf-8", newline="") as lines:
+        return tuple((row["word"], row["kind"], row["in_entries"] == "yes") for row in csv.DictReader(lines))

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.fields import STRICT, Count, CountOrZero
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.patterns import MTP_PATTERN, Block, joined, single_blocks
 from costmodel.validation import build, shown
@@ -19,6 +19,7 @@ ENTRY_KEYS = ("name", "source", "config", "description")
 
 LATENT_KEYS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 EXPERT_KEYS = ("num_experts", "top_k", "expert_ffn_hidden_size")
+LINEAR_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 MAMBA_KEYS = ("mamba_num_heads", "mamba_head_dim", "mamba_state_size", "mamba_num_groups")
 
 
@@ -40,8 +41,12 @@ class Description:
         Width of the dense feed-forward blocks; only a model without any may leave it out.
     gated, mlp_bias, squared_relu
         Whether the feed-forward has a gate, and biases; whether its non-linearity is the square of ReLU.
-    qkv_bias, output_bias, qk_norm, window, rotary
+    qkv_bias, output_bias, qk_norm, output_gate, window, rotary
         Switches and window of attention, as in :class:`costmodel.facts.model.Attention`.
+    full_attention_interval
+        Every n-th layer has this attention, all others a gated delta net (Qwen3-Next: 4); absent: all layers have it.
+    linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim, linear_conv_kernel
+        Sizes of the gated delta net, as in :class:`costmodel.facts.model.LinearAttention`; the first four, or none.
     tied_embeddings, learned_positions, head_bias
         Embedding and head, as in :class:`costmodel.facts.model.Model`; learned positions take the place of rotations.
     norm, num_norms, parallel_blocks
@@ -74,8 +79,15 @@ class Description:
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "per_head", "full"] = "none"
+    output_gate: bool = False
     window: Count | None = None
     rotary: bool = True
+    full_attention_interval: Annotated[Count, Field(le=4096)] | None = None
+    linear_num_key_heads: Count | None = None
+    linear_num_value_heads: Count | None = None
+    linear_key_head_dim: Count | None = None
+    linear_value_head_dim: Count | None = None
+    linear_conv_kernel: CountOrZero = 4
     tied_embeddings: bool = False
     learned_positions: CountOrZero = 0
     head_bias: bool = False
@@ -193,23 +205,51 @@ def _text(mapping: Mapping[str, Any], where: str, key: str, default: str) -> str
 def _layers(described: Description, where: str) -> tuple[Layer, ...]:
     _require_one_nonlinearity(described, where)
     if described.pattern is not None:
+        if described.full_attention_interval is not None:
+            problem = "is of layers with an attention each; a pattern says of each layer which block it is."
+            raise SpecError(f"{where}.full_attention_interval", problem)
         if len(described.pattern) != described.num_layers:
             problem = f"has {len(described.pattern)} letters, the model {described.num_layers} layers."
             raise SpecError(f"{where}.pattern", problem)
         return _single_blocks(described, described.pattern, where, "pattern")
-    routed = _expert_layers(described, where)
-    attention = _attention(described, where)
+    linear = _linear_attention(described, where)
+    interval = described.full_attention_interval or 1
+    kinds = [
+        (linear if (index + 1) % interval else _attention(described, where), routed)
+        for index, routed in enumerate(_expert_layers(described, where))
+    ]
     layers = {
-        kind: Layer(
+        (attention, routed): Layer(
             attention=attention,
-            feed_forward=_experts(described, where) if kind else _mlp(described, where),
+            feed_forward=_experts(described, where) if routed else _mlp(described, where),
             num_norms=described.num_norms,
             parallel_blocks=described.parallel_blocks,
             norm=described.norm,
         )
-        for kind in set(routed)
+        for attention, routed in set(kinds)
     }
-    return tuple(layers[kind] for kind in routed)
+    return tuple(layers[kind] for kind in kinds)
+
+
+def _linear_attention(described: Description, where: str) -> LinearAttention | None:
+    """The gated delta net of the layers between those with softmax attention; None: there is none."""
+    has_sizes = _all_or_none(described, where, LINEAR_KEYS)
+    if has_sizes != (described.full_attention_interval is not None):
+        missing, given = ("full_attention_interval", LINEAR_KEYS[0])[:: 1 if has_sizes else -1]
+        raise SpecError(f"{where}.{missing}", f"is required with '{given}', but missing.")
+    if not has_sizes:
+        return None
+    keys, values = described.linear_num_key_heads or 0, described.linear_num_value_heads or 0
+    if values % keys:
+        raise SpecError(f"{where}.linear_num_value_heads", f"must be a multiple of the {keys} key heads, got {values}.")
+    return LinearAttention(
+        variant="gated_delta",
+        num_key_heads=keys,
+        num_value_heads=values,
+        key_head_dim=described.linear_key_head_dim or 0,
+        value_head_dim=described.linear_value_head_dim or 0,
+        conv_kernel=described.linear_conv_kernel,
+    )
 
 
 def _mtp_layers(described: Description, layers: tuple[Layer, ...], where: str) -> tuple[Layer, ...]:
@@ -267,6 +307,7 @@ def _attention(described: Description, where: str) -> Attention | LatentAttentio
         qkv_bias=described.qkv_bias,
         output_bias=described.output_bias,
         qk_norm=described.qk_norm,
+        output_gate=described.output_gate,
         window=described.window,
         rotary=described.rotary and not described.learned_positions,
     )

@@ -124,3 +124,50 @@ def test_refused_entries(entry: Any, message: str):
         model_from_entry(entry, "models.x", "x")
 
     assert str(mistakes_of(refused.value)[0]).startswith(message)
+
+
+LINEAR = {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
+PLAIN = {"hidden_size": 64, "num_layers": 4, "num_heads": 4, "ffn_hidden_size": 256, "vocab_size": 1000}
+
+
+def test_every_other_layer_is_a_gated_delta_net():
+    """
+    Their sizes are its own.
+
+    Parameters of such a mixer: 64 x (2 x 2 x 8 + 2 x 4 x 16 + 2 x 4) in, 4 x (2 x 2 x 8 + 4 x 16) of the convolution,
+    4 + 4 of decays and steps, 16 of the norm, 4 x 16 x 64 out: 10,752 + 384 + 8 + 16 + 4,096 = 15,256; softmax
+    attention has 4 x 64 x 64 = 16,384.
+    """
+    model = model_from_description({**PLAIN, **LINEAR})
+    plain = model_from_description(PLAIN)
+
+    kinds = [type(layer.attention).__name__ for layer in model.layers]
+    assert kinds == ["LinearAttention", "Attention"] * 2
+    assert parameters(plain) - parameters(model) == 2 * (16_384 - 15_256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"full_attention_interval": None}, "full_attention_interval: is required with 'linear_num_key_heads'"),
+        ({"linear_key_head_dim": None}, "linear_key_head_dim: is required with 'linear_num_key_heads'"),
+        ({"linear_num_value_heads": 5}, "linear_num_value_heads: must be a multiple of the 2 key heads, got 5"),
+        ({"pattern": "M*M*"}, "full_attention_interval: is of layers with an attention each"),
+    ],
+)
+def test_a_gated_delta_net_is_whole(changes, message):
+    """Sizes and the interval, or none."""
+    with pytest.raises(SpecError, match=message):
+        model_from_description({**PLAIN, **LINEAR, **changes})
+
+
+def test_an_interval_alone_is_refused():
+    """It says of which layers, not what they are."""
+    with pytest.raises(SpecError, match="linear_num_key_heads: is required with 'full_attention_interval'"):
+        model_from_description({**PLAIN, "full_attention_interval": 4})

@@ -641,15 +641,15 @@ def test_the_release_that_is_assumed_takes_the_loss():
         ("--bf16 --fp8-param-gather --use-distributed-optimizer", "--fp8-param-gather: needs --fp8-format"),
         ("--bf16 --fp8-format e4m3 --fp8-param-gather", "--fp8-param-gather: needs --use-distributed-optimizer"),
         ("--bf16 --exp-avg-dtype bf16", "--exp-avg-dtype: is bf16, which needs --use-precision-aware-optimizer"),
-        ("--bf16 --optimizer dist_muon --use-distributed-optimizer", "which excludes --use-distributed-optimizer"),
         ("--fp16 --optimizer dist_muon", "--optimizer: is dist_muon, which excludes --fp16"),
         ("--bf16 --optimizer muon --use-megatron-fsdp", "--optimizer: is muon, which excludes --use-megatron-fsdp"),
         (
-            "--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32",
-            "--grad-reduce-in-bf16: is given with --accumulate-allreduce-grads-in-fp32; they exclude each other",
+            "--bf16 --use-precision-aware-optimizer --use-distributed-optimizer --main-grads-dtype bf16 "
+            "--accumulate-allreduce-grads-in-fp32",
+            "--main-grads-dtype: is bf16; --accumulate-allreduce-grads-in-fp32 keeps them in fp32",
         ),
         (
-            f"--bf16 {SPREAD} flex --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
+            f"--bf16 {SPREAD} allgather --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
             "--moe-shared-expert-overlap: works with --moe-token-dispatcher-type alltoall only",
         ),
         (

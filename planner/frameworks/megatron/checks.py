@@ -1,39 +1,227 @@
-"""Options of Megatron-LM that exclude or need each other, as its own parser says."""
+"""Options of Megatron-LM that exclude or need each other, as its own parser says, and those without effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.strategy import GRAPH_MODULES
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
 from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.megatron.settings import OFFLOADED
 
-Complaint: TypeAlias = tuple[str, str]
-"""An option, and what is wrong with it."""
+RELEASES_OF = {
+    "megatron-lm-main": RELEASES[5:],
+    "megatron-lm-0.19": RELEASES[4:5],
+    "megatron-lm-0.18": RELEASES[3:4],
+    "megatron-lm-0.17": RELEASES[2:3],
+    "megatron-lm-0.14": RELEASES[:1],
+    "megatron-lm-0.12": RELEASES[:1],
+}
+"""Releases whose parser a framework of the catalog stands for; recipes have none, and 0.16 has none that is known."""
+
+RECENT = RELEASES[2:]
+"""Releases of which arguments may be that name none."""
+
+ALWAYS = ("", "")
+"""The span of a contradiction of every release, of recipes as well: the model or the optimizer cannot be built."""
+
+OF_PARSERS = (RELEASES[0], RELEASES[-1])
+"""The span of what every release's parser refuses, and nothing else does."""
+
+NEW_MODULES = {"gdn_norm_out": "0.18", "gdp_in_proj": "0.19", "gdp_qkv": "0.19", "mhc": "0.19"}
+"""Modules of ``--recompute-modules`` that have no costs here, and the last release without them."""
+
+INFERENCE_SCOPE = "full_iteration_inference"
+"""The scope of CUDA graphs that none of a training is captured for (transformer_layer.py:499 of 0.17.1)."""
 
 
-def refuse_contradictions(arguments: Arguments, variables: Mapping[str, str]) -> None:
+class Complaint(NamedTuple):
+    """
+    An option, what is wrong with it, and which releases refuse it.
+
+    Parameters
+    ----------
+    option, problem
+        Its name, and the rest of the sentence.
+    span
+        The first and the last release that refuses it; ``ALWAYS``: all, whatever parser there is.
+    """
+
+    option: str
+    problem: str
+    span: tuple[str, str] = ALWAYS
+
+    def refusing(self, releases: Sequence[str]) -> list[str]:
+        """Those of some releases that refuse it."""
+        first, last = (RELEASES.index(one) for one in self.span)
+        return [one for one in releases if first <= RELEASES.index(one) <= last]
+
+
+def refuse_contradictions(
+    arguments: Arguments, variables: Mapping[str, str], releases: Sequence[str] = ()
+) -> tuple[str, ...]:
     """
     Refuse what Megatron-LM refuses of options alone; the rules of strategies are asked by an estimate.
 
+    Parameters
+    ----------
+    arguments
+        Values by option.
+    variables
+        The environment.
+    releases
+        Those whose parsers judge; none: a recipe's, which has no parser.
+
+    Returns
+    -------
+    tuple of str
+        What some of the releases refuse and others take, a sentence each.
+
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args, and megatron/core/transformer/transformer_config.py,
-    ``__post_init__`` (of megatron-core 0.16.1), moe/moe_layer.py:101 and optimizer/optimizer_config.py:375 there.
+    Megatron-LM, megatron/training/arguments.py, validate_args, of core 0.17.1, 0.18.2, 0.19.0 and main;
+    megatron/core/transformer/transformer_config.py, ``__post_init__`` (lines of megatron-core 0.16.1),
+    moe/moe_layer.py:101 and optimizer/optimizer_config.py:375 there.
 
     Raises
     ------
     SpecError
-        For the first contradiction.
+        For the first contradiction that every one of the releases refuses.
     """
+    notes: list[str] = []
     for check in CHECKS:
-        for name, problem in check(arguments):
-            raise SpecError(f"{WHERE}.{name}", problem)
+        for complaint in check(arguments):
+            name, problem, span = complaint
+            refusing = list(releases) if span == ALWAYS else complaint.refusing(releases)
+            if span == ALWAYS or (refusing and len(refusing) == len(releases)):
+                raise SpecError(f"{WHERE}.{name}", problem)
+            if refusing:
+                notes.append(f"Megatron Core {_listed(refusing)} refuses these options: {name} {problem}")
     if "--use-torch-fsdp2" in arguments and variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
         raise SpecError(f"{WHERE}.CUDA_DEVICE_MAX_CONNECTIONS", "is 1; --use-torch-fsdp2 needs more connections.")
+    return tuple(notes)
+
+
+def _listed(releases: Sequence[str]) -> str:
+    """
+    Neighbouring releases in words.
+
+    >>> _listed(["0.18", "0.19", "main"]), _listed(["0.16", "0.17"]), _listed(["0.17"])
+    ('0.18 and later', '0.16 to 0.17', '0.17')
+    """
+    if releases[-1] == RELEASES[-1]:
+        return f"{releases[0]} and later" if len(releases) > 1 else releases[0]
+    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+
+
+# --- without effect ----------------------------------------------------------------------------------------
+
+
+def in_effect(arguments: Arguments) -> tuple[Arguments, tuple[str, ...]]:
+    """
+    Drop options that Megatron-LM takes and does nothing with, and those that another one overrules.
+
+    Returns
+    -------
+    tuple
+        The options that count, and a sentence for each that does not.
+
+    References
+    ----------
+    Megatron-LM 0.17.1, megatron/training/arguments.py:498 (``--recompute-activations``), 1001
+    (``--grad-reduce-in-bf16``), ``num_experts`` of 0; transformer/transformer_block.py:540 (recomputation in full).
+    """
+    counting, notes = dict(arguments), list[str]()
+    for rule in WITHOUT_EFFECT:
+        dropped, why = rule(counting)
+        given = [name for name in dropped if name in counting]
+        if given:
+            notes.append(f"{', '.join(given)}: {why}")
+        for name in given:
+            del counting[name]
+    return counting, tuple(notes)
+
+
+Dropped = tuple[tuple[str, ...], str]
+"""Options, and why they do nothing."""
+
+RECOMPUTED = ("--recompute-method", "--recompute-num-layers")
+
+
+def _overruled_granularity(arguments: Arguments) -> Dropped:
+    full = arguments.get("--recompute-granularity") == "full"
+    dropped = ("--recompute-granularity",) if full and "--recompute-activations" in arguments else ()
+    return dropped, "overruled by --recompute-activations, which means selective."
+
+
+def _no_granularity(arguments: Arguments) -> Dropped:
+    selects = "--recompute-granularity" in arguments or "--recompute-activations" in arguments
+    dropped = () if selects else (*RECOMPUTED, "--recompute-modules")
+    return dropped, "without --recompute-granularity nothing is recomputed."
+
+
+def _modules_beside_full(arguments: Arguments) -> Dropped:
+    full = arguments.get("--recompute-granularity") == "full"
+    return ("--recompute-modules",) if full else (), "--recompute-granularity full recomputes whole layers."
+
+
+def _block_of_none(arguments: Arguments) -> Dropped:
+    number, method = arguments.get("--recompute-num-layers"), arguments.get("--recompute-method")
+    none = method == "block" and number is not None and number < 1
+    dropped = ("--recompute-granularity", *RECOMPUTED) if none else ()
+    return dropped, f"a block of {number} layers: none is recomputed."
+
+
+def _no_experts(arguments: Arguments) -> Dropped:
+    return ("--num-experts",) if arguments.get("--num-experts") == 0 else (), "0 experts: all layers are dense."
+
+
+def _offloaded_modules(arguments: Arguments) -> Dropped:
+    switch = "--fine-grained-activation-offloading"
+    return () if switch in arguments else ("--offload-modules",), f"without {switch} nothing is offloaded."
+
+
+def _reused_gradients(arguments: Arguments) -> Dropped:
+    without = "--fp8-param-gather" not in arguments
+    dropped = ("--reuse-grad-buf-for-mxfp8-param-ag",) if without else ()
+    return dropped, "without --fp8-param-gather no 8-bit weights are gathered."
+
+
+def _gradients_in_fp32(arguments: Arguments) -> Dropped:
+    narrow = "--grad-reduce-in-bf16" in arguments and "--bf16" in arguments
+    return ("--accumulate-allreduce-grads-in-fp32",) if narrow else (), "overruled by --grad-reduce-in-bf16."
+
+
+def _graphs_of_inference(arguments: Arguments) -> Dropped:
+    names = [name for name in ("--cuda-graph-modules", "--cuda-graph-scope") if name in arguments]
+    alone = any(list(arguments[name]) == [INFERENCE_SCOPE] for name in names)
+    dropped = ("--cuda-graph-impl", "--enable-cuda-graph", *names) if alone and not _is_te(arguments) else ()
+    return dropped, f"{INFERENCE_SCOPE} captures nothing of a training."
+
+
+def _is_te(arguments: Arguments) -> bool:
+    return arguments.get("--cuda-graph-impl") == "transformer_engine" or "--external-cuda-graph" in arguments
+
+
+WITHOUT_EFFECT: tuple[Callable[[Arguments], Dropped], ...] = (
+    _overruled_granularity,
+    _no_granularity,
+    _modules_beside_full,
+    _block_of_none,
+    _no_experts,
+    _offloaded_modules,
+    _reused_gradients,
+    _gradients_in_fp32,
+    _graphs_of_inference,
+)
+"""Options that do nothing beside others, one function each."""
+
+
+# --- contradictions ----------------------------------------------------------------------------------------
 
 
 def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
@@ -47,31 +235,28 @@ def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
         ("--swiglu", "--quick-geglu"),
         ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
         ("--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm"),
-        ("--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"),
+        ("--enable-cuda-graph", "--external-cuda-graph"),
     )
     for one, other in pairs:
         if one in arguments and other in arguments:
-            yield one, f"is given with {other}; they exclude each other."
+            yield Complaint(one, f"is given with {other}; they exclude each other.")
 
 
 def _needing(arguments: Arguments) -> Iterator[Complaint]:
     needs = (
-        ("--overlap-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
-        ("--overlap-param-gather", ("--overlap-grad-reduce",)),
-        ("--optimizer-cpu-offload", ("--use-precision-aware-optimizer",)),
-        ("--use-precision-aware-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
-        ("--delay-wgrad-compute", ("--overlap-moe-expert-parallel-comm",)),
-        ("--fp8-param-gather", ("--fp8-format",)),
-        ("--fp8-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2")),
-        ("--reuse-grad-buf-for-mxfp8-param-ag", ("--fp8-param-gather",)),
-        ("--offload-modules", ("--fine-grained-activation-offloading",)),
-        ("--fine-grained-activation-offloading", ("--offload-modules",)),
-        ("--recompute-method", ("--recompute-granularity",)),
-        ("--recompute-num-layers", ("--recompute-granularity",)),
+        ("--overlap-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "dist_muon"),
+        ("--overlap-param-gather", ("--overlap-grad-reduce",), ""),
+        ("--optimizer-cpu-offload", ("--use-precision-aware-optimizer",), ""),
+        ("--use-precision-aware-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), ""),
+        ("--delay-wgrad-compute", ("--overlap-moe-expert-parallel-comm",), ""),
+        ("--fp8-param-gather", ("--fp8-format",), ""),
+        ("--fp8-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"), ""),
+        ("--fine-grained-activation-offloading", ("--offload-modules",), ""),
     )
-    for name, others in needs:
-        if name in arguments and not any(other in arguments for other in others):
-            yield name, f"needs {' or '.join(others)}."
+    for name, others, optimizer in needs:
+        excused = optimizer and arguments.get("--optimizer") == optimizer
+        if name in arguments and not excused and not any(other in arguments for other in others):
+            yield Complaint(name, f"needs {' or '.join(others)}.")
 
 
 def _recompute(arguments: Arguments) -> Iterator[Complaint]:
@@ -79,35 +264,43 @@ def _recompute(arguments: Arguments) -> Iterator[Complaint]:
     granularity, method = arguments.get("--recompute-granularity"), "--recompute-method"
     number, short = arguments.get("--recompute-num-layers"), "--recompute-activations"
     if short in arguments:
-        if granularity == "full":
-            yield short, "is given with --recompute-granularity full; it means selective."
-        for name in (method, "--recompute-num-layers"):
+        for name in RECOMPUTED:
             if name in arguments:
-                yield name, f"is given with {short}, which means selective recomputation and has none."
+                yield Complaint(name, f"is given with {short}, which means selective recomputation and has none.")
     if granularity == "full" and method not in arguments:
-        yield method, "is required with --recompute-granularity full: uniform or block."
-    if granularity == "full" and (number is None or number < 1):
-        yield "--recompute-num-layers", "is required with --recompute-granularity full, at least 1."
+        yield Complaint(method, "is required with --recompute-granularity full: uniform or block.")
+    if granularity == "full" and number is None:
+        yield Complaint("--recompute-num-layers", "is required with --recompute-granularity full, at least 1.")
+    if granularity == "full" and number is not None and number < 1:
+        yield Complaint("--recompute-num-layers", f"is {number}; uniform groups of layers need at least 1.")
     if granularity == "selective":
-        for name in (method, "--recompute-num-layers"):
+        for name in RECOMPUTED:
             if name in arguments:
-                yield name, "is given with --recompute-granularity selective, which has none."
+                yield Complaint(name, "is given with --recompute-granularity selective, which has none.")
     if granularity == "full" and "--overlap-moe-expert-parallel-comm" in arguments:
-        yield "--recompute-granularity", "is full; --overlap-moe-expert-parallel-comm excludes that."
+        yield Complaint("--recompute-granularity", "is full; --overlap-moe-expert-parallel-comm excludes that.")
 
 
 def _modules(arguments: Arguments) -> Iterator[Complaint]:
     known = {
-        "--recompute-modules": tuple(MEGATRON_MODULES.values()),
-        "--offload-modules": (*OFFLOADED, "fused_group_mlp"),
+        "--recompute-modules": (*MEGATRON_MODULES.values(), *NEW_MODULES),
+        "--offload-modules": (*OFFLOADED, "fused_group_mlp", "gdp_qkv"),
     }
     for name, modules in known.items():
         for module in arguments.get(name, ()):
             if module not in modules:
-                yield name, f"has no module '{module}'; it has {', '.join(modules)}."
+                yield Complaint(name, f"has no module '{module}'; it has {', '.join(modules)}.")
+    recomputed = arguments.get("--recompute-modules", ())
+    for module in NEW_MODULES.keys() & {*recomputed}:
+        problem = f"has {module}, which is newer."
+        yield Complaint("--recompute-modules", problem, (RELEASES[0], NEW_MODULES[module]))
+    needs = {"moe_act": "--moe-grouped-gemm", "mla_up_proj": "--multi-latent-attention"}
+    for module, option in needs.items():
+        if module in recomputed and option not in arguments:
+            yield Complaint("--recompute-modules", f"has {module}, which needs {option}.", OF_PARSERS)
     offloaded = arguments.get("--offload-modules", ())
     if "attn_proj" in offloaded and "core_attn" not in offloaded:
-        yield "--offload-modules", "has attn_proj without core_attn, whose output it is."
+        yield Complaint("--offload-modules", "has attn_proj without core_attn, whose output it is.")
 
 
 def _offloading(arguments: Arguments) -> Iterator[Complaint]:
@@ -115,83 +308,153 @@ def _offloading(arguments: Arguments) -> Iterator[Complaint]:
     if not arguments.get(name, 0):
         return
     if arguments.get("--pipeline-model-parallel-size", 1) > 1:
-        yield name, "excludes pipelines."
+        yield Complaint(name, "excludes pipelines.")
     if "--recompute-granularity" in arguments or "--recompute-activations" in arguments:
-        yield name, "excludes recomputation."
+        yield Complaint(name, "excludes recomputation.")
     if arguments[name] >= arguments.get("--num-layers", arguments[name] + 1):
-        yield name, f"is {arguments[name]}; at least one layer must stay."
+        yield Complaint(name, f"is {arguments[name]}; at least one layer must stay.")
 
 
 def _experts(arguments: Arguments) -> Iterator[Complaint]:
     name, experts = "--expert-model-parallel-size", arguments.get("--num-experts")
     ranks = arguments.get(name, 1)
     if experts is not None and experts < 1:
-        yield "--num-experts", f"is {experts}, must be at least 1."
+        yield Complaint("--num-experts", f"is {experts}, must be at least 1.")
     elif ranks > 1 and experts is None:
-        yield name, f"is {ranks}, which needs experts: --num-experts."
+        yield Complaint(name, f"is {ranks}, which needs experts: --num-experts.")
     elif ranks > 1 and experts is not None and experts % ranks:
-        yield name, f"is {ranks}: its ranks own equally many whole experts, of which there are {experts}."
+        problem = f"is {ranks}: its ranks own equally many whole experts, of which there are {experts}."
+        yield Complaint(name, problem)
+    tp: int = arguments.get("--tensor-model-parallel-size", 1)
+    etp: int = arguments.get("--expert-tensor-parallel-size", tp)
+    if experts is not None and etp > 1 and "--disable-bias-linear" not in arguments:
+        problem = f"is {etp}; experts with biases are not split: --disable-bias-linear."
+        yield Complaint("--expert-tensor-parallel-size", problem, OF_PARSERS)
+    yield from _exchanges(arguments, ranks)
+
+
+def _exchanges(arguments: Arguments, ranks: int) -> Iterator[Complaint]:
+    name = "--overlap-moe-expert-parallel-comm"
+    if name not in arguments:
+        return
+    if ranks == 1:
+        yield Complaint(name, "needs --expert-model-parallel-size of at least 2.", OF_PARSERS)
+    if arguments.get("--moe-token-dispatcher-type", "allgather") == "allgather":
+        yield Complaint(name, "needs --moe-token-dispatcher-type alltoall or flex.", OF_PARSERS)
 
 
 def _context(arguments: Arguments) -> Iterator[Complaint]:
     sizes = "--hierarchical-context-parallel-sizes"
     if "a2a+p2p" in arguments.get("--cp-comm-type", ()) and sizes not in arguments:
-        yield sizes, "is required with --cp-comm-type a2a+p2p."
+        yield Complaint(sizes, "is required with --cp-comm-type a2a+p2p.")
 
 
 def _graphs(arguments: Arguments) -> Iterator[Complaint]:
+    impl, checked = arguments.get("--cuda-graph-impl"), "--no-check-for-nan-in-loss-and-grad" not in arguments
     for name in ("--cuda-graph-modules", "--cuda-graph-scope"):
-        for module in arguments.get(name, ()):
-            if module not in (*GRAPH_MODULES, "full", "full_iteration"):
-                yield name, f"has no module '{module}'; it has {', '.join(GRAPH_MODULES)}, full_iteration."
-    if arguments.get("--cuda-graph-impl") == "full_iteration" and (
-        "--no-check-for-nan-in-loss-and-grad" not in arguments
-    ):
-        yield "--cuda-graph-impl", "is full_iteration, which needs --no-check-for-nan-in-loss-and-grad."
+        given = arguments.get(name, ())
+        for module in given:
+            if module not in (*GRAPH_MODULES, "full", "full_iteration", INFERENCE_SCOPE):
+                yield Complaint(name, f"has no module '{module}'; it has {', '.join(GRAPH_MODULES)}, full_iteration.")
+        if impl == "full_iteration" and {*given} - {"full", "full_iteration"}:
+            yield Complaint(name, "is given with --cuda-graph-impl full_iteration, which has no modules.", OF_PARSERS)
+        if "full_iteration" in given and _is_te(arguments):
+            yield Complaint(name, "is full_iteration, which --cuda-graph-impl local alone captures.", OF_PARSERS)
+        if INFERENCE_SCOPE in given and _is_te(arguments):
+            problem = f"is {INFERENCE_SCOPE}, which excludes --cuda-graph-impl transformer_engine."
+            yield Complaint(name, problem, ("0.18", RELEASES[-1]))
+        if "full_iteration" in given and checked:
+            since = "0.14" if impl == "local" else "0.18"
+            problem = "is full_iteration, which needs --no-check-for-nan-in-loss-and-grad."
+            yield Complaint(name, problem, (since, RELEASES[-1]))
+    if impl == "full_iteration" and checked:
+        yield Complaint("--cuda-graph-impl", "is full_iteration, which needs --no-check-for-nan-in-loss-and-grad.")
 
 
 def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
     """
     Narrow moments are the precision-aware optimizer's, which is Adam (optimizer_config.py:375, muon.py:190).
 
-    Muon beside the distributed optimizer was ``dist_muon`` alone in megatron-core 0.16.1; later releases launch it as
-    ``--optimizer muon --use-distributed-optimizer`` (their functional tests ``..._dist_muon_param_layout``).
+    Muon beside the distributed optimizer was ``dist_muon`` alone up to core 0.17; later releases launch it as
+    ``--optimizer muon --use-distributed-optimizer``, and take ``dist_muon`` for that (arguments.py:1727 of main).
     """
-    aware = "--use-precision-aware-optimizer"
+    aware, until = "--use-precision-aware-optimizer", (RELEASES[0], "0.17")
     for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype"):
         if arguments.get(name, "fp32") != "fp32" and aware not in arguments:
-            yield name, f"is {arguments[name]}, which needs {aware}."
+            yield Complaint(name, f"is {arguments[name]}, which needs {aware}.")
+    if arguments.get("--main-grads-dtype", "fp32") != "fp32" and "--accumulate-allreduce-grads-in-fp32" in arguments:
+        problem = f"is {arguments['--main-grads-dtype']}; --accumulate-allreduce-grads-in-fp32 keeps them in fp32."
+        yield Complaint("--main-grads-dtype", problem, OF_PARSERS)
     optimizer = arguments.get("--optimizer", "adam")
     if aware in arguments and optimizer != "adam":
-        yield "--optimizer", f"is {optimizer}; {aware} is Adam's."
+        yield Complaint("--optimizer", f"is {optimizer}; {aware} is Adam's.")
     if "muon" in optimizer:
-        layered = ("--use-distributed-optimizer",) if optimizer == "dist_muon" else ()
-        for name in (*layered, "--use-megatron-fsdp", "--use-torch-fsdp2", "--fp16"):
+        alone = ("--overlap-grad-reduce", "--overlap-param-gather") if optimizer == "muon" else ()
+        for name in ("--use-distributed-optimizer", *alone):
             if name in arguments:
-                yield "--optimizer", f"is {optimizer}, which excludes {name}."
+                yield Complaint("--optimizer", f"is {optimizer}, which excludes {name}.", until)
+        for name in ("--use-megatron-fsdp", "--use-torch-fsdp2", "--fp16"):
+            if name in arguments:
+                yield Complaint("--optimizer", f"is {optimizer}, which excludes {name}.")
 
 
 def _multi_token_prediction(arguments: Arguments) -> Iterator[Complaint]:
     positions = arguments.get("--position-embedding-type", "learned_absolute")
     is_rotary = "--use-rotary-position-embeddings" in arguments
     if arguments.get("--mtp-num-layers") and positions not in ("rope", "none") and not is_rotary:
-        yield "--mtp-num-layers", f"needs --position-embedding-type rope or none, not {positions}."
+        yield Complaint("--mtp-num-layers", f"needs --position-embedding-type rope or none, not {positions}.")
 
 
 def _shared_experts(arguments: Arguments) -> Iterator[Complaint]:
-    name = "--moe-shared-expert-overlap"
+    name, kind = "--moe-shared-expert-overlap", arguments.get("--moe-token-dispatcher-type", "allgather")
     if name not in arguments or "--moe-shared-expert-intermediate-size" not in arguments:
         return
-    if arguments.get("--moe-token-dispatcher-type", "allgather") != "alltoall":
-        yield name, "works with --moe-token-dispatcher-type alltoall only."
+    if kind == "allgather":
+        yield Complaint(name, "works with --moe-token-dispatcher-type alltoall only.")
+    if kind == "flex":
+        yield Complaint(name, "works with --moe-token-dispatcher-type alltoall only.", (RELEASES[0], "0.17"))
     if "shared_experts" in arguments.get("--recompute-modules", ()):
-        yield name, "excludes that shared_experts are recomputed."
+        yield Complaint(name, "excludes that shared_experts are recomputed.")
 
 
 def _instances(arguments: Arguments) -> Iterator[Complaint]:
     name = "--num-distributed-optimizer-instances"
     if arguments.get(name, 1) < 1:
-        yield name, f"is {arguments[name]}, must be at least 1."
+        yield Complaint(name, f"is {arguments[name]}, must be at least 1.")
+
+
+def _stages(arguments: Arguments) -> Iterator[Complaint]:
+    """Interleaving needs a pipeline, of more than two ranks where sends are not overlapped (arguments.py:858)."""
+    pp, chunks = arguments.get("--pipeline-model-parallel-size", 1), "--num-virtual-stages-per-pipeline-rank"
+    name = "--num-layers-per-virtual-pipeline-stage"
+    layers = int(arguments.get("--num-layers", 0))
+    if pp == 1 and int(arguments.get(name, layers)) < layers:
+        yield Complaint(name, f"is {arguments[name]}, which needs --pipeline-model-parallel-size.", OF_PARSERS)
+    if pp == 1 and arguments.get(chunks, 1) > 1:
+        yield Complaint(chunks, f"is {arguments[chunks]}, which needs --pipeline-model-parallel-size.", OF_PARSERS)
+    if pp == 2 and arguments.get(chunks, 1) > 1 and "--no-overlap-p2p-communication" in arguments:
+        yield Complaint(chunks, "of two pipeline ranks excludes --no-overlap-p2p-communication.", OF_PARSERS)
+
+
+def _hybrids(arguments: Arguments) -> Iterator[Complaint]:
+    """From 0.17 on the pattern of a hybrid says how many layers there are (arguments.py:634)."""
+    pattern, number = arguments.get(PATTERN), arguments.get("--num-layers")
+    if pattern is not None and number is not None and len(pattern) != number:
+        problem = f"is of {len(pattern)} layers, --num-layers says {number}."
+        yield Complaint(STAGED_PATTERN, problem, (RELEASES[0], "0.16"))
+
+
+def _lengths(arguments: Arguments) -> Iterator[Complaint]:
+    name, length = "--max-position-embeddings", int(arguments.get("--seq-length", 0))
+    if int(arguments.get(name, length)) < length:
+        yield Complaint(name, f"is {arguments[name]}, fewer than the {length} tokens of a sequence.", OF_PARSERS)
+
+
+def _losses(arguments: Arguments) -> Iterator[Complaint]:
+    """Transformer Engine's fused loss is refused from 0.18 on (arguments.py, ``cross_entropy_fusion_impl``)."""
+    name = "--cross-entropy-fusion-impl"
+    if "--cross-entropy-loss-fusion" in arguments and arguments.get(name) == "te":
+        yield Complaint(name, "is te, which is off since 0.18.", ("0.18", RELEASES[-1]))
 
 
 CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
@@ -207,5 +470,9 @@ CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
     _shared_experts,
     _multi_token_prediction,
     _instances,
+    _stages,
+    _hybrids,
+    _lengths,
+    _losses,
 )
 """What may be wrong with options, one function each."""

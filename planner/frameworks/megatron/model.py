@@ -91,26 +91,54 @@ def frequency_text(flags: Sequence[bool]) -> str:
 
 def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
     """
-    The way back: a sum of lists of 0 and 1, each times a number; inside parentheses or not.
+    Read lists of 0 and 1 that are added and multiplied, with or without parentheses.
 
     >>> frequency_flags("([0]*3+[1]*2)", "--moe-layer-freq")
     (False, False, False, True, True)
+    >>> frequency_flags("([1]+[0]*1)*2", "--linear-attention-freq")
+    (True, False, True, False)
 
     Raises
     ------
     SpecError
         If it is none, or longer than a model can be.
     """
-    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    flags: list[bool] = []
-    for part in inner.split("+"):
-        found = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", part)
-        if not found:
-            raise SpecError(where, f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}.")
-        flags += [flag == "1" for flag in found.group(1).split(",")] * int(found.group(2) or 1)
+    pieces = re.findall(r"\[[01](?:,[01])*\]|\d{1,4}|[()+*]", text)
+    problem = f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}."
+    if "".join(pieces) != text:
+        raise SpecError(where, problem)
+    flags, rest = _sum_of_lists(pieces, SpecError(where, problem), where)
+    if rest:
+        raise SpecError(where, problem)
+    return flags
+
+
+def _sum_of_lists(pieces: Sequence[str], error: SpecError, where: str) -> tuple[tuple[bool, ...], Sequence[str]]:
+    """A sum at the beginning, and the pieces behind it."""
+    flags: tuple[bool, ...] = ()
+    while True:
+        if not pieces:
+            raise error
+        first, pieces = pieces[0], pieces[1:]
+        if first == "(":
+            part, pieces = _sum_of_lists(pieces, error, where)
+            if not pieces or pieces[0] != ")":
+                raise error
+            pieces = pieces[1:]
+        elif first.startswith("["):
+            part = tuple(flag == "1" for flag in first[1:-1].split(","))
+        else:
+            raise error
+        while len(pieces) > 1 and pieces[0] == "*" and pieces[1].isdecimal():
+            if len(part) * int(pieces[1]) > MOST_LAYERS:
+                raise SpecError(where, f"is of more than {MOST_LAYERS} layers.")
+            part, pieces = part * int(pieces[1]), pieces[2:]
+        flags += part
         if len(flags) > MOST_LAYERS:
-            raise SpecError(where, f"is of more than {MOST_LAYERS} layers: {shown(text)}.")
-    return tuple(flags)
+            raise SpecError(where, f"is of more than {MOST_LAYERS} layers.")
+        if not pieces or pieces[0] != "+":
+            return flags, pieces
+        pieces = pieces[1:]
 
 
 # --- what cannot be said -----------------------------------------------------------------------------------

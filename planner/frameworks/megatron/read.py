@@ -15,12 +15,12 @@ from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.frameworks.megatron.checks import refuse_contradictions
+from planner.frameworks.megatron.checks import INFERENCE_SCOPE, in_effect, refuse_contradictions
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import in_older_words, read_model
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, offloadable
-from planner.frameworks.megatron.stages import read_stages, settled
+from planner.frameworks.megatron.stages import read_stages, settled, uneven_stages
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
@@ -112,11 +112,13 @@ def from_megatron_lm(
         words, variables = list(arguments), dict(environment or {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
-    found = in_older_words(read_arguments(words))
-    refuse_contradictions(found, variables)
+    given, remarks = in_effect(read_arguments(words))
+    found, more = in_older_words(given)
+    said = {**found, **{name: given[name] for name in ("--num-layers",) if name in given}}
+    remarks = (*remarks, *more, *refuse_contradictions(said, variables, _judging(overrides)))
     entry, assumed = read_model(found)
     document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}
-    settings, more = read_settings(found, variables, found["--num-layers"])
+    settings, of_settings = read_settings(found, variables, found["--num-layers"])
     for override in overrides:
         apply_override(document, override)
     _require(document)
@@ -129,8 +131,22 @@ def from_megatron_lm(
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**plain_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
-    remarks = (*_assumed(framework), *assumed, *more, *notes)
+    remarks = (*_assumed(framework), *remarks, *assumed, *of_settings, *notes, *uneven_stages(strategy, facts.model))
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
+
+
+def _judging(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the releases whose parsers judge the arguments: of the framework that is named, else all recent ones."""
+    given: dict[str, Any] = {}
+    for override in overrides:
+        if override.partition("=")[0].partition(".")[0] == "cluster":
+            apply_override(given, override)
+    cluster = given.get("cluster")
+    if not isinstance(cluster, Mapping):
+        return ()
+    named = cluster.get("framework", release_for(cluster.get("device"), None))
+    releases = RELEASES_OF.get(named, ()) if isinstance(named, str) else ()
+    return RECENT if releases and "framework" not in cluster and releases[-1] in RECENT else releases
 
 
 def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
@@ -229,7 +245,7 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
         **_group(arguments, degrees),
         "sequence_parallel": int("--sequence-parallel" in arguments and degrees["tp"] > 1),
         "sharding": _sharding(arguments, replicas=degrees["dp"] * degrees["cp"]),
-        "recompute": _recompute(arguments),
+        "recompute": _recompute(arguments, notes),
         **_offload(arguments, facts.model, notes),
         "token_dispatcher": _dispatcher(arguments, notes),
         "cuda_graphs": _graphs(arguments, facts.model),
@@ -269,14 +285,18 @@ def _sharding(arguments: Arguments, *, replicas: int) -> Sharding:
     return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
 
 
-def _recompute(arguments: Arguments) -> Recompute:
+def _recompute(arguments: Arguments, notes: list[str]) -> Recompute:
     granularity = arguments.get("--recompute-granularity")
     if granularity == "full":
         return Recompute.NONE if arguments["--recompute-method"] == "block" else Recompute.FULL
     if granularity is None and "--recompute-activations" not in arguments:
         return Recompute.NONE
     ours = {name: module for module, name in MEGATRON_MODULES.items()}
-    chosen = Recompute.of(*(ours[name] for name in arguments.get("--recompute-modules", ["core_attn"])))
+    given = arguments.get("--recompute-modules", ["core_attn"])
+    uncosted = [name for name in given if name not in ours]
+    if uncosted:
+        notes.append(f"--recompute-modules {' '.join(uncosted)}: costed as if they were kept.")
+    chosen = Recompute.of(*(ours[name] for name in given if name in ours))
     paper = Recompute.of("core_attention", "qkv")
     return Recompute.SELECTIVE if chosen == paper else chosen
 
@@ -316,7 +336,7 @@ def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
     older = [impl for option, impl in given.items() if option in arguments]
     impl = arguments.get("--cuda-graph-impl", *older or ["none"])
     named: list[str] = arguments.get("--cuda-graph-modules") or arguments.get("--cuda-graph-scope") or []
-    scope = {*named} - {"full"}
+    scope = {*named} - {"full", INFERENCE_SCOPE}
     if impl == "none":
         return CudaGraphs.NONE
     if impl == "full_iteration" or "full_iteration" in scope:
@@ -366,6 +386,10 @@ def _uncosted(arguments: Arguments) -> Iterator[str]:
         yield f"Not costed: {', '.join(mattering)}."
     if harmless:
         yield f"Without influence on a step's cost: {', '.join(sorted(harmless))}."
+    if "--num-experts" in arguments and "--moe-grouped-gemm" not in arguments:
+        yield "Without --moe-grouped-gemm experts are computed one after another: costed as grouped."
+    if arguments.get("--transformer-impl") == "local":
+        yield "--transformer-impl local: costed as Transformer Engine's kernels."
     if "--recompute-num-layers" in arguments and arguments.get("--recompute-method") == "uniform":
         number = arguments["--recompute-num-layers"]
         if number > 1:

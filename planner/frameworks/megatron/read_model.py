@@ -15,14 +15,13 @@ from costmodel.models.huggingface import model_from_config
 from costmodel.validation import shown
 from planner.frameworks.megatron.model import LETTERS, PATTERN, STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import WHERE
-from planner.frameworks.megatron.stages import LAST, LAYOUT, layout_text
+from planner.frameworks.megatron.stages import CHUNKS, LAST, LAYOUT, layout_text
 
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 REFUSED = {
     "--heterogeneous-layers-config-path": "describes layers of different sizes",
     "--heterogeneous-layers-config-encoded-json": "describes layers of different sizes",
-    "--experimental-attention-variant": "describes another attention",
     "--enable-mhc-connections": "describes other residual connections",
     "--mtp-use-repeated-layer": "describes layers that share weights",
 }
@@ -35,23 +34,53 @@ PREDICTIONS = "--mtp-num-layers"
 """Layers of multi-token prediction; in the pattern of a hybrid each is a part of its own, behind a slash."""
 
 
-def in_older_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with what the pattern of a hybrid says beside its layers: their number, and their stages."""
+PREDICTED = "--mtp-hybrid-override-pattern"
+"""The blocks of one such layer, as older releases say them."""
+
+
+def in_older_words(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """
+    The arguments with what the pattern of a hybrid says beside its layers, and what it overrules.
+
+    The pattern says the number of layers, their stages and those of multi-token prediction (Megatron-LM 0.17.1,
+    megatron/training/arguments.py:634 and 711).
+
+    Raises
+    ------
+    SpecError
+        If its layers of multi-token prediction differ, or the pipeline ranks cannot share its stages.
+    """
     if STAGED_PATTERN not in arguments and PATTERN not in arguments:
-        return dict(arguments)
+        return dict(arguments), ()
     given = {name: value for name, value in arguments.items() if name != STAGED_PATTERN}
     main, *predictions = str(arguments.get(STAGED_PATTERN, arguments.get(PATTERN))).split("/")
+    if len(set(predictions)) > 1:
+        problem = f"has layers of multi-token prediction that differ: {', '.join(predictions)}."
+        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", problem)
     stages = main.split("|")
     layers = [len(stage) for stage in stages]
-    depth = {PREDICTIONS: len(predictions)} if predictions else {}
-    return {"--num-layers": sum(layers), **_stages(layers), **depth, **given, PATTERN: "".join(stages)}
+    said = {"--num-layers": sum(layers)}
+    said |= {PREDICTIONS: len(predictions)} if predictions else {}
+    overruled = [name for name, value in said.items() if given.get(name, value) != value]
+    notes = tuple(
+        f"{name} {given[name]}: overruled by the pattern, which has {said[name]} layers (from Megatron Core 0.17 on)."
+        for name in overruled
+    )
+    blocks = {PREDICTED: predictions[0]} if predictions else {}
+    dealt = _stages(layers, arguments.get("--pipeline-model-parallel-size", 1))
+    return {**dealt, **given, **said, **blocks, PATTERN: "".join(stages)}, notes
 
 
-def _stages(layers: Sequence[int]) -> dict[str, Any]:
+def _stages(layers: Sequence[int], pp: int) -> dict[str, Any]:
     """What older releases say of stages that hold so many layers."""
-    if len(set(layers)) == 1:
+    if len(layers) == 1 or pp < 1:
         return {}
-    is_last = len(set(layers[:-1])) == 1
+    if len(layers) % pp:
+        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"has {len(layers)} stages, no multiple of {pp} pipeline ranks.")
+    chunks = len(layers) // pp
+    if len(set(layers)) == 1:
+        return {CHUNKS: chunks} if chunks > 1 else {}
+    is_last = len(set(layers[:-1])) == 1 and chunks == 1
     return {LAST: layers[-1]} if is_last else {LAYOUT: layout_text(layers, mtp_layers=0)}
 
 
@@ -70,7 +99,13 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
     for name in REQUIRED:
         if name not in arguments:
             raise SpecError(f"{WHERE}.{name}", "is required but missing.")
-    entry = {**_sizes(arguments), **_attention(arguments), **_experts(arguments), **_hybrid(arguments)}
+    entry = {
+        **_sizes(arguments),
+        **_attention(arguments),
+        **_linear_attention(arguments),
+        **_experts(arguments),
+        **_hybrid(arguments),
+    }
     vocabulary = arguments.get("--padded-vocab-size", arguments.get("--vocab-size"))
     model = _with_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
     twins = _twins(model, vocabulary)
@@ -80,9 +115,6 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
             raise SpecError(f"{WHERE}.--vocab-size", f"is required: {_names(twins)} differ in nothing else.")
         note = () if vocabulary else (f"The vocabulary is that of {twins[0].name}, {twins[0].vocab_size:,} entries.",)
         return twins[0].name, note
-    if PATTERN in arguments and arguments.get(PREDICTIONS):
-        problem = "of a hybrid is known of models of the catalog only, which this one is not."
-        raise SpecError(f"{WHERE}.{PREDICTIONS}", problem, BY_HAND)
     if vocabulary is None:
         raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
     described = {**entry, "vocab_size": vocabulary}
@@ -92,7 +124,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
             return config, ("The model is described as gpt-oss, whose router and experts have biases.",)
         raise SpecError(
             "model",
-            "is not in the catalog, and descriptions have no words for its windows, sinks, gates or experts.",
+            "is not in the catalog, and descriptions have no words for its windows, sinks or experts.",
             "Name its config.json in the job file.",
         )
     return described, ()
@@ -236,10 +268,16 @@ def _attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
         }
     return {
         **heads,
+        **({"output_gate": True} if "--attention-output-gate" in arguments else {}),
         **({"num_kv_heads": arguments.get("--num-query-groups", 1)} if grouped else {}),
         **({"head_dim": arguments["--kv-channels"]} if "--kv-channels" in arguments else {}),
         **({"qk_norm": "per_head"} if "--qk-layernorm" in arguments else {}),
+        **({"window": _window(arguments["--window-size"])} if _windows_everywhere(arguments) else {}),
     }
+
+
+def _windows_everywhere(arguments: Mapping[str, Any]) -> bool:
+    return "--window-size" in arguments and "--window-attn-skip-freq" not in arguments
 
 
 def _with_details(model: Model, arguments: Mapping[str, Any]) -> Model:
@@ -261,9 +299,66 @@ def _detailed(layer: Layer, arguments: Mapping[str, Any], *, has_window: bool) -
         attention,
         window=None if text is None else _window(text),
         sinks=arguments.get("--softmax-type") == "learnable",
-        output_gate="--attention-output-gate" in arguments,
     )
     return replace(layer, attention=details)
+
+
+VARIANT, LINEAR = "--experimental-attention-variant", "--linear-attention-freq"
+
+DELTA_SIZES = {"num_key_heads": 16, "num_value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
+"""Defaults of Megatron-LM's parser (``--linear-num-key-heads`` and others)."""
+
+DELTA_NETS = ("gated_delta_net", "gdn")
+"""Names of the gated delta net up to 0.19 and in main (gpt/experimental_attention_variant_module_specs.py:61)."""
+
+
+def _linear_attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The gated delta net, by which layers have softmax attention in its place.
+
+    References
+    ----------
+    Megatron-LM 0.17.1, megatron/core/transformer/transformer_config.py:1080 and
+    gpt/experimental_attention_variant_module_specs.py, get_linear_attention_pattern; defaults of its parser.
+
+    Raises
+    ------
+    SpecError
+        If it is another attention, or its layers or heads are not those that Megatron-LM takes.
+    """
+    variant = arguments.get(VARIANT)
+    if variant is None:
+        return {}
+    if variant not in DELTA_NETS:
+        what = {"dsa": "sparse attention (DSA)", "gdn2": "the second gated delta net"}.get(variant, "another attention")
+        raise SpecError(f"{WHERE}.{VARIANT}", f"is {variant}, {what}, which has no costs here.", BY_HAND)
+    flags = _flags(arguments, LINEAR, arguments["--num-layers"])
+    if flags is None:
+        problem = f"is required with {VARIANT} {variant}: every how many layers softmax attention takes its place."
+        raise SpecError(f"{WHERE}.{LINEAR}", problem)
+    if "--disable-bias-linear" not in arguments:
+        problem = f"is required with {VARIANT}: biases of the gated delta net are not described here."
+        raise SpecError(f"{WHERE}.--disable-bias-linear", problem)
+    sizes = {name: arguments.get(f"--linear-{name.replace('_', '-')}", size) for name, size in DELTA_SIZES.items()}
+    if sizes["num_key_heads"] < 1 or sizes["num_value_heads"] % sizes["num_key_heads"]:
+        problem = f"is {sizes['num_value_heads']}, must be a multiple of --linear-num-key-heads "
+        raise SpecError(f"{WHERE}.--linear-num-value-heads", f"{problem}{sizes['num_key_heads']}.")
+    kernel = {"linear_conv_kernel": arguments.get("--linear-conv-kernel-dim", 4)}
+    return {
+        "full_attention_interval": _interval(flags),
+        **{f"linear_{name}": size for name, size in sizes.items()},
+        **kernel,
+    }
+
+
+def _interval(flags: Sequence[bool]) -> int:
+    """Every how many layers one is not linear; beyond the last layer where all are."""
+    found = len(flags) + 1 if all(flags) else [*flags].index(False) + 1
+    if any(flag != bool((index + 1) % found) for index, flag in enumerate(flags)):
+        text = "".join(str(int(flag)) for flag in flags)
+        problem = f"is {text[:80]}: layers with softmax attention that are no equal distance apart have no word here."
+        raise SpecError(f"{WHERE}.{LINEAR}", problem, "Name its config.json in the job file.")
+    return found
 
 
 def _window(text: str) -> int:
@@ -287,18 +382,30 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not pattern or not set(pattern) <= set(letters):
         problem = f"expected letters of {' '.join(letters)}, got"
         raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"{problem} {shown(pattern)}.", BY_HAND)
-    if len(pattern) != arguments["--num-layers"]:
-        problem = f"is of {len(pattern)} layers, --num-layers says {arguments['--num-layers']}."
-        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", problem)
     if head_dim < 1:
         raise SpecError(f"{WHERE}.--mamba-head-dim", f"is {head_dim}, must be at least 1.")
     return {
         "pattern": pattern,
+        **_predicted(arguments),
         "mamba_num_heads": arguments.get("--mamba-num-heads", 2 * arguments["--hidden-size"] // head_dim),
         "mamba_head_dim": head_dim,
         "mamba_state_size": arguments.get("--mamba-state-dim", 128),
         "mamba_num_groups": arguments.get("--mamba-num-groups", 8),
     }
+
+
+def _predicted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Multi-token prediction of a hybrid: its layers are two blocks each, which a part of the pattern says."""
+    depth, blocks = arguments.get(PREDICTIONS, 0), arguments.get(PREDICTED)
+    if not depth:
+        return {}
+    if blocks is None:
+        problem = f"is {depth}; the pattern says of which blocks: {STAGED_PATTERN} M*-/*E."
+        raise SpecError(f"{WHERE}.{PREDICTIONS}", problem)
+    if len(blocks) != 2 or not set(blocks) <= set(LETTERS.values()):
+        problem = f"has a layer of multi-token prediction of {shown(blocks)}; two blocks of it have costs here."
+        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", problem, BY_HAND)
+    return {"mtp_layers": depth, "mtp_pattern": blocks}
 
 
 # --- experts -----------------------------------------------------------------------------------------------
@@ -337,8 +444,11 @@ def _routed(model: Model, arguments: Mapping[str, Any]) -> tuple[Layer, ...]:
     if flags is None or _pattern(flags):
         return model.layers
     plain = {**_sizes(arguments), **_attention(arguments), "vocab_size": model.vocab_size, "mtp_layers": 0}
-    dense = model_from_description(plain, "model").layers[0]
-    return tuple(model.layers[0] if flag else dense for flag in flags)
+    dense, routed = model_from_description(plain, "model").layers[0], model.layers[0]
+    return tuple(
+        replace(layer, feed_forward=(routed if flag else dense).feed_forward)
+        for layer, flag in zip(model.layers, flags, strict=True)
+    )
 
 
 def _flags(arguments: Mapping[str, Any], name: str, num_layers: int) -> tuple[bool, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -58,6 +58,14 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
     if strategy.vocabulary == Vocabulary.REDISTRIBUTED:
         return redistributed_layers(model.num_layers, num_stages=strategy.pp, head_layers=head_layers(model))
     return layers_per_chunk(model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers))
+
+
+def uneven_stages(strategy: Strategy, model: Model) -> Iterator[str]:
+    """Say how many layers each stage has where they are not equally many."""
+    layers = stage_layers(strategy, model)
+    if len(set(layers)) > 1:
+        chunks = f", {strategy.vpp} chunks per pipeline rank in model order" if strategy.vpp > 1 else ""
+        yield f"Layers on stages{chunks}: {', '.join(map(str, layers))}; strategy.layout says others."
 
 
 def redistributed_last(strategy: Strategy, model: Model) -> int | None:
@@ -178,7 +186,8 @@ def read_layout(text: str, model: Model) -> tuple[int, ...]:
         raise SpecError(where, f"has {counts[letter]} times '{letter}', the model {wanted[letter]}: {shown(text)}.")
     if not flat.startswith("E") or not flat.endswith("L") or flat.count("L") != 1:
         raise SpecError(where, f"begins with one E and ends with one L, got {shown(text)}.")
-    if "m" in flat and not re.fullmatch(r"E?t*m+L", stages[-1]):
+    elsewhere = any("m" in stage for stage in stages[:-1])
+    if "m" in flat and (elsewhere or not re.fullmatch(r"E?t*m+L", stages[-1])):
         problem = "has multi-token prediction elsewhere than beside the loss, where alone it is costed"
         raise SpecError(where, f"{problem}: {shown(text)}.")
     return tuple(stage.count("t") for stage in stages)

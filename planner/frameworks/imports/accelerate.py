@@ -6,7 +6,7 @@ Keys and defaults are those of Accelerate 1.15.0 (accelerate/commands/launch.py,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from costmodel import catalog
@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.deepspeed import deepspeed_job
 from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.finish import degree, finished, newest, prepared
+from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -127,6 +127,8 @@ def accelerate_job(
     if document["strategy"]["sharding"] == "none" and sizes["dp"] > 1:
         document["search"] = {"framework_rules": False, **document.get("search", {})}
         more.append("Whole replicas (DDP), which the catalog's Accelerate with FSDP2 has not: its rules are left out.")
+    more += release_assumed(document["cluster"]["framework"], overrides)
+    more += _recomputation_assumed(fsdp, trainer, overrides)
     return finished(document, [*notes, *more, *_passed_over(config)])
 
 
@@ -158,7 +160,8 @@ def _megatron_job(
         document["training"].setdefault("global_batch_size", mbs * batches * dp)
     document["strategy"] = {**strategy, **({} if mbs is None else {"mbs": mbs}), **document["strategy"]}
     document["training"].setdefault("precision", _precision(config, trainer))
-    return finished(document, [*notes, *_passed_over(config)])
+    release = release_assumed(document["cluster"]["framework"], overrides)
+    return finished(document, [*notes, *release, *_passed_over(config)])
 
 
 SECTIONS = {
@@ -272,6 +275,16 @@ def _sharding(fsdp: Mapping[str, Any], kind: str) -> tuple[str, bool]:
 def _recomputes(fsdp: Mapping[str, Any], trainer: Trainer) -> bool:
     own = _is_true(fsdp.get("fsdp_activation_checkpointing", False))
     return own or bool(trainer.recomputes)
+
+
+def _recomputation_assumed(fsdp: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str]) -> Iterator[str]:
+    """Say that nothing is recomputed where neither FSDP's entry nor the script's option says it."""
+    said = "fsdp_activation_checkpointing" in fsdp or trainer.recomputes is not None
+    if not said and not any(entry.startswith("strategy.recompute=") for entry in overrides):
+        yield (
+            "Recomputation is assumed to be none: neither fsdp_activation_checkpointing nor gradient_checkpointing is "
+            "said, and the script may switch it on; strategy.recompute=none or full says it."
+        )
 
 
 def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:

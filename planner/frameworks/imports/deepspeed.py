@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_json
-from planner.frameworks.imports.finish import degree, finished, newest, prepared
+from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -135,7 +135,8 @@ def deepspeed_job(
     if trainer.steps is not None and "tokens" not in document["training"] and batch and trainer.sequence_length:
         document["training"]["tokens"] = trainer.steps * batch * trainer.sequence_length
     said = any(entry.partition("=")[0] == "strategy.recompute" for entry in overrides)
-    return finished(document, [*notes, *([] if said else _assumed(config, trainer)), *_passed_over(config)])
+    release = release_assumed(document["cluster"]["framework"], overrides)
+    return finished(document, [*notes, *release, *([] if said else _assumed(config, trainer)), *_passed_over(config)])
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -233,11 +234,11 @@ def _assumed(config: Mapping[str, Any], trainer: Trainer) -> list[str]:
     ----------
     DeepSpeed 0.19.8, deepspeed/runtime/activation_checkpointing/checkpointing.py, ``configure`` and ``checkpoint``.
     """
-    if trainer.recomputes is not None or "activation_checkpointing" not in config:
+    if trainer.recomputes is not None:
         return []
     what = "full: all layers are" if _recomputes(config, trainer) else "none: no layer is"
     return [
-        f"Recomputation is assumed to be {what} checkpointed. activation_checkpointing alone does not decide it, the "
+        f"Recomputation is assumed to be {what} checkpointed. DeepSpeed's configuration alone does not decide it, the "
         "model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it."
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.strategy import StageLayout, Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
 from planner.frameworks.megatron.read import CLUSTER, Imported, plain_decisions
+from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
@@ -45,7 +46,76 @@ def prepared(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     return whole
 
 
-def finished(document: dict[str, Any], notes: Sequence[str], *, full_every: int | None = None) -> Imported:
+Degrees = Mapping[str, Any]
+"""Decisions of a job by name, as a job file has them, and ``has_experts``."""
+
+MATTERS: dict[str, Callable[[Degrees], bool]] = {
+    "strategy.cp": lambda _: True,
+    "strategy.ep": lambda given: given["has_experts"],
+    "strategy.etp": lambda given: given["ep"] > 1 and given["tp"] > 1,
+    "strategy.vpp": lambda given: given["pp"] > 1,
+    "strategy.sequence_parallel": lambda given: given["tp"] > 1,
+    "strategy.sharding": lambda given: given["dp"] * given["cp"] > 1,
+    "strategy.recompute": lambda _: True,
+    "strategy.activation_offload": lambda _: True,
+    "strategy.optimizer_offload": lambda _: True,
+    "strategy.token_dispatcher": lambda given: given["ep"] > 1,
+    "strategy.cuda_graphs": lambda _: True,
+    "strategy.tp_overlap": lambda given: given["tp"] > 1,
+    "strategy.cp_overlap": lambda given: given["cp"] > 1,
+    "strategy.ep_overlap": lambda given: given["ep"] > 1,
+    "strategy.pp_overlap": lambda given: given["pp"] > 1 and given["vpp"] > 1,
+    "strategy.dp_overlap": lambda given: given["dp"] * given["cp"] > 1,
+    "settings.moments_dtype": lambda _: True,
+    "settings.optimizer": lambda _: True,
+    "settings.loss": lambda _: True,
+    "settings.shared_expert_overlap": lambda given: given["ep"] > 1,
+}
+"""Entries that change what a step costs, each where there is something for it to do."""
+
+
+def assumed(document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str) -> Iterator[str]:
+    """
+    Name the decisions and settings of a job that nothing says, with their values.
+
+    Parameters
+    ----------
+    document
+        The whole job; settings that it does not have are not named.
+    said
+        Paths of the entries that the source or the command says.
+    has_experts
+        Whether the model has any.
+    whose
+        Who has these values, for the sentence.
+    """
+    given = {**document["strategy"], "has_experts": has_experts}
+    values = []
+    for path, matters in MATTERS.items():
+        section, _, name = path.partition(".")
+        if path not in said and name in document.get(section, {}) and matters(given):
+            values.append(f"{path}={_plain(document[section][name])}")
+    if values:
+        yield f"Assumed, as nothing says it ({whose}): {', '.join(values)}. An entry of the command says it otherwise."
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
+    """Say which release counts where the command names none."""
+    if not any(entry.partition("=")[0] in ("cluster.framework", "cluster") for entry in overrides):
+        yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
+
+
+def finished(
+    document: dict[str, Any],
+    notes: Sequence[str],
+    *,
+    full_every: int | None = None,
+    said: Collection[str] | None = None,
+) -> Imported:
     """
     A job whose strategy is whole.
 
@@ -55,6 +125,8 @@ def finished(document: dict[str, Any], notes: Sequence[str], *, full_every: int 
         Entries of a job; of its strategy those that the configuration says.
     notes
         What was left out or assumed, a sentence each.
+    said
+        Decisions that the configuration or the command says; None: all that stand in the document.
     full_every
         Of so many layers of a rank one is recomputed in full; None: as the strategy says of all.
 
@@ -74,6 +146,8 @@ def finished(document: dict[str, Any], notes: Sequence[str], *, full_every: int 
             f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
         )
     given = document.pop("strategy")
+    known = {f"strategy.{name}" for name in given} if said is None else {*said}
+    known |= {f"settings.{name}" for name in document.get("settings") or {}}
     facts = load(document).facts
     if not facts.model.has_experts:
         given.pop("etp", None)
@@ -89,6 +163,13 @@ def finished(document: dict[str, Any], notes: Sequence[str], *, full_every: int 
     order = ("model", "cluster", "training", "settings", "strategy")
     whole = {name: whole[name] for name in (*order, *whole) if whole[name] != {}}
     load(whole)
+    framework = facts.cluster.framework
+    whose = "what recipes of the release have" if framework is None else f"what {framework.name} has in the catalog"
+    features = framework.features if framework else {}
+    single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
+    has_experts = facts.model.has_experts
+    remarks += assumed(whole, {*known, *single}, has_experts=has_experts, whose=whose)
+    remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import degree, finished, prepared
+from planner.frameworks.imports.finish import degree, finished, prepared, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
@@ -216,7 +216,8 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     document["settings"] = {**reading.settings(strategy), **document["settings"]}
     document["training"] = {**reading.training(strategy), **document["training"]}
     document["strategy"] = strategy
-    remarks = [*reading.notes, *reading.passed_over()]
+    release = release_assumed(document["cluster"]["framework"], overrides)
+    remarks = [*release, *reading.notes, *reading.passed_over()]
     return finished(document, remarks, full_every=every)
 
 

@@ -77,9 +77,9 @@ def read_settings(
         "delay_wgrad": "--delay-wgrad-compute" in arguments,
         "optimizer": _optimizer(arguments, notes),
         "loss": _loss(arguments, notes),
-        **_communication_sms(arguments),
+        **_communication_sms(arguments, notes),
         **_offloaded_layers(arguments, num_layers),
-        **_optimizer_offload(arguments, variables),
+        **_optimizer_offload(arguments, variables, notes),
         **_attention(arguments),
         **_allocator(variables),
         **({"launches": "blocking"} if variables.get("CUDA_LAUNCH_BLOCKING") == "1" else {}),
@@ -157,14 +157,21 @@ def _loss(arguments: Arguments, notes: list[str]) -> str:
     return "fused" if implementation == "te" else "unfused"
 
 
-def _communication_sms(arguments: Arguments) -> dict[str, int]:
+def _communication_sms(arguments: Arguments, notes: list[str]) -> dict[str, int]:
     """Of the kernels that are used; without an option a release's own number, which is not known here."""
     if arguments.get("--moe-token-dispatcher-type") != "flex":
         return {}
     backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
     of_any = arguments.get("--moe-flex-dispatcher-num-sms")
     number = arguments.get(NUM_SMS.get(backend, ""), of_any)
-    return {} if number is None else {"communication_sms": number}
+    if number is not None:
+        return {"communication_sms": number}
+    if arguments.get("--expert-model-parallel-size", 1) > 1:
+        notes.append(
+            f"No option says the SMs of {backend}'s kernels: as many as cluster.framework has; "
+            "settings.communication_sms=N says it."
+        )
+    return {}
 
 
 def _offloaded_layers(arguments: Arguments, num_layers: int) -> dict[str, int]:
@@ -173,11 +180,13 @@ def _offloaded_layers(arguments: Arguments, num_layers: int) -> dict[str, int]:
     return {"offloaded_layers": layers} if 0 < layers < num_layers - 1 else {}
 
 
-def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str]) -> dict[str, Any]:
+def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
     """The parser's default is all states; threads are read where they update parameters."""
     if "--optimizer-cpu-offload" not in arguments:
         return {}
     threads = variables.get("OMP_NUM_THREADS", "")
+    if not threads.isdecimal():
+        notes.append("OMP_NUM_THREADS is not said: each rank's share of the host's cores; settings.host_threads=N.")
     return {
         "offloaded_states": arguments.get("--optimizer-offload-fraction", 1.0),
         "offload_overlap": "--overlap-cpu-optimizer-d2h-h2d" in arguments,

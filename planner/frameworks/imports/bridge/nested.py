@@ -14,10 +14,11 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.bridge.overrides import bridge_job
-from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.bridge.overrides import bridge_job, said_by
+from planner.frameworks.imports.finish import assumed, newest, release_assumed
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.read import Imported
+from planner.jobs.problem import load
 
 MEGATRON = ("language_model", "model_parallel")
 """Sections of Megatron-LM's own YAML (megatron/training/yaml_arguments.py)."""
@@ -117,14 +118,12 @@ def _short(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(entries: Mapping[str, Any]) -> Iterator[str]:
     """Options of Megatron-LM by the names of their variables, or of the fields that they fill."""
-    by_field = options_by_field()
     if entries.get("activation_func") in ("swiglu", "silu") or str(entries.get("activation", "")).endswith("swiglu"):
         yield "--swiglu"
     if entries.get("num_query_groups") is not None:
         yield "--group-query-attention"
     for name, value in entries.items():
-        option = f"--{name.replace('_', '-')}"
-        option = option if option in options() else by_field.get(f"model.{name}", option)
+        option = _option_of(name)
         if name in SWITCHED:
             switch, said_by = SWITCHED[name]
             if value is said_by:
@@ -163,7 +162,20 @@ def _nemo_job(flat: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
         more.append(f"cluster.num_devices={one * many}")
     if isinstance(flat.get("trainer.max_steps"), int) and flat["trainer.max_steps"] > 0:
         read["train_iters"] = flat["trainer.max_steps"]
-    return megatron_job([*_words(read), *_tokenizer(flat)], [*more, *overrides], {}, uses={})
+    imported = megatron_job([*_words(read), *_tokenizer(flat)], [*more, *overrides], {}, uses={})
+    has_experts = load(imported.document).facts.model.has_experts
+    said = said_by({_option_of(name) for name in read}, overrides)
+    notes = assumed(imported.document, said, has_experts=has_experts, whose="NeMo's defaults")
+    release = release_assumed(newest("nemo-"), overrides)
+    return Imported(document=imported.document, notes=(*release, *notes, *imported.notes))
+
+
+def _option_of(name: str) -> str:
+    """The option of Megatron-LM that an entry says something of."""
+    if name in SWITCHED:
+        return SWITCHED[name][0]
+    option = f"--{name.replace('_', '-')}"
+    return option if option in options() else options_by_field().get(f"model.{name}", option)
 
 
 DECIDES = ("parallel", "recompute", "checkpoint", "batch", "fp8", "offload")

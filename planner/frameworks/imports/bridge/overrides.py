@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.finish import assumed, newest, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
+from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT
 from planner.frameworks.shell.text import argument_words, unknown_names, written
 from planner.jobs.model import read
 
@@ -64,6 +65,33 @@ NEEDED = {
 
 OF_A_RECIPE = ("model.context_parallel_size", "model.recompute_granularity")
 """What must be said besides where a recipe is named: it may have other values than Megatron-LM's defaults."""
+
+OF_EXPERT_RECIPES = ("model.expert_model_parallel_size",)
+"""The same of models with experts."""
+
+SAYING = {
+    "strategy.cp": ("--context-parallel-size",),
+    "strategy.ep": ("--expert-model-parallel-size",),
+    "strategy.etp": ("--expert-tensor-parallel-size",),
+    "strategy.vpp": (CHUNKS, CHUNK_LAYERS, LAYOUT),
+    "strategy.sequence_parallel": ("--sequence-parallel",),
+    "strategy.sharding": ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"),
+    "strategy.recompute": ("--recompute-granularity", "--recompute-activations"),
+    "strategy.activation_offload": ("--cpu-offloading-num-layers", "--fine-grained-activation-offloading"),
+    "strategy.optimizer_offload": ("--optimizer-cpu-offload",),
+    "strategy.token_dispatcher": ("--moe-token-dispatcher-type",),
+    "strategy.cuda_graphs": ("--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"),
+    "strategy.tp_overlap": ("--tp-comm-overlap",),
+    "strategy.cp_overlap": ("--context-parallel-size",),
+    "strategy.ep_overlap": ("--overlap-moe-expert-parallel-comm",),
+    "strategy.pp_overlap": ("--no-overlap-p2p-communication",),
+    "strategy.dp_overlap": ("--overlap-grad-reduce",),
+    "settings.moments_dtype": ("--exp-avg-dtype", "--exp-avg-sq-dtype"),
+    "settings.optimizer": ("--optimizer",),
+    "settings.loss": ("--cross-entropy-loss-fusion",),
+    "settings.shared_expert_overlap": ("--moe-shared-expert-overlap",),
+}
+"""Options that say each entry of a job."""
 
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
@@ -140,17 +168,29 @@ def bridge_job(
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
-    _require_needed(words, plain, entries, named=known is None and bool(recipe))
+    _require_needed(words, plain, entries, is_named=known is None and bool(recipe), has_experts=facts.has_experts)
     devices = _devices(fields)
     if devices is not None:
         entries.setdefault("cluster.num_devices", str(devices))
-    entries.setdefault("cluster.framework", newest("nemo-" if is_nemo else "megatron-bridge-"))
+    release = newest("nemo-" if is_nemo else "megatron-bridge-")
+    notes += release_assumed(release, overrides)
+    entries.setdefault("cluster.framework", release)
     length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*_architecture(facts, length), *words], rest, environment, uses={})
     if strange:
         notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
+    given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
+    said = said_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
+    whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
+    notes += assumed(imported.document, said, has_experts=facts.has_experts, whose=whose)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
+
+
+def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
+    """Paths of a job's entries that options or the command say."""
+    own = {entry.partition("=")[0] for entry in overrides}
+    return own | {path for path, saying in SAYING.items() if {*saying} & {*options_given}}
 
 
 def _architecture(model: Model, length: int) -> list[str]:
@@ -171,16 +211,20 @@ STAND_IN = (
 
 
 def _require_needed(
-    words: Sequence[str], fields: Mapping[str, str], entries: Mapping[str, str], *, named: bool
+    words: Sequence[str], fields: Mapping[str, str], entries: Mapping[str, str], *, is_named: bool, has_experts: bool
 ) -> None:
     """Refuse what leaves degrees, batches or recomputation open: of a recipe that is only named all of them."""
     given = {word.partition("=")[0] for word in words}
     missing = [field for option, field in NEEDED.items() if option not in given]
-    missing += [field for field in OF_A_RECIPE if named and field not in fields]
+    more = (*OF_A_RECIPE, *(OF_EXPERT_RECIPES if has_experts else ())) if is_named else ()
+    missing += [field for field in more if field not in fields]
     missing = [field for field in missing if SAID.get(field, "") not in entries]
     if missing:
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
-        raise SpecError("overrides", problem, f"Add {missing[0]}=N to the command, or {SAID[missing[0]]}=N here.")
+        value = "null" if "recompute" in missing[0] else "N"
+        here = "none" if "recompute" in missing[0] else "N"
+        hint = f"Add {missing[0]}={value} to the command, or {SAID[missing[0]]}={here} here."
+        raise SpecError("overrides", problem, hint)
 
 
 DEFAULTS = "What no override says is Megatron-LM's default here, which the recipe may have otherwise."
@@ -213,6 +257,7 @@ SAID = {
     "model.tensor_model_parallel_size": "strategy.tp",
     "model.pipeline_model_parallel_size": "strategy.pp",
     "model.context_parallel_size": "strategy.cp",
+    "model.expert_model_parallel_size": "strategy.ep",
     "model.recompute_granularity": "strategy.recompute",
 }
 """Entries of a job that say what a field does."""
@@ -295,6 +340,7 @@ ARCHITECTURE = (
     "--add-qkv-bias",
     "--attention-output-gate",
     "--disable-bias-linear",
+    "--experimental-attention-variant",
     "--ffn-hidden-size",
     "--glu-linear-offset",
     "--hidden-size",
@@ -302,6 +348,12 @@ ARCHITECTURE = (
     "--is-hybrid-model",
     "--kv-channels",
     "--kv-lora-rank",
+    "--linear-attention-freq",
+    "--linear-conv-kernel-dim",
+    "--linear-key-head-dim",
+    "--linear-num-key-heads",
+    "--linear-num-value-heads",
+    "--linear-value-head-dim",
     "--mamba-head-dim",
     "--mamba-num-groups",
     "--mamba-num-heads",

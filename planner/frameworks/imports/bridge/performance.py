@@ -15,12 +15,13 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import finished, newest, prepared
+from planner.frameworks.imports.finish import finished, newest, prepared, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import set_entry
+from planner.jobs.model import read
 from planner.jobs.values import plain_value
 
 RECIPES = Path(__file__).parent / "performance.csv"
@@ -52,8 +53,11 @@ DECISIONS = {
     ("-mb", "--micro_batch_size"): "mbs",
 }
 
-SETTLED = ("tp", "pp", "mbs")
-"""Decisions that the command must say where no recipe is known."""
+SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
+"""Decisions that the command must say where no recipe is known; of experts their parallelism, too."""
+
+WORK = ("global_batch_size", "sequence_length")
+"""Entries of the training that it must say besides."""
 
 CHANGED = ("--hidden_size", "--num_layers", "--first_k_dense_replace", "--num_moe_experts")
 """Options that make the model another one, for which the catalog has no name."""
@@ -82,17 +86,24 @@ def recipe_job(
     document, remarks = _with_row(document, row)
     _apply(document, given)
     document = prepared(document, overrides)
-    missing = [f"strategy.{name}" for name in SETTLED if name not in document["strategy"]]
-    missing += [] if "global_batch_size" in document["training"] else ["training.global_batch_size"]
-    if missing:
-        raise SpecError("recipe", _unknown(document), f"Say it: {' '.join(f'{name}=N' for name in missing)}.")
-    document["training"].setdefault("sequence_length", 4096)
+    _require(document)
     if given.get("--max_steps", "").isdecimal():
         training = document["training"]
         training.setdefault(
             "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
         )
-    return finished(document, [*notes, *remarks])
+    said = [] if "FW_VERSION" in environment else release_assumed(document["cluster"]["framework"], overrides)
+    return finished(document, [*notes, *said, *remarks])
+
+
+def _require(document: Mapping[str, Any]) -> None:
+    """Refuse what no recipe that is known says of the layout, the recomputation and the work."""
+    experts = ("ep",) if read(document["model"], Path()).model.has_experts else ()
+    missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
+    missing += [f"training.{name}" for name in WORK if name not in document["training"]]
+    if missing:
+        examples = " ".join(f"{name}={'none' if name.endswith('recompute') else 'N'}" for name in missing)
+        raise SpecError("recipe", _unknown(document), f"Say it: {examples}.")
 
 
 def _given(words: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,166 @@
+"""What decides the cost and no line says: asked for, or stated with its value."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import import_job
+
+HERE = ["cluster.device=h100-80gb-sxm"]
+OVERRIDES = (
+    "model.tensor_model_parallel_size=8\nmodel.pipeline_model_parallel_size=1\nmodel.expert_model_parallel_size=8\n"
+    "train.micro_batch_size=1\ntrain.global_batch_size=1024\nmodel.seq_length=4096\n"
+)
+PERFORMANCE = "python setup_experiment.py --model_recipe_name kimi_k2 --gpu h100 --num_gpus 512 --compute_dtype bf16 "
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, accelerator: gpu, precision: bf16, max_steps: 500}
+model:
+  micro_batch_size: 2
+  global_batch_size: 256
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b}
+"""
+
+
+def imported(tmp_path, name, text, *entries):
+    """The job of a file of this name."""
+    (tmp_path / name).write_text(text)
+    return import_job(tmp_path / name, [*HERE, *entries])
+
+
+def assumed(job):
+    """The sentence of what nothing says."""
+    (note,) = (note for note in job.notes if note.startswith("Assumed, as nothing says it"))
+    return note
+
+
+def test_overrides_of_a_model_state_the_rest(tmp_path):
+    """Degrees of Kimi K2 without a recipe: no recomputation, all-to-all, no graphs, nothing sharded or overlapped."""
+    job = imported(tmp_path, "overrides.txt", OVERRIDES, "model=kimi-k2", "cluster.num_devices=256")
+
+    note = assumed(job)
+    for value in ("recompute=none", "token_dispatcher=alltoall", "cuda_graphs=none", "sharding=none", "cp=1"):
+        assert f"strategy.{value}" in note
+    assert "settings.loss=unfused" in note
+    assert "strategy.ep=" not in note
+    assert any(text.startswith("Nothing says the release: megatron-bridge-") for text in job.notes)
+
+
+def test_what_overrides_say_is_not_assumed(tmp_path):
+    """A field that is off says it as well; so does an entry of the command."""
+    more = "model.recompute_granularity=null\nmodel.cuda_graph_impl=none\nmodel.sequence_parallel=false\n"
+    entries = ("model=kimi-k2", "cluster.num_devices=256", "strategy.cp=1", "cluster.framework=megatron-bridge-26.04")
+
+    job = imported(tmp_path, "overrides.txt", OVERRIDES + more, *entries)
+
+    for name in ("recompute=", "cuda_graphs", "sequence_parallel", "strategy.cp=", "release"):
+        assert name not in assumed(job)
+    assert not any("Nothing says the release" in note for note in job.notes)
+
+
+def test_a_performance_recipe_that_is_not_known_asks(tmp_path):
+    """The layout, its experts, recomputation and the sequence are the recipe's: none is made up."""
+    with pytest.raises(SpecError) as refused:
+        imported(tmp_path, "launch.sh", f"{PERFORMANCE} -tp 8 -pp 4 -mb 1 -gb 1024")
+
+    assert str(refused.value).endswith(
+        "Say it: strategy.cp=N strategy.recompute=none strategy.ep=N training.sequence_length=N."
+    )
+
+
+def test_and_states_what_it_does_not_ask_for(tmp_path):
+    """61 layers on 4 stages are 16, 16, 16 and 13, as Megatron-Bridge deals them."""
+    entries = ("strategy.recompute=full", "training.sequence_length=4096")
+
+    job = imported(tmp_path, "launch.sh", f"{PERFORMANCE} -tp 8 -pp 4 -cp 1 -ep 32 -mb 1 -gb 1024", *entries)
+
+    note = assumed(job)
+    assert "strategy.token_dispatcher=alltoall" in note
+    assert "strategy.cuda_graphs=none" in note
+    assert "strategy.recompute" not in note
+    assert "Layers on stages: 16, 16, 16, 13; strategy.layout says others." in job.notes
+
+
+def test_a_named_recipe_of_experts_must_say_their_parallelism(tmp_path):
+    """Beside context parallelism and recomputation."""
+    line = "torchrun --nproc-per-node 8 run_recipe.py --recipe mixtral_8x7b model.tensor_model_parallel_size=2 "
+    line += "model.pipeline_model_parallel_size=1 train.micro_batch_size=1 train.global_batch_size=64 "
+    line += "model.seq_length=4096 model.context_parallel_size=1 model.recompute_granularity=null"
+
+    with pytest.raises(SpecError, match=r"not known here: model.expert_model_parallel_size"):
+        imported(tmp_path, "launch.sh", line)
+
+
+def test_a_configuration_of_nemo_states_its_defaults(tmp_path):
+    """Nothing recomputed, sharded or overlapped; its tensor parallelism is said."""
+    job = imported(tmp_path, "nemo.yaml", NEMO)
+
+    note = assumed(job)
+    assert "(NeMo's defaults)" in note
+    for name in ("recompute=none", "sharding=none", "sequence_parallel=false", "vpp=1"):
+        assert f"strategy.{name}" in note
+    assert "strategy.tp=" not in note
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zero.json", '{"train_batch_size": 64, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}'),
+        ("fsdp.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"),
+    ],
+)
+def test_recomputation_that_the_script_decides_is_stated(name, text, tmp_path):
+    """DeepSpeed's and Accelerate's files leave it to the code of the model."""
+    entries = ("model=llama3-8b", "cluster.num_devices=8", "training.sequence_length=4096", "strategy.mbs=1")
+
+    job = imported(tmp_path, name, text, *entries)
+    said = imported(tmp_path, name, text, *entries, "strategy.recompute=full")
+
+    assert any(note.startswith("Recomputation is assumed to be none") for note in job.notes)
+    assert not any("Recomputation is assumed" in note for note in said.notes)
+    assert any(note.startswith("Nothing says the release: ") for note in job.notes)
+
+
+SMALL = (
+    "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --bf16 --seq-length 4096 --micro-batch-size 1 "
+    "--global-batch-size 64 --max-position-embeddings 4096 --vocab-size 32000 --train-iters 10 --disable-bias-linear "
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (
+            "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1",
+            "Layers on stages: 5, 5, 5, 1; strategy.layout says others.",
+        ),
+        (
+            "--num-experts 8",
+            "Without --moe-grouped-gemm experts are computed one after another: costed as grouped.",
+        ),
+        ("--transformer-impl local", "--transformer-impl local: costed as Transformer Engine's kernels."),
+        (
+            "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type flex "
+            "--moe-flex-dispatcher-backend deepep",
+            "No option says the SMs of deepep's kernels: as many as cluster.framework has; "
+            "settings.communication_sms=N says it.",
+        ),
+        (
+            "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer",
+            "OMP_NUM_THREADS is not said: each rank's share of the host's cores; settings.host_threads=N.",
+        ),
+    ],
+)
+def test_arguments_state_what_they_leave_open(options, note, tmp_path):
+    """Uneven stages in layers; kernels, processors and threads that no option says."""
+    job = imported(tmp_path, "arguments.txt", SMALL + options, "cluster.num_devices=8")
+
+    assert note in job.notes

@@ -37,6 +37,9 @@ LARGEST_FIGURE = 1e300
 ABOUT_LINES = "A results file has one JSON object per line, as planner batch writes them."
 
 
+MOST_DOUBTFUL = 16
+"""Lines at the begin of a file that are no results, after which it is somebody else's."""
+
 BROKEN = ".broken"
 """Ending of the file beside a results file that gets its lines that are no results, byte for byte."""
 
@@ -67,29 +70,29 @@ def _lines(
     """
     Each line as data and as it is written; None as data of one that is no result.
 
-    Left out is a last line that was cut short. A first line that is no result makes it somebody else's file, unless it
-    begins as every line does or a result follows.
+    Left out is a last line that was cut short. First lines that are no results make it somebody else's file, unless the
+    first begins as every line does or a result follows.
     """
-    doubtful: tuple[bytes, SpecError] | None = None
+    doubtful: list[tuple[bytes, SpecError]] = []
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         result, before, mistake = _result_in(raw, f"{path}, line {number}")
-        if doubtful is not None:
-            if result is None:
-                raise doubtful[1]
-            yield from _broken(doubtful[0], str(doubtful[1]), notify)
-            doubtful = None
         if result is None and _is_torn(raw, number):
             notify(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
-            return
-        if result is None and number == 1 and not raw.startswith(BEGIN):
-            doubtful = raw, mistake
+            break
+        if result is None and (doubtful or (number == 1 and not raw.startswith(BEGIN))):
+            doubtful.append((raw, mistake))
+            if len(doubtful) > MOST_DOUBTFUL:
+                break
             continue
+        for one, problem in doubtful:
+            yield from _broken(one, str(problem), notify)
+        doubtful = []
         if before:
             yield from _broken(before, str(mistake), notify)
         if result is not None:
             yield result, raw[len(before) :]
-    if doubtful is not None:
-        raise doubtful[1]
+    if doubtful:
+        raise doubtful[0][1]
 
 
 def _broken(raw: bytes, mistake: str, notify: Callable[[str], None]) -> Iterator[tuple[None, bytes]]:
@@ -113,7 +116,8 @@ def _result_in(raw: bytes, where: str) -> tuple[dict[str, Any] | None, bytes, Sp
         line = _line(raw[place:])
         if line is None or line.get("kind") != KIND:
             continue
-        if (version := line.get("format_version")) != FORMAT_VERSION:
+        version = line.get("format_version")
+        if isinstance(version, int) and version != FORMAT_VERSION:
             problem = f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}."
             raise SpecError(where, problem, "Write to another file.")
         mistake = _mistake(line)
@@ -139,6 +143,8 @@ def _mistake(line: Mapping[str, Any]) -> str:
     """What a line has that no result has; what one of before lacks is no mistake."""
     if not re.fullmatch(r"([0-9a-f]{2})+", line["key"]):
         return f"key: expected hexadecimal digits, got {shown(line['key'])}"
+    if line.get("format_version") != FORMAT_VERSION:
+        return f"format_version: expected {FORMAT_VERSION}, got {shown(line.get('format_version'))}"
     plans = line.get("plans", [])
     if not isinstance(plans, list):
         return f"expected a list of plans, got {shown(plans)}"

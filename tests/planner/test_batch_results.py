@@ -159,6 +159,19 @@ def test_a_result_behind_a_cut_line_is_kept(out):
     assert out.with_name("results.jsonl.broken").read_bytes() == lines[1][:50] + b"\n"
 
 
+def test_broken_lines_at_the_begin_are_moved_where_results_follow(out):
+    """Two in a row; a line whose version cannot be read is a broken one, none of another version."""
+    written(out)
+    lines = out.read_bytes().splitlines(keepends=True)
+    broken = [b"oops\n", b"\0\n", lines[0].replace(b'"format_version"', b'"formXt_version"')]
+    out.write_bytes(b"".join([*broken, *lines[1:]]))
+
+    ResultsFile(out).close()
+
+    assert out.read_bytes() == b"".join(lines[1:])
+    assert out.with_name("results.jsonl.broken").read_bytes() == b"".join(broken)
+
+
 def test_broken_lines_that_cannot_be_moved_stay(out):
     """Where nothing can be written beside, nothing is taken away."""
     written(out)

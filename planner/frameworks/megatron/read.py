@@ -15,7 +15,7 @@ from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.frameworks.megatron.checks import INFERENCE_SCOPE, in_effect, refuse_contradictions
+from planner.frameworks.megatron.checks import INFERENCE_SCOPE, RECENT, RELEASES_OF, in_effect, refuse_contradictions
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import in_older_words, read_model
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for

@@ -4,8 +4,8 @@
 DIR has the sources of releases of Megatron-LM (``core_v0.18.2.tar.xz``, a checkout called ``main``). Random jobs are
 planned for Megatron-LM, half as many for no target, and each plan is exported for every release there and without a
 release. An export is accepted by the parser of its release, or refused by the export with the reason. Anything else
-exits with 1, and so do fewer than five of six plans for Megatron-LM accepted by a release, and a table of options that a
-parser contradicts. ``--bridge`` puts plans on top of the recipes of megatron-bridge 0.3.1, where that is installed.
+exits with 1, and so do fewer than five of six plans for Megatron-LM accepted by a release, and a table of options that
+a parser contradicts. ``--bridge`` puts plans on top of the recipes of megatron-bridge 0.3.1, where that is installed.
 """
 
 from __future__ import annotations

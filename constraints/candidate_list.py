@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from constraints.limits import named_rule
 from constraints.rule import Holds, Rule
+from costmodel.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +27,20 @@ class CandidateList:
         Values by decision.
     places
         What messages call each row, such as ``line 2``.
+    whole, whole_places
+        Strategies that are given whole, with their stages, and what messages call those.
     """
 
     source: str
     rows: tuple[Mapping[str, int], ...]
     places: tuple[str, ...]
+    whole: tuple[Strategy, ...] = ()
+    whole_places: tuple[str, ...] = ()
+
+    @property
+    def num_strategies(self) -> int:
+        """Number of entries of the list."""
+        return len(self.rows) + len(self.whole)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,21 +53,26 @@ class CandidateList:
 
     def gives(self, name: str) -> bool:
         """Whether every row gives a decision."""
-        return all(name in row for row in self.rows)
+        return bool(self.rows) and all(name in row for row in self.rows)
 
 
 def candidate_list_rules(candidate_list: CandidateList, growth: Sequence[str]) -> tuple[Rule, ...]:
     """
     The strategy is one of a list, as one rule about all its decisions and a rule for each beginning of ``growth``.
 
-    The latter follow from the former; they are asked early, while a space grows by one decision at a time.
+    Strategies that are given whole are in no space of decisions: a search costs each as it is. The rules of beginnings
+    follow from the first one; they are asked early, while a space grows by one decision at a time.
 
     >>> mine = CandidateList(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
     >>> whole, beginning = candidate_list_rules(mine, ("tp", "pp"))[:2]
     >>> whole.__doc__, bool(whole(tp=2, pp=4)), bool(whole(tp=2, pp=2)), bool(beginning(tp=4))
     ('search.candidates: the strategy is one of the 2 in mine.csv.', True, False, False)
     """
-    text = f"search.candidates: the strategy is one of the {len(candidate_list.rows):,} in {candidate_list.source}."
+    text = (
+        f"search.candidates: the strategy is one of the {candidate_list.num_strategies:,} in {candidate_list.source}."
+    )
+    if not candidate_list.rows:
+        return (_is_listed((), tuple(growth[:1]), text),)
     beginnings = (set(growth[: length + 1]) for length in range(len(growth)))
     chosen = (tuple(name for name in candidate_list.names if name in some) for some in beginnings)
     return tuple(
@@ -71,7 +86,7 @@ def _is_listed(rows: Iterable[Mapping[str, int]], names: tuple[str, ...], text: 
     patterns = list(_patterns(rows, names))
 
     def holds(**decisions: Any) -> Holds:
-        answer: Any = False
+        answer: Any = np.zeros(np.shape(next(iter(decisions.values()))), dtype=bool)
         for known, table in patterns:
             answer = answer | _is_row(table, [np.asarray(decisions[name]) for name in known])
         return np.asarray(answer)

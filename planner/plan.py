@@ -28,8 +28,7 @@ from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.jobs.strategy_file import StrategyFile
-from planner.jobs.values import checked
+from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_asked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import num_held, num_spares, says_how_many, with_idle_nodes
@@ -454,7 +453,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     problem
         The job.
     decisions
-        Values by name, as job files spell them or as members of their enums. What is missing is what the job's
+        Values by name, and ``layout``, as job files spell them or members of enums. What is missing is what the job's
         ``strategy`` says, then what its ``search.pin`` says, else as :func:`planner.jobs.completion.completed` has it.
 
     Raises
@@ -469,13 +468,13 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
 
 
 def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
-    asked = checked(decisions)
+    asked = read_asked(decisions)
     if problem.search.framework_rules and problem.search.target is None:
-        require_features(problem.facts.cluster, asked, "strategy")
-    given = {**problem.search.pin, **problem.given.decisions, **asked}
-    whole = StrategyFile(decisions=given, layout=problem.given.layout)
-    strategy = completed(problem.facts, whole, problem.search.max_devices)
-    return judged(problem, fitted(problem, strategy, given), given)
+        require_features(problem.facts.cluster, asked.decisions, "strategy")
+    given = asked.over(problem.given.over(StrategyFile(decisions=problem.search.pin)))
+    strategy = completed(problem.facts, given, problem.search.max_devices)
+    names = [*given.decisions, *([] if given.layout is None else [LAYOUT])]
+    return judged(problem, fitted(problem, strategy, names), names)
 
 
 def judged(problem: Problem, strategy: Strategy, given: Collection[str] = DECISIONS) -> EstimateReport:

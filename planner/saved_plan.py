@@ -88,7 +88,7 @@ def read_plan(path: str | os.PathLike[str], number: int = 1) -> SavedPlan:
             raise ValueError(f"the step time is {shown(chosen['step_time_seconds'])}")
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
-    strategy = completed(problem.facts, given, deals=False)
+    strategy = completed(problem.facts, given)
     return SavedPlan(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from costmodel.errors import PlanningError, SpecError
+from planner.jobs.completion import strategy_entries
 from planner.jobs.problem import load
 from planner.plan import estimate
 from planner.report import render
-from planner.runs.jobs import strategy_entries
 from planner.runs.predictions import GIB, Case, Prediction
 from planner.runs.table import RejectedRow
 
@@ -59,7 +59,7 @@ def job_text(case: Case) -> str:
 def job_entries(case: Case) -> dict[str, Any]:
     """The same as plain data."""
     document = {name: entry for name, entry in case.problem.document.items() if name != "search"}
-    return {**document, "strategy": strategy_entries(case.strategy)}
+    return {**document, "strategy": strategy_entries(case.facts, case.strategy)}
 
 
 # --- whether the files say what was predicted ----------------------------------------------------------------

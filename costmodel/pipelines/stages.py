@@ -7,8 +7,9 @@ Every formula that differs between ranks works on the few *different* ranks of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from costmodel.facts.model import Layer, Model
 from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
-from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, StageLayout, Strategy, Vocabulary
 from costmodel.tables import Record
 
 Choice: TypeAlias = NDArray[np.int64] | int
@@ -52,6 +53,8 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     ((7, 8), 7)
     >>> layers_per_chunk(61, num_chunks=32, mtp_layers=1)[:2], layers_per_chunk(61, num_chunks=32, mtp_layers=1)[-2:]
     ((1, 2), (2, 0))
+    >>> layers_per_chunk(2, num_chunks=4, mtp_layers=2)
+    (1, 1, 0, 0)
     """
     if num_layers % num_chunks == 0:
         return (num_layers // num_chunks,) * num_chunks
@@ -64,7 +67,8 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     missing = max(-sizes[-1], 0)
     sizes[-1] += missing
     sizes[-2] -= missing
-    return tuple(max(size, 0) for size in sizes)
+    ends = [min(end, num_layers) for end in accumulate(max(size, 0) for size in sizes)]
+    return tuple(end - begin for begin, end in pairwise([0, *ends]))
 
 
 def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
@@ -221,8 +225,7 @@ class _Layout:
 
     def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
         """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
-        num_layers = len(order.before) - 1
-        ends = np.minimum(np.cumsum(self.layers_per_chunk(num_layers, order)), num_layers)
+        ends = np.cumsum(self.layers_per_chunk(len(order.before) - 1, order))
         return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
 
     def share(self, stage: int) -> NDArray[np.float64]:
@@ -263,6 +266,45 @@ def _order(model: _Same) -> _Order:
         mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
         head_layers=head_layers(model.model),
     )
+
+
+# --- of a strategy -----------------------------------------------------------------------------------------
+
+
+def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
+    """
+    Number of layers of each virtual stage of a strategy in model order, those of multi-token prediction not counted.
+
+    Its layout's, else as its decisions deal them: every price, report and export of a strategy asks here.
+    """
+    if strategy.layout is not None:
+        return strategy.layout.layers
+    dealing = _Layout(pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary)
+    return dealing.layers_per_chunk(model.num_layers, _order(_Same(model)))
+
+
+def stage_layout(strategy: Strategy, model: Model) -> StageLayout:
+    """The layout of a strategy, written out where its decisions mean it."""
+    return strategy.layout or StageLayout(
+        layers=stage_layers(strategy, model),
+        recompute=(strategy.recompute,) * strategy.pp,
+        full_layers=(0,) * strategy.pp,
+        activation_offload=(strategy.activation_offload,) * strategy.pp,
+    )
+
+
+def settle_layout(strategy: Strategy, model: Model, layout: StageLayout) -> Strategy:
+    """
+    Return a strategy with a layout, in its one spelling: none where its decisions mean that layout.
+
+    Even stages and stages that differ are costed by laws of their own: two spellings of one strategy would have two
+    prices.
+    """
+    plain = replace(strategy, layout=None)
+    return plain if layout == stage_layout(plain, model) else replace(strategy, layout=layout)
+
+
+# --- of a model --------------------------------------------------------------------------------------------
 
 
 def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -98,7 +98,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         report = _planned_from(problem, arguments.small) if arguments.small else plan(problem)
         text = rendered(report, arguments)
         model = _model(report) if arguments.write_model else None
-    if problem.given.decisions or problem.given.layout:
+    if not problem.given.is_empty:
         note(UNUSED_STRATEGY)
     write(text, arguments.output)
     if model:

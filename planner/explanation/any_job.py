@@ -49,7 +49,7 @@ class AnyJob:
 
     name: str
     problem: Problem
-    decisions: Mapping[str, int] = field(default_factory=dict)
+    decisions: Mapping[str, object] = field(default_factory=dict)
     strategy: Strategy | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[Path, ...] = ()
@@ -59,7 +59,7 @@ class AnyJob:
         if self.strategy is not None:
             return judged(self.problem, self.strategy)
         given = self.problem.given
-        if self.decisions or given.decisions or given.layout:
+        if self.decisions or not given.is_empty:
             return estimate(self.problem, self.decisions)
         return fastest(self.problem)
 

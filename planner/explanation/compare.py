@@ -172,7 +172,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     """
     require_problem(problem)
     given = problem.given
-    if not decisions and not given.decisions and given.layout is None:
+    if not decisions and given.is_empty:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
         raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
     return with_fastest(problem, estimate(problem, decisions or {}))

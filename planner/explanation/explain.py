@@ -21,7 +21,7 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
-from planner.jobs.values import checked
+from planner.jobs.strategy_file import read_asked
 from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints
@@ -150,6 +150,9 @@ class Explanation:
         Constraints without which nothing is faster, in words.
     asked
         The decisions that were asked about.
+    is_staged
+        Whether stages were asked about, which make a strategy whole: what is not said is as
+        :func:`planner.plan.estimate` has it.
     opposed
         Entries of the job that name other values for them, in words; the rest of the answer is without these.
     given
@@ -168,6 +171,7 @@ class Explanation:
     bindings: tuple[Binding, ...] = ()
     idle: tuple[str, ...] = ()
     asked: Mapping[str, int]
+    is_staged: bool = False
     opposed: tuple[str, ...] = ()
     given: Plan | None = None
     broken_rules: tuple[str, ...] = ()
@@ -224,7 +228,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
         The job; its time limit holds for the whole explanation.
     decisions
         A strategy or a part of one, values by name as :func:`planner.plan.estimate` takes them: why is it not the
-        plan? Without any: what holds the plan back.
+        plan? With its ``layout`` it is a whole one. Without any: what holds the plan back.
 
     Raises
     ------
@@ -234,19 +238,20 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     """
     require_problem(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    asked = checked(decisions or {})
+    given = read_asked(decisions or {})
+    asked, is_staged = given.decisions, given.layout is not None
     require_decisions(problem, asked)
     problem = replace(problem, top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
-    if not asked:
+    if given.is_empty:
         return explain_plan(report, clock)
     question, opposed = _question(problem, asked)
-    explanation = Explanation(report=report, asked=asked, opposed=opposed)
-    if set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
-        given = estimate(question, asked)
+    explanation = Explanation(report=report, asked=asked, opposed=opposed, is_staged=is_staged)
+    if is_staged or set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
+        whole = estimate(question, decisions or {})
         own = {_pin_sentence(name, value) for name, value in asked.items()}
-        broken = tuple(rule for rule in given.broken_rules if rule not in own)
-        return replace(explanation, given=given.plan, broken_rules=broken, broken_preferences=given.broken_preferences)
+        broken = tuple(rule for rule in whole.broken_rules if rule not in own)
+        return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
     found = plan(_within(question, clock), certified=False)
     return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
 

@@ -31,6 +31,7 @@ from planner.frameworks.planned import Plan
 from planner.frameworks.target import Answers, Choice, refusals, refused_text
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
+from planner.jobs.strategy_file import LAYOUT
 from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 
@@ -220,7 +221,7 @@ def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Stra
     strategy
         What was given, completed.
     given
-        Decisions that stay as they are.
+        Decisions that stay as they are, ``layout`` among them where stages were given.
 
     Raises
     ------
@@ -230,7 +231,7 @@ def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Stra
     target = problem.search.target
     if target is None or not _complaints(problem.facts, strategy, target).number:
         return strategy
-    free = [name for name in DECISIONS if name not in given]
+    free = [name for name in (*DECISIONS, LAYOUT) if name not in given]
     own = _nearest(problem, strategy, target, free, physics=())
     if own is not None:
         return own
@@ -245,7 +246,7 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
         broken = violated(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
         text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
     asked = PHYSICS_RULES if not _broken(problem.facts, strategy, PHYSICS_RULES) else ()
-    nearest = _nearest(problem, strategy, target, DECISIONS, physics=asked)
+    nearest = _nearest(problem, strategy, target, (*DECISIONS, LAYOUT), physics=asked)
     end = "No strategy near it was found that it can run."
     if nearest is not None:
         others = nearest.decisions()
@@ -301,7 +302,7 @@ def _nearest(
             for name in changing
             for value in _by_distance(name, current, domains[name])
         ]
-        steps += [replace(current, layout=None)] if "layout" in names else []
+        steps += [replace(current, layout=None)] if LAYOUT in names and LAYOUT in free else []
         for step in steps:
             if step not in seen:
                 seen.add(step)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from constraints.candidate_list import CandidateList
-from costmodel.errors import MOST_MISTAKES, SpecError, together
-from costmodel.strategy import DECISIONS
+from costmodel.errors import MOST_MISTAKES, SpecError, mistakes_of, together
+from costmodel.strategy import DECISIONS, Strategy
 from costmodel.validation import shown
 from planner.jobs.document import parse, read_text
+from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_layout
 from planner.jobs.values import decision_value, require_one_of
 
 MAX_ROWS = 10_000
@@ -22,7 +23,11 @@ MAX_BYTES = 2**22
 """Size of a list."""
 
 
-def read_candidate_list(path: Path) -> CandidateList:
+ENTRIES = (*DECISIONS, LAYOUT, *FOLLOWING)
+"""Entries that a row may have: what a report writes of a strategy."""
+
+
+def read_candidate_list(path: Path, complete: Callable[[StrategyFile], Strategy] | None = None) -> CandidateList:
     """
     Strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
 
@@ -30,6 +35,8 @@ def read_candidate_list(path: Path) -> CandidateList:
     ----------
     path
         The file; its ending says which of the two it is.
+    complete
+        Makes a row that has a layout a whole strategy of the job.
 
     Raises
     ------
@@ -40,26 +47,59 @@ def read_candidate_list(path: Path) -> CandidateList:
         raise SpecError("search.candidates", f"{shown(str(path))} is neither a .csv nor a .yaml file.")
     text = read_text(path, MAX_BYTES)
     entries = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _yaml_rows(text, path)
-    rows: dict[str, dict[str, int]] = {}
+    rows: dict[str, Mapping[str, int]] = {}
+    whole: dict[str, Strategy] = {}
     mistakes: list[SpecError] = []
     for place, entry in entries:
-        if len(rows) == MAX_ROWS:
+        if len(rows) + len(whole) == MAX_ROWS:
             raise SpecError(str(path), f"holds more than {MAX_ROWS:,} strategies.")
-        if not entry:
+        if not entry.keys() - {*FOLLOWING}:
             raise SpecError(f"{path}, {place}", "gives no decision, and so would allow every strategy.")
-        rows[place] = {}
-        for name, value in entry.items():
-            try:
-                rows[place][name] = decision_value(name, value, f"{path}, {place}, {name}")
-            except SpecError as error:
-                mistakes.append(error)
+        try:
+            given = _read_row(entry, f"{path}, {place}")
+            if given.layout is None or complete is None:
+                rows[place] = given.decisions
+            else:
+                whole[place] = _completed(complete, given, f"{path}, {place}")
+        except SpecError as error:
+            mistakes += mistakes_of(error)
         if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:
         raise together(mistakes)
-    if not rows:
+    if not rows and not whole:
         raise SpecError(str(path), "holds no strategy.", "Write a header such as tp,pp,recompute and one row for each.")
-    return CandidateList(source=path.name, rows=tuple(rows.values()), places=tuple(rows))
+    return CandidateList(
+        source=path.name,
+        rows=tuple(rows.values()),
+        places=tuple(rows),
+        whole=tuple(whole.values()),
+        whole_places=tuple(whole),
+    )
+
+
+def _read_row(entry: Mapping[str, Any], where: str) -> StrategyFile:
+    decisions: dict[str, int] = {}
+    mistakes: list[SpecError] = []
+    layout = None
+    for name, value in entry.items():
+        try:
+            if name in DECISIONS:
+                decisions[name] = decision_value(name, value, f"{where}, {name}")
+            elif name == LAYOUT:
+                layout = read_layout(value, f"{where}, {name}")
+        except SpecError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise together(mistakes)
+    return StrategyFile(decisions=decisions, layout=layout)
+
+
+def _completed(complete: Callable[[StrategyFile], Strategy], given: StrategyFile, where: str) -> Strategy:
+    try:
+        return complete(given)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error.where}", error.problem, error.hint) from None
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -69,7 +109,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         header = [cell.strip() for cell in next(reader, [])]
         for number, name in enumerate(header, start=1):
-            require_one_of(name, DECISIONS, f"{path}, line 1, column {number}")
+            require_one_of(name, ENTRIES, f"{path}, line 1, column {number}")
             if name in header[: number - 1]:
                 raise SpecError(f"{path}, line 1, column {number}", f"'{name}' is written twice.")
         for cells in reader:
@@ -93,5 +133,5 @@ def _yaml_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(entry, dict):
             raise SpecError(f"{path}, entry {number}", f"expected decisions such as {{tp: 8}}, got {shown(entry)}.")
         for name in entry:
-            require_one_of(name, DECISIONS, f"{path}, entry {number}")
+            require_one_of(name, ENTRIES, f"{path}, entry {number}")
         yield f"entry {number}", entry

@@ -1,9 +1,10 @@
-"""Some decisions -> a whole strategy: what is not said is as the framework's recipes have it."""
+"""Some decisions -> a whole strategy, what is not said as the framework's recipes have it; and the way back."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from costmodel.errors import SpecError
@@ -11,6 +12,7 @@ from costmodel.facts.framework import Framework
 from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.strategy import (
     DECISIONS,
+    DEGREES,
     ENUMS,
     FLAGS,
     V_SHAPED,
@@ -19,17 +21,26 @@ from costmodel.strategy import (
     Sharding,
     Strategy,
     Vocabulary,
+    decision_text,
     default_microbatch_group,
 )
 from costmodel.tables import Facts, num_microbatches
-from planner.jobs.strategy_file import StrategyFile, stage_layout
+from planner.jobs.strategy_file import (
+    AS_DEALT,
+    LAYOUT,
+    StrategyFile,
+    given_layout,
+    layers_text,
+    layout_entries,
+    plain_decisions,
+)
 from planner.jobs.values import MAX_DEGREE, decision_values
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
 """What is assumed of a framework of which nothing is known."""
 
 
-def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
+def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None) -> Strategy:
     """
     The strategy that some decisions mean.
 
@@ -46,8 +57,6 @@ def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None,
         Values by name, as :func:`planner.jobs.values.decision_value` returns them, and stages.
     max_devices
         Devices that ``dp`` may fill; all of them by default.
-    deals
-        Whether stages that are not given are the framework's; else the planner's own.
 
     Raises
     ------
@@ -62,8 +71,8 @@ def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None,
     whole = {**chosen, **given.decisions}
     strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
     require_cost(facts, strategy)
-    layout = given.layout or (_dealt(facts, framework, strategy) if deals else None)
-    return replace(strategy, layout=stage_layout(layout, strategy, facts.model)) if layout else strategy
+    layout = _dealt(facts, framework, strategy) if given.layout is None else given.layout
+    return given_layout(layout, strategy, facts.model)
 
 
 def _defaults(framework: Framework, facts: Facts) -> dict[str, int]:
@@ -118,12 +127,55 @@ def _features(
     }
 
 
-def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> dict[str, tuple[int, ...]] | None:
+def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[str, tuple[int, ...]]:
     """The framework's own stages of a pipeline whose ends hold embedding and head."""
     if strategy.pp == 1 or strategy.vocabulary != Vocabulary.ENDS or strategy.schedule != Schedule.ONE_F_ONE_B:
-        return None
+        return AS_DEALT
     sizes = dealt_stages(framework, facts.model.num_layers, strategy.pp * strategy.vpp)
-    return {"layers": sizes} if sizes else None
+    return {"layers": sizes} if sizes else AS_DEALT
+
+
+# --- and back ----------------------------------------------------------------------------------------------
+
+
+def strategy_entries(facts: Facts, strategy: Strategy) -> dict[str, Any]:
+    """A strategy as a job file writes it: every decision, and stages unless the framework deals even ones as well."""
+    decisions = plain_decisions(strategy)
+    if strategy.layout is None and completed(facts, StrategyFile(decisions=strategy.decisions())) == strategy:
+        return decisions
+    return {**decisions, LAYOUT: layout_entries(strategy, facts.model)}
+
+
+def strategy_words(facts: Facts, strategy: Strategy, base: Mapping[str, int]) -> str:
+    """A strategy as a command line takes it: decisions that must be said for :func:`completed` to return it, stages."""
+    said = {name: decision_text(name, value) for name, value in _needed(facts, strategy, base).items()}
+    layout: dict[str, Any] = layout_entries(strategy, facts.model)
+    layout["layers"] = layers_text(layout["layers"])
+    text = json.dumps(layout) if len(layout) > 1 else layout["layers"]
+    return shlex.join(f"{name}={value}" for name, value in {**said, LAYOUT: text}.items())
+
+
+def _needed(facts: Facts, strategy: Strategy, base: Mapping[str, int]) -> dict[str, int]:
+    """
+    Decisions that must be said of a strategy: degrees above 1, dp, the micro-batch, and what is not as completed.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job, and a strategy for it.
+    base
+        Decisions that the job itself says, which words come before.
+    """
+    whole = strategy.decisions()
+    said = {name for name in DEGREES if whole[name] > 1} | {"dp", "mbs"}
+    said |= {name for name, value in base.items() if whole[name] != value}
+    while True:
+        given = StrategyFile(decisions={**base, **{name: whole[name] for name in said}}, layout=AS_DEALT)
+        found = completed(facts, given).decisions()
+        unlike = {name for name, value in whole.items() if found[name] != value}
+        if not unlike:
+            return {name: whole[name] for name in DECISIONS if name in said}
+        said |= unlike
 
 
 def require_cost(facts: Facts, strategy: Strategy) -> None:

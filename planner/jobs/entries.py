@@ -200,13 +200,14 @@ class SearchSection:
         Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
     candidates
         Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
-        these strategies are considered. The planner chooses what a row does not give.
+        these strategies are considered. The planner chooses what a row does not give; a row with a ``layout`` is a
+        whole strategy, completed as ``planner estimate`` completes it.
     max_devices
         Plans may use fewer devices than the job gets, any number up to this one. Default: they use all of them, or all
         but whole nodes where that is faster.
     idle_devices
         Whether whole nodes may stay idle where that is faster than all plans that use every device. Jobs with
-        ``max_devices`` or ``candidates`` say themselves how many are used.
+        ``max_devices`` or ``candidates`` without a ``layout`` say themselves how many are used.
     max_bubble_fraction
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
@@ -277,8 +278,9 @@ class Job:
     top
         How many plans to report.
     strategy
-        A strategy that is given, such as ``{tp: 8, pp: 4, layout: {layers: [3, 4, 4, 3]}}``: what ``planner estimate``
-        costs and ``planner compare`` starts from; ``planner plan`` does not look at it.
+        A strategy that is given, such as ``{tp: 8, pp: 4, layout: 3+4x2+3}``: what ``planner estimate`` costs and
+        ``planner compare`` starts from; ``planner plan`` does not look at it. ``layout`` has the layers of the virtual
+        stages in model order, or a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants
         Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
         strategies whatever they have in common.

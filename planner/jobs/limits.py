@@ -12,14 +12,16 @@ from typing import Any
 from constraints.candidate_list import CandidateList
 from constraints.limits import RELATIONS, Bound
 from costmodel.errors import SpecError
-from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
+from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.completion import completed
 from planner.jobs.document import parse
 from planner.jobs.entries import Job, SearchSection
+from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import counted, decision_value, require_entry, require_one_of
 from planner.uncertainty.peaks import usual_headroom_bytes
 
@@ -128,7 +130,7 @@ def require_devices(job: Job, given: int) -> None:
         )
 
 
-def read_search(section: SearchSection, candidates_file: Path | None, cluster: Cluster) -> SearchLimits:
+def read_search(section: SearchSection, candidates_file: Path | None, facts: Facts) -> SearchLimits:
     """
     The limits that a section means.
 
@@ -138,8 +140,8 @@ def read_search(section: SearchSection, candidates_file: Path | None, cluster: C
         Of the job.
     candidates_file
         The only strategies that are considered; None: all.
-    cluster
-        Whose software and memory decide the headroom, where the section does not.
+    facts
+        The job, whose software and memory decide the headroom, where the section does not.
 
     Raises
     ------
@@ -152,12 +154,16 @@ def read_search(section: SearchSection, candidates_file: Path | None, cluster: C
             raise SpecError(
                 f"search.pin.{name}", f"is {decision_text(name, pin[name])}, which search.allow.{name} excludes."
             )
+
+    def complete(given: StrategyFile) -> Strategy:
+        return completed(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
+
     headroom = section.memory_headroom_gib
     return SearchLimits(
         pin=pin,
         allow=allow,
         forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
-        memory_headroom_bytes=usual_headroom_bytes(cluster) if headroom is None else headroom * GIB_BYTES,
+        memory_headroom_bytes=usual_headroom_bytes(facts.cluster) if headroom is None else headroom * GIB_BYTES,
         asks_headroom=headroom is not None,
         framework_rules=section.framework_rules,
         target=section.target,
@@ -165,7 +171,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, cluster: C
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_candidate_list(candidates_file) if candidates_file else None,
+        candidates=read_candidate_list(candidates_file, complete) if candidates_file else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
         simplest=not section.fastest,

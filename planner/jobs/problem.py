@@ -22,6 +22,7 @@ from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel,
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
+from costmodel.strategy import DECISIONS
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
@@ -43,11 +44,11 @@ from planner.jobs.entries import (
     TrainingSection,
 )
 from planner.jobs.framework import require_features
-from planner.jobs.limits import SearchLimits, decision_name, parts_of_search, read_search, require_devices, require_room
+from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
-from planner.jobs.strategy_file import StrategyFile, read_given
-from planner.jobs.values import decision_value
+from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
+from planner.jobs.values import require_entry
 from planner.jobs.written.places import placed
 from planner.setting_choices import Value, combined, split
 
@@ -252,7 +253,7 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
-    search = read_search(job.search, candidates_file, first.facts.cluster)
+    search = read_search(job.search, candidates_file, first.facts)
     require_room(search, first.facts.cluster.device)
     if search.framework_rules and search.target is None:
         cluster = first.facts.cluster
@@ -498,22 +499,23 @@ def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_job, decisions
 
 
-def read_decisions(assignments: Sequence[str]) -> dict[str, int]:
+def read_decisions(assignments: Sequence[str]) -> dict[str, object]:
     """
-    Decisions written as ``key=value``.
+    Decisions, and stages, written as ``key=value``; the stages as they are written.
 
     >>> read_decisions(["tp=8", "recompute=selective"])
     {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
     """
-    decisions: dict[str, int] = {}
+    decisions: dict[str, object] = {}
     mistakes: list[SpecError] = []
     for assignment in assignments:
         try:
             name, value = split_assignment(assignment)
-            decision_name(name, "strategy")
+            require_entry(name, (*DECISIONS, LAYOUT), "strategy")
             if name in decisions:
                 raise SpecError(f"strategy.{name}", "is given twice; keep one.")
-            decisions[name] = decision_value(name, value, f"strategy.{name}")
+            given = read_given({name: value})
+            decisions[name] = value if name == LAYOUT else given.decisions[name]
         except SpecError as error:
             mistakes.append(error)
     if mistakes:

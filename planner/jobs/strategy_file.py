@@ -1,19 +1,37 @@
-"""A strategy that somebody gives: decisions, and the stages of its pipeline where they differ."""
+"""A strategy that somebody gives, and a strategy as it is given: decisions, and the stages of its pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary
-from costmodel.validation import shown
-from planner.jobs.values import decision_value, decision_values, require_entry
+from costmodel.pipelines.stages import settle_layout, stage_layout
+from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary, decision_text
+from costmodel.validation import require_type, shown
+from planner.jobs.values import decision_value, decision_values, plain_value, require_entry, require_one_of
+
+LAYOUT = "layout"
+"""The entry of a strategy that is no decision: its stages."""
 
 FOLLOWING = ("num_microbatches",)
 """What a report writes beside the decisions of a strategy; it follows from them."""
+
+AS_DEALT: Mapping[str, tuple[int, ...]] = {}
+"""The layout of stages that are those that the decisions mean, whatever a framework would deal."""
+
+COUNTS = ("layers", "full_layers")
+"""Entries of a layout that are numbers of layers, which text may hold as a sum."""
+
+SUM = re.compile(r"\d{1,6}(x\d{1,4})?(\+\d{1,6}(x\d{1,4})?)*")
+"""Numbers joined by ``+``, with ``x`` and how often each comes."""
+
+MOST_STAGES = 4096
+"""Virtual stages that a layout may have; no model has as many layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,19 +45,41 @@ class StrategyFile:
         Values by name.
     layout
         ``layers`` of each virtual stage, and of each pipeline rank what :class:`costmodel.strategy.StageLayout` says;
-        what is not given is what the decisions say of all ranks. None: stages are dealt evenly.
+        what is not given is what the decisions say (:data:`AS_DEALT`: all of it). None: nothing is said of stages,
+        which are the framework's then.
     """
 
     decisions: Mapping[str, int] = field(default_factory=dict)
     layout: Mapping[str, tuple[int, ...]] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is given."""
+        return not self.decisions and self.layout is None
+
+    def over(self, base: StrategyFile) -> StrategyFile:
+        """
+        Return these entries, and another strategy's where they say nothing.
+
+        Layers of another number of stages are not taken over.
+        """
+        decisions = {**base.decisions, **self.decisions}
+        same = all(decisions.get(name, 1) == base.decisions.get(name, 1) for name in ("pp", "vpp"))
+        taken = base.layout if same else None
+        return StrategyFile(decisions=decisions, layout=taken if self.layout is None else self.layout)
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
 
 def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyFile:
     """
-    Read a strategy as a job file or a report writes it.
+    Read a strategy as a job file, a report or a command line writes it.
 
     >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
     StrategyFile(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
+    >>> read_given({"layout": "5+6x3+5+4"}).layout
+    {'layers': (5, 6, 6, 6, 5, 4)}
 
     Raises
     ------
@@ -47,17 +87,44 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
         If a name or a value is wrong.
     """
     for name in entries:
-        require_entry(name, (*DECISIONS, "layout", *FOLLOWING), where)
-    layout = entries.get("layout")
+        require_entry(name, (*DECISIONS, LAYOUT, *FOLLOWING), where)
     return StrategyFile(
         decisions=decision_values({name: value for name, value in entries.items() if name in DECISIONS}, where),
-        layout=None if layout is None else _read_layout(layout, f"{where}.layout"),
+        layout=read_layout(entries[LAYOUT], f"{where}.{LAYOUT}") if LAYOUT in entries else None,
     )
 
 
-def _read_layout(entries: object, where: str) -> dict[str, tuple[int, ...]]:
+def read_asked(decisions: Mapping[str, object]) -> StrategyFile:
+    """
+    Read a strategy, or a part of one, that a caller asks about.
+
+    Raises
+    ------
+    SpecError
+        If it is no mapping, or a name or a value is wrong.
+    """
+    require_type(decisions, Mapping, "strategy", "a mapping such as {tp: 8}")
+    for name in decisions:
+        require_one_of(name, (*DECISIONS, LAYOUT, *FOLLOWING), "strategy")
+    return read_given(decisions)
+
+
+def read_layout(entries: object, where: str) -> Mapping[str, tuple[int, ...]]:
+    """
+    Read the stages of a strategy: a mapping, or the layers of the virtual stages alone; nothing is :data:`AS_DEALT`.
+
+    Raises
+    ------
+    SpecError
+        If a name or a value is wrong.
+    """
+    if entries is None:
+        return AS_DEALT
+    if _is_count(entries) or isinstance(entries, str):
+        return {"layers": _values("layers", entries, where)}
     if not isinstance(entries, Mapping):
-        raise SpecError(where, f"expected a mapping such as {{layers: [3, 4, 3]}}, got {shown(entries)}.")
+        problem = "expected a mapping such as {layers: [3, 4, 4, 3]} or layers such as 3+4x2+3"
+        raise SpecError(where, f"{problem}, got {shown(entries)}.")
     for name in entries:
         require_entry(name, (one.name for one in fields(StageLayout)), where, "entry")
     if "layers" not in entries:
@@ -66,47 +133,101 @@ def _read_layout(entries: object, where: str) -> dict[str, tuple[int, ...]]:
 
 
 def _values(name: str, values: object, where: str) -> tuple[int, ...]:
+    if name in COUNTS and (_is_count(values) or isinstance(values, str)):
+        return _read_sum(str(values), where)
     if not isinstance(values, (list, tuple)) or not values:
-        raise SpecError(where, f"expected a list such as [3, 4, 3], got {shown(values)}.")
+        text = "a list such as [3, 4, 4, 3] or text such as 3+4x2+3" if name in COUNTS else "a list"
+        raise SpecError(where, f"expected {text}, got {shown(values)}.")
     return tuple(_value(name, value, f"{where}.{index}") for index, value in enumerate(values))
 
 
 def _value(name: str, value: object, where: str) -> int:
     if name in DECISIONS:
         return decision_value(name, value, where)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or not _is_count(value):
         raise SpecError(where, f"expected a number of layers, got {shown(value)}.")
     return value
 
 
-def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> StageLayout:
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _read_sum(text: str, where: str) -> tuple[int, ...]:
+    if not SUM.fullmatch(text):
+        raise SpecError(where, f"expected layers such as 3+4x2+3, got {shown(text)}.")
+    pairs = [(int(count), int(times or 1)) for count, _, times in (part.partition("x") for part in text.split("+"))]
+    if not 0 < sum(times for _, times in pairs) <= MOST_STAGES:
+        raise SpecError(where, f"has no stage or more than {MOST_STAGES}: {shown(text)}.")
+    return tuple(count for count, times in pairs for _ in range(times))
+
+
+def given_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> Strategy:
     """
-    The layout that is given for a strategy.
+    Return a strategy with the layout that is given for it, in its one spelling.
 
     Raises
     ------
     SpecError
         If it is not one of the strategy's pipeline and the model.
     """
-    where, stages = "strategy.layout", strategy.pp * strategy.vpp
-    if strategy.schedule != Schedule.ONE_F_ONE_B or strategy.vocabulary != Vocabulary.ENDS:
-        raise SpecError(where, "stages that differ are costed in schedule 1f1b with vocabulary ends only.")
-    layers = given["layers"]
+    where, stages, usual = "strategy.layout", strategy.pp * strategy.vpp, stage_layout(strategy, model)
+    layers = given.get("layers", usual.layers)
     if len(layers) != stages:
         raise SpecError(f"{where}.layers", f"has {len(layers)} virtual stages, pp * vpp = {stages}.")
     if sum(layers) != model.num_layers:
         raise SpecError(f"{where}.layers", f"holds {sum(layers)} layers, {model.name} has {model.num_layers}.")
-    same = {"recompute": strategy.recompute, "full_layers": 0, "activation_offload": strategy.activation_offload}
-    of_ranks = {name: given.get(name, (int(value),) * strategy.pp) for name, value in same.items()}
-    for name, values in of_ranks.items():
-        if len(values) != strategy.pp:
-            raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")
-    for rank, full in enumerate(of_ranks["full_layers"]):
+    ranks = [name for name in given if name != "layers"]
+    for name in ranks:
+        if len(given[name]) != strategy.pp:
+            count = len(given[name])
+            raise SpecError(f"{where}.{name}", f"has {count} values, one for each of pp = {strategy.pp} ranks.")
+    for rank, full in enumerate(given.get("full_layers", ())):
         if full > (own := sum(layers[rank :: strategy.pp])):
             raise SpecError(f"{where}.full_layers.{rank}", f"is {full}, more than the {own} layers of the rank.")
-    return StageLayout(
+    layout = StageLayout(
         layers=layers,
-        recompute=tuple(map(Recompute, of_ranks["recompute"])),
-        full_layers=of_ranks["full_layers"],
-        activation_offload=tuple(map(bool, of_ranks["activation_offload"])),
+        recompute=tuple(map(Recompute, given.get("recompute", usual.recompute))),
+        full_layers=given.get("full_layers", usual.full_layers),
+        activation_offload=tuple(map(bool, given.get("activation_offload", usual.activation_offload))),
     )
+    settled = settle_layout(strategy, model, layout)
+    is_usual = strategy.schedule == Schedule.ONE_F_ONE_B and strategy.vocabulary == Vocabulary.ENDS
+    if settled.layout is not None and not is_usual:
+        raise SpecError(where, "stages that differ are costed in schedule 1f1b with vocabulary ends only.")
+    return settled
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def layers_text(layers: Sequence[int]) -> str:
+    """
+    Layers of virtual stages as a sum, of which equal neighbours are written once.
+
+    >>> layers_text([5, 6, 6, 6, 5, 4]), layers_text([8] * 4), layers_text([32])
+    ('5+6x3+5+4', '8x4', '32')
+    """
+    runs = [(count, len(list(same))) for count, same in groupby(layers)]
+    return "+".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
+
+
+def layout_entries(strategy: Strategy, model: Model) -> dict[str, list[Any]]:
+    """The stages of a strategy as a job file has them: the layers, and of the ranks what the decisions do not say."""
+    layout = stage_layout(strategy, model)
+    usual = {
+        "recompute": strategy.recompute,
+        "full_layers": 0,
+        "activation_offload": strategy.activation_offload,
+    }
+    unlike = {name: getattr(layout, name) for name, own in usual.items() if {*getattr(layout, name)} != {own}}
+    return {"layers": list(layout.layers), **{name: _plain(name, values) for name, values in unlike.items()}}
+
+
+def _plain(name: str, values: Sequence[int]) -> list[Any]:
+    return [decision_text(name, value) if name == "recompute" else value for value in values]
+
+
+def plain_decisions(strategy: Strategy) -> dict[str, Any]:
+    """Every decision of a strategy as a job file writes it."""
+    return {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}

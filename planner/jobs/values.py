@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from costmodel.errors import NumberError, SpecError, did_you_mean
 from costmodel.quantities import COUNT, Kind, number
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
-from costmodel.validation import require_type, shown
+from costmodel.strategy import ENUMS, FLAGS, MODULES_OF, decision_text
+from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
 """Far above every degree that a cluster allows."""
@@ -69,14 +69,6 @@ def plain_value(name: str, value: int) -> str | int | bool:
     """
     text = decision_text(name, value)
     return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
-
-
-def checked(decisions: Mapping[str, object]) -> dict[str, int]:
-    """Decisions of a strategy, as people write them, as numbers."""
-    require_type(decisions, Mapping, "strategy", "a mapping such as {tp: 8}")
-    for name in decisions:
-        require_one_of(name, DECISIONS, "strategy")
-    return decision_values(decisions, "strategy")
 
 
 def require_one_of(name: str, known: Iterable[str], where: str, what: str = "no decision") -> None:

@@ -13,14 +13,14 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.step.layouts import strategy_cost
-from costmodel.strategy import Recompute, Strategy, decision_text
+from costmodel.strategy import Recompute, Strategy
 from costmodel.tables import Facts
 from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, read_given
-from planner.jobs.values import decision_value, plain_value
+from planner.jobs.values import decision_value
 from planner.runs.table import Run
 
 TOKENS = 1e12
@@ -204,20 +204,3 @@ def leaves_out_recompute(run: Run, strategy: Strategy) -> bool:
     """Whether a row that ran names neither recomputation nor offload, where its framework's default is none."""
     says = run.get("strategy.recompute") is not None or run.get("strategy.activation_offload") is not None
     return not says and run.kind != "oom" and strategy.recompute == Recompute.NONE
-
-
-def strategy_entries(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as a job file writes it, every decision of it, with the layers of its stages."""
-    decisions = {name: plain_value(name, value) for name, value in strategy.decisions().items()}
-    if strategy.layout is None:
-        return decisions
-    layout = strategy.layout
-    return {
-        **decisions,
-        "layout": {
-            "layers": list(layout.layers),
-            "recompute": [decision_text("recompute", value) for value in layout.recompute],
-            "full_layers": list(layout.full_layers),
-            "activation_offload": list(layout.activation_offload),
-        },
-    }

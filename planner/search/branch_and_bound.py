@@ -40,6 +40,7 @@ from constraints.encoding import (
 )
 from constraints.verdict import violated
 from costmodel.events import log_event
+from costmodel.pipelines.stages import settle_layout
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
 from costmodel.step.step import FLOAT_NOISE, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
@@ -47,12 +48,13 @@ from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
-from planner.search.domains import ROW_DECISIONS
 from planner.search.incumbents import Found, IncumbentPool, Rivals
+from planner.search.listed import asked_rules
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descended, with_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
+from planner.search.whole import cost_whole
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -224,7 +226,7 @@ class Search:
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
         self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
-        self.group_of_row = _groups(self.space)
+        self.group_of_row = self.space.groups(GROUP_DECISIONS)
         self.unresolved_ticks = MAX_TICKS
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
         self.num_candidates = self.num_unfit = self.num_solves = 0
@@ -259,6 +261,7 @@ class Search:
                     self.compete(block, self.group_of_row[row])
         if self.stages_may_differ:
             self.share_out()
+        cost_whole(self)
         return self.outcome()
 
     def share_out(self) -> None:
@@ -277,7 +280,7 @@ class Search:
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
         self.stage_effort = stages.effort
-        layouts = {group: found for group, found in self.incumbents.groups.items() if found.layout}
+        layouts = {group: found for group, found in self.incumbents.groups.items() if self.differs(found.strategy)}
         self.incumbents.groups, self.incumbents.rivals = {}, self.rivals.ticks
         for group, found in even.items():
             self.keep(group, found)
@@ -293,11 +296,16 @@ class Search:
 
     def exchange(self, group: Hashable, strategy: Strategy) -> None:
         """Move layers of an interleaved pipeline between its virtual stages as long as that makes it faster."""
-        start = strategy if strategy.layout else with_layout(self.space.facts, strategy)
+        start = with_layout(self.space.facts, strategy)
         better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0)
-        if better.layout != start.layout:
+        if better.layout != start.layout and self.differs(better):
             seconds = np.asarray(cost.step_seconds)
             self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))
+
+    def differs(self, strategy: Strategy) -> bool:
+        """Whether the stages of a strategy are none that its decisions mean, as those were searched before."""
+        layout = strategy.layout
+        return layout is not None and settle_layout(strategy, self.space.facts.model, layout).layout is not None
 
     def fits(self, cost: CostLike) -> bool:
         """Whether a strategy is within the memory."""
@@ -532,21 +540,22 @@ class Search:
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
         again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
-        resources = {
-            "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
-            "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
-            "memory_headroom_bytes": self.cost_table.headroom_bytes,
-        }
-        if rules.timed:
-            resources |= {
-                "step_seconds": again.step_seconds,
-                "bubble_seconds": again.bubble_seconds * (1 - FLOAT_NOISE),
-            }
-        broken = violated(facts, decisions | resources, rules=(*rules.rows, *rules.mixed, *rules.memory, *rules.timed))
+        asked = asked_rules(self.problem, rules, found.strategy)
+        broken = violated(facts, decisions | self.resources(again), rules=asked)
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
         return seconds
+
+    def resources(self, cost: CostLike) -> dict[str, object]:
+        """Figures of a strategy that rules of memory and time ask for."""
+        return {
+            "device_bytes": cost.device_bytes * (1 - FLOAT_NOISE),
+            "host_bytes": cost.host_bytes * (1 - FLOAT_NOISE),
+            "memory_headroom_bytes": self.cost_table.headroom_bytes,
+            "step_seconds": cost.step_seconds,
+            "bubble_seconds": cost.bubble_seconds * (1 - FLOAT_NOISE),
+        }
 
     def effort(self) -> SearchStats:
         """What it took so far."""
@@ -589,10 +598,3 @@ def _bounds(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], b
         seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
         bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))
     return bounds
-
-
-def _groups(space: Space) -> Ints:
-    """The group of each row; rows ascend, so that a new group begins wherever one of its decisions changes."""
-    assert ROW_DECISIONS[: len(GROUP_DECISIONS)] == GROUP_DECISIONS
-    columns = np.stack([space.rows[name] for name in GROUP_DECISIONS])
-    return np.concatenate([[0], np.cumsum((columns[:, 1:] != columns[:, :-1]).any(axis=0))])[: space.num_rows]

@@ -1,4 +1,4 @@
-"""Which strategies of a job's list (``search.candidates``) the rules forbid."""
+"""The job's list of strategies (``search.candidates``): which of them the rules forbid, and those that are whole."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from constraints.rule import Rule, sentence
 from constraints.verdict import violated
+from costmodel.strategy import Strategy
+from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.rules import needs
+from planner.search.rules import Rules, needs
 from planner.search.space import Space
 
 MAX_EXPLAINED = 5
@@ -47,15 +49,20 @@ def listed(problem: Problem, space: Space) -> CandidateListReport | None:
         return None
     matches = _Matches(space)
     impossible = [number for number, row in enumerate(candidate_list.rows) if not matches.any(row)]
+    judged = [broken_by(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
+    wrong = [(place, rules) for place, rules in zip(candidate_list.whole_places, judged, strict=True) if rules]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
     return CandidateListReport(
         source=candidate_list.source,
-        num_rows=len(candidate_list.rows),
-        num_impossible=len(impossible),
-        impossible=tuple(
-            (candidate_list.places[number], _reasons(problem, candidate_list.rows[number], asked))
-            for number in impossible[:MAX_EXPLAINED]
-        ),
+        num_rows=candidate_list.num_strategies,
+        num_impossible=len(impossible) + len(wrong),
+        impossible=(
+            *(
+                (candidate_list.places[number], _reasons(problem, candidate_list.rows[number], asked))
+                for number in impossible[:MAX_EXPLAINED]
+            ),
+            *wrong,
+        )[:MAX_EXPLAINED],
     )
 
 
@@ -96,3 +103,28 @@ def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) ->
         values |= {"dp": rest} if rest and not remainder else {}
     decided = [rule for rule in rules if needs(rule) <= values.keys()]
     return tuple(dict.fromkeys(sentence(rule) for rule in violated(problem.facts, values, rules=decided)))
+
+
+# --- whole strategies --------------------------------------------------------------------------------------
+
+EVEN_STAGES = "search.stages: even: all virtual stages hold as many layers as the search deals them."
+
+NO_RESOURCES: dict[str, Any] = {}
+"""Of a strategy that was not costed; rules of memory and time are not asked then."""
+
+
+def asked_rules(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:
+    """Return the rules that hold for a strategy: of one that the list gives whole neither bounds nor the list."""
+    candidate_list = problem.search.candidates
+    is_whole = candidate_list is not None and strategy in candidate_list.whole
+    others = {*rules.bounds, *rules.candidate_list} if is_whole else set()
+    return [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in others]
+
+
+def broken_by(problem: Problem, rules: Rules, strategy: Strategy, resources: dict[str, Any]) -> tuple[str, ...]:
+    """Sentences of the rules that forbid a strategy which a list gives whole."""
+    later = () if resources else (*rules.memory, *rules.timed)
+    asked = [rule for rule in asked_rules(problem, rules, strategy) if rule not in later]
+    broken = [sentence(rule) for rule in violated(problem.facts, strategy.decisions() | resources, rules=asked)]
+    is_even = problem.search.stages != StageChoice.EVEN or strategy.layout is None
+    return tuple(dict.fromkeys([*broken, *([] if is_even else [EVEN_STAGES])]))

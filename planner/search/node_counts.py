@@ -19,8 +19,9 @@ def may_leave_idle(problem: Problem) -> bool:
 
 
 def says_how_many(problem: Problem) -> bool:
-    """Whether a job says itself how many devices its plans use."""
-    return problem.search.max_devices is not None or problem.search.candidates is not None
+    """Whether a job says itself how many devices its plans use: of a list of whole strategies each one does."""
+    candidate_list = problem.search.candidates
+    return problem.search.max_devices is not None or (candidate_list is not None and bool(candidate_list.rows))
 
 
 def num_held(problem: Problem) -> int:

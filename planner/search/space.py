@@ -91,6 +91,12 @@ class Space:
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
         return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
+    def groups(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The group of each row by the first few decisions; rows ascend, so that one begins wherever those change."""
+        assert ROW_DECISIONS[: len(names)] == tuple(names)
+        columns = np.stack([self.rows[name] for name in names])
+        return np.concatenate([[0], np.cumsum((columns[:, 1:] != columns[:, :-1]).any(axis=0))])[: self.num_rows]
+
     def degrees(self, rows: Any) -> Columns:
         """The decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}

@@ -20,9 +20,9 @@ def facts_of(framework=None, **entries):
     return load(a_job(**named, **entries)).facts
 
 
-def strategy_of(known, /, *, max_devices=None, deals=True, **decisions):
+def strategy_of(known, /, *, max_devices=None, **decisions):
     """The whole strategy of some decisions, as a job file spells them."""
-    return completed(known, read_given(decisions), max_devices, deals=deals)
+    return completed(known, read_given(decisions), max_devices)
 
 
 def switched_on(strategy):
@@ -176,13 +176,13 @@ def test_megatron_bridge_fills_stages():
 
 
 def test_even_stages_are_the_planners():
-    """Megatron-LM itself; one stage; 61 + 2 slots over 7 stages; embedding and head elsewhere; told not to deal."""
+    """Megatron-LM itself; one stage; 61 + 2 slots over 7 stages; embedding and head elsewhere; said so."""
     assert layers_of("megatron-lm-0.17", pp=8) is None
     assert layers_of("megatron-bridge-26.04") is None
     assert layers_of("megatron-bridge-26.04", pp=7, dp=1) is None
     assert layers_of("megatron-bridge-26.04", pp=8, vocabulary="redistributed") is None
     known = facts_of("megatron-bridge-26.04", model="deepseek-v3")
-    assert strategy_of(known, pp=8, deals=False).layout is None
+    assert strategy_of(known, pp=8, layout=None).layout is None
 
 
 def test_stages_that_are_given_come_first():

@@ -157,7 +157,7 @@ def test_a_layout_is_one_of_the_pipeline(layout, message):
 
 def test_layouts_need_the_usual_schedule():
     """Nothing else is costed with stages that differ."""
-    given = {"pp": 2, "schedule": "gpipe", "layout": {"layers": [16, 16]}}
+    given = {"pp": 2, "schedule": "gpipe", "layout": {"layers": [15, 17]}}
     cluster = {**JOB["cluster"], "framework": "torchtitan-0.1"}
 
     with pytest.raises(SpecError, match="schedule 1f1b"):

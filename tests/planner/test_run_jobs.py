@@ -14,7 +14,8 @@ from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
 from planner.calibration.constants import with_values
-from planner.runs.jobs import job_of, references, strategy_entries
+from planner.jobs.completion import strategy_entries
+from planner.runs.jobs import job_of, references
 from planner.runs.predictions import Case, Prediction, RejectedRow, cases, predict, predictions, unreported_recompute
 from tests.builders_runs import (
     DEEPSEEK_V3,
@@ -455,7 +456,8 @@ def test_a_strategy_as_a_job_file_writes_it_is_read_as_it_was(tmp_path):
     layout = "{layers: [16, 16], recompute: [full, none], full_layers: [16, 0]}"
     one = a_case(tmp_path, strategy__pp="2", strategy__layout=layout)
 
-    again = load({**one.problem.document, "strategy": yaml.safe_load(yaml.safe_dump(strategy_entries(one.strategy)))})
+    written = yaml.safe_dump(strategy_entries(one.facts, one.strategy))
+    again = load({**one.problem.document, "strategy": yaml.safe_load(written)})
 
     assert again.given.decisions == one.strategy.decisions()
     assert again.given.layout is not None

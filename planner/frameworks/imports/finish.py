@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.pipelines.stages import layers_per_chunk
-from costmodel.strategy import StageLayout, Strategy
+from costmodel.pipelines.stages import stage_layers
+from costmodel.strategy import Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
-from planner.frameworks.megatron.read import CLUSTER, Imported, plain_decisions
+from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
-from planner.jobs.completion import completed
+from planner.jobs.completion import completed, strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import read_given, stage_layout
+from planner.jobs.strategy_file import given_layout, read_given
 
 NEEDED = {
     "model": "llama3-8b",
@@ -158,8 +157,8 @@ def finished(
             f"tp * cp * pp * dp = {strategy.num_devices}, cluster.num_devices is {facts.cluster.num_devices}.",
         )
     if full_every is not None:
-        strategy = replace(strategy, layout=_with_full_layers(strategy, facts.model, full_every))
-    whole = {**document, "strategy": plain_decisions(strategy)}
+        strategy = _with_full_layers(strategy, facts.model, full_every)
+    whole = {**document, "strategy": strategy_entries(facts, strategy)}
     order = ("model", "cluster", "training", "settings", "strategy")
     whole = {name: whole[name] for name in (*order, *whole) if whole[name] != {}}
     load(whole)
@@ -173,15 +172,11 @@ def finished(
     return Imported(document=whole, notes=tuple(remarks))
 
 
-def _with_full_layers(strategy: Strategy, model: Model, interval: int) -> StageLayout:
-    """The stages with every n-th layer of a rank recomputed in full."""
-    layers = (
-        strategy.layout.layers
-        if strategy.layout is not None
-        else layers_per_chunk(model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers))
-    )
+def _with_full_layers(strategy: Strategy, model: Model, interval: int) -> Strategy:
+    """The strategy with every n-th layer of a rank recomputed in full."""
+    layers = stage_layers(strategy, model)
     full = tuple(sum(layers[rank :: strategy.pp]) // interval for rank in range(strategy.pp))
-    return stage_layout({"layers": layers, "full_layers": full}, strategy, model)
+    return given_layout({"layers": layers, "full_layers": full}, strategy, model)
 
 
 def newest(prefix: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from constraints import TARGET_RULES
 from costmodel.errors import SpecError
+from costmodel.pipelines.stages import stage_layers
 from planner.frameworks.megatron.lm import (
     DECISION_OPTIONS,
     background_notes,
@@ -19,7 +20,6 @@ from planner.frameworks.megatron.lm import (
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.megatron.stages import stage_layers
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Answers,

@@ -13,6 +13,7 @@ from constraints.rules.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.lowering.recompute import recomputes
+from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,
@@ -36,7 +37,7 @@ from planner.frameworks.megatron.settings import (
     precision_entries,
     shares_by_layers,
 )
-from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries, stage_layers
+from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Answers,

@@ -21,11 +21,10 @@ from planner.frameworks.megatron.read_model import in_older_words, read_model
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, offloadable
 from planner.frameworks.megatron.stages import read_stages, settled, uneven_stages
-from planner.jobs.completion import completed
+from planner.jobs.completion import completed, strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import StrategyFile
-from planner.jobs.values import plain_value
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
@@ -129,7 +128,7 @@ def from_megatron_lm(
     facts = load(document).facts
     strategy, notes = _strategy(found, facts)
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
-    document["strategy"] = {**plain_decisions(strategy), **(document.get("strategy") or {})}
+    document["strategy"] = {**strategy_entries(facts, strategy), **(document.get("strategy") or {})}
     load(document)
     remarks = (*_assumed(framework), *remarks, *assumed, *of_settings, *notes, *uneven_stages(strategy, facts.model))
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
@@ -251,7 +250,7 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
         "cuda_graphs": _graphs(arguments, facts.model),
         **_overlaps(arguments, degrees, notes),
     }
-    strategy = completed(facts, StrategyFile(decisions=decisions), deals=False)
+    strategy = completed(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
     return settled(strategy, facts.model, arguments, layers), tuple(notes)
 
 
@@ -361,16 +360,6 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
         "pp_overlap": int(degrees["vpp"] > 1 and "--no-overlap-p2p-communication" not in arguments),
         "dp_overlap": int(replicas > 1 and (all(halves) or is_fsdp)),
     }
-
-
-def plain_decisions(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as a job file writes it."""
-    texts = {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}
-    layout = strategy.layout
-    if layout is None:
-        return texts
-    full = {"full_layers": list(layout.full_layers)} if any(layout.full_layers) else {}
-    return {**texts, "layout": {"layers": list(layout.layers), **full}}
 
 
 # --- what is left out --------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.models.flops import head_layers
-from costmodel.pipelines.stages import layers_per_chunk, redistributed_layers
+from costmodel.pipelines.stages import settle_layout, stage_layers
 from costmodel.strategy import StageLayout, Strategy, Vocabulary
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
@@ -49,15 +48,6 @@ def stage_entries(strategy: Strategy, model: Model) -> dict[str, Any]:
     if len(set(layers)) == 1 and strategy.vocabulary == Vocabulary.ENDS:
         return {CHUNKS: strategy.vpp} if strategy.vpp > 1 else {}
     return {LAYOUT: layout_text(layers, mtp_layers=len(model.mtp_layers))}
-
-
-def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
-    """Layers of each virtual stage in model order, those of multi-token prediction not counted."""
-    if strategy.layout is not None:
-        return strategy.layout.layers
-    if strategy.vocabulary == Vocabulary.REDISTRIBUTED:
-        return redistributed_layers(model.num_layers, num_stages=strategy.pp, head_layers=head_layers(model))
-    return layers_per_chunk(model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers))
 
 
 def uneven_stages(strategy: Strategy, model: Model) -> Iterator[str]:
@@ -208,27 +198,21 @@ def _unrolled(text: str) -> str:
 
 def settled(strategy: Strategy, model: Model, arguments: Mapping[str, Any], layers: tuple[int, ...]) -> Strategy:
     """The strategy with its layers on these stages, in the plainest spelling: dealt, redistributed, or written out."""
-    full_layers = full_by_block(arguments.get("--recompute-num-layers", 0), layers, strategy.pp)
-    moved = replace(strategy, vocabulary=Vocabulary.REDISTRIBUTED)
-    if arguments.get("--recompute-method") != "block":
-        if layers == stage_layers(strategy, model) and LAST not in arguments:
-            return strategy
-        can_move = strategy.vpp == 1 and strategy.pp > 1 and not model.mtp_layers
-        is_explicit = can_move and (LAST in arguments or redistributed_last(moved, model) is None)
-        if is_explicit and layers == stage_layers(moved, model):
-            return moved
-        if layers == stage_layers(strategy, model):
-            return strategy
-        full_layers = (0,) * strategy.pp
-    return replace(
-        strategy,
-        layout=StageLayout(
-            layers=layers,
-            recompute=(strategy.recompute,) * strategy.pp,
-            full_layers=full_layers,
-            activation_offload=(strategy.activation_offload,) * strategy.pp,
-        ),
+    written = StageLayout(
+        layers=layers,
+        recompute=(strategy.recompute,) * strategy.pp,
+        full_layers=full_by_block(arguments.get("--recompute-num-layers", 0), layers, strategy.pp)
+        if arguments.get("--recompute-method") == "block"
+        else (0,) * strategy.pp,
+        activation_offload=(strategy.activation_offload,) * strategy.pp,
     )
+    moved = replace(strategy, vocabulary=Vocabulary.REDISTRIBUTED)
+    can_move = strategy.vpp == 1 and strategy.pp > 1 and not model.mtp_layers and not any(written.full_layers)
+    is_moved = can_move and layers == stage_layers(moved, model)
+    found = settle_layout(strategy, model, written)
+    if is_moved and (LAST in arguments or (found.layout is not None and redistributed_last(moved, model) is None)):
+        return moved
+    return found
 
 
 # --- a number of layers in full ----------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.axes import Array
-from costmodel.pipelines.stages import virtual_stage_layers
+from costmodel.pipelines.stages import stage_layout
 from costmodel.pipelines.wavefronts import spans_seconds
 from costmodel.step.layouts import dealt_passes, layout_cost
 from costmodel.step.rank_time import pipeline_order
-from costmodel.strategy import StageLayout, Strategy
+from costmodel.strategy import Strategy
 from costmodel.tables import Facts, microbatches
 from planner.search.candidates import CostLike, Ints
 
@@ -104,16 +103,5 @@ def moved(sizes: Ints) -> Ints:
 
 
 def with_layout(facts: Facts, strategy: Strategy) -> Strategy:
-    """A strategy in 1F1B whose stages are even, with the layout that says so."""
-    dealt: Array = virtual_stage_layers(
-        facts.model, pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary
-    )
-    sizes, pp = dealt.sum(axis=-1).round().astype(np.int64), strategy.pp
-    sizes[-1] -= len(facts.model.mtp_layers)
-    layout = StageLayout(
-        layers=tuple(sizes.tolist()),
-        recompute=(strategy.recompute,) * pp,
-        full_layers=(0,) * pp,
-        activation_offload=(strategy.activation_offload,) * pp,
-    )
-    return replace(strategy, layout=layout)
+    """A strategy with its layout written out, as a descent begins with."""
+    return replace(strategy, layout=stage_layout(strategy, facts.model))

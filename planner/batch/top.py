@@ -13,6 +13,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
 from planner.batch.table import in_csv, row_of, sentences
+from planner.jobs.strategy_file import layers_text
 from planner.report.screen import ENDLESS, Screen
 
 OF_LINE = (
@@ -41,6 +42,7 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         name: lambda plan, name=name: str(plan["strategy"][name])  # type: ignore[misc]  # bound per column
         for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs", "recompute")
     },
+    "layout": lambda plan: _layers(plan["strategy"].get("layout")),
 }
 """What the table shows of a plan."""
 
@@ -55,6 +57,11 @@ MARK = "*"
 
 MOST_NOTES = 8
 """Notes below the table; JSON and CSV have them all."""
+
+
+def _layers(layout: Mapping[str, Any] | None) -> str:
+    """The layers of the stages as a command line takes them; of one stage none are said."""
+    return layers_text(layout["layers"]) if layout else "-"
 
 
 def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:

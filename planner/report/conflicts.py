@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
-from planner.report.strategies import strategies_section, strategy_text
+from planner.report.strategies import strategies_section
 from planner.report.wording import count, gib
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
     tried = size.num_devices_tried or 0
     whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
-        return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {strategy_text(size.strategy)}"
+        return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {size.strategy.words}"
     none = f"no cluster of up to {count(tried, 'GPU')}{whole} fits"
     if not size.time_ran_out:
         return none

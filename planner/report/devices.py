@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.report.section import Section
-from planner.report.strategies import strategy_text
 from planner.report.wording import count, seconds
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def _why_idle(best: PlanRecord, idle: IdleDevicesRecord) -> str:
     step = idle.all_devices.step_time_seconds
     return (
         f"with all {idle.all_devices.num_devices:,} GPUs a step takes {seconds(step)} s, "
-        f"{step / best.step_time_seconds - 1:.1%} longer ({strategy_text(idle.all_devices.strategy)})"
+        f"{step / best.step_time_seconds - 1:.1%} longer ({idle.all_devices.strategy.words})"
     )
 
 

@@ -13,7 +13,7 @@ from planner.report.memory import missing_sections
 from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
-from planner.report.strategies import decisions_text, strategies_section, strategy_text
+from planner.report.strategies import decisions_text, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
         yield Section(
             title="Best strategy without each constraint",
             rows=tuple(
-                (str(number), strategy_text(one.strategy))
-                for number, one in enumerate(bindings, start=1)
-                if one.strategy
+                (str(number), one.strategy.words) for number, one in enumerate(bindings, start=1) if one.strategy
             ),
         )
     if explanation.idle:
@@ -195,5 +193,5 @@ def _next(bindings: Sequence[BindingRecord]) -> Iterator[str]:
         if one and one.strategy and one.missing_bytes is not None and one.step_time_seconds is not None:
             yield (
                 f"The faster strategy that needs least memory takes {seconds(one.step_time_seconds)} s and "
-                f"{gib(one.missing_bytes)} GiB more per GPU than there is: {strategy_text(one.strategy)}."
+                f"{gib(one.missing_bytes)} GiB more per GPU than there is: {one.strategy.words}."
             )

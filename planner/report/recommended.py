@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from planner.recommendation import OFFLOAD
 from planner.report.section import Section
-from planner.report.strategies import strategy_text
 from planner.report.wording import seconds
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def _recommended(advice: RecommendationRecord) -> str:
 
 def _fastest(advice: RecommendationRecord) -> str:
     number = advice.fastest_number
-    what = strategy_text(advice.fastest_strategy) if number is None else f"strategy {number}"
+    what = advice.fastest_strategy.words if number is None else f"strategy {number}"
     return (
         f"{what}: {seconds(advice.fastest_step_time_seconds)} s per step, {advice.gain_fraction:.1%} less, with "
         f"{_listed(advice.given_up) or 'other choices of the same kind'} (--fastest puts it first)"

@@ -100,7 +100,7 @@ def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
         noise += ", among plans that use all GPUs"
     advice = whole.recommendation
     fastest = advice.fastest_strategy if advice else whole.plans[0].strategy
-    is_uneven = whole.bound_of == EVEN and fastest.layout is not None
+    is_uneven = whole.bound_of == EVEN and fastest.has_own_stages
     proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
     return proof if advice is None or advice.is_fastest else f"{_beside(advice)}, which is {proof}"
 

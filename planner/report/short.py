@@ -19,7 +19,7 @@ from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import proof_text
 from planner.report.setting import batch_text, title_of, units_text
-from planner.report.strategies import degrees_text, sentence_of, strategy_text
+from planner.report.strategies import degrees_text, sentence_of
 from planner.report.wording import amount, count, gib, seconds, share, span
 from planner.setting_choices import text_of
 
@@ -66,7 +66,7 @@ def _nothing_rows(
 ) -> Iterator[tuple[str, str]]:
     yield "answer", none_text(conflict)
     if conflict and conflict.closest:
-        yield "closest", strategy_text(conflict.closest.strategy)
+        yield "closest", conflict.closest.strategy.words
     if conflict is None:
         yield "try", f"a longer time: --time-limit, now {span(report.problem.search.time_limit_seconds)}"
     yield from _given(report, whole)
@@ -88,7 +88,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     run, checkpoint = best.training_run, best.checkpoint
     yield from _forbidden(whole)
     yield "strategy", sentence_of(best.strategy)
-    yield "degrees", degrees_text(best.strategy)
+    yield "degrees", best.strategy.words
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
     yield from (("" if number else "small runs", text) for number, text in enumerate(small))
     yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
@@ -179,7 +179,7 @@ def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
 def _features(plan: NumberedPlanRecord) -> dict[str, str]:
     """What a plan is besides its degrees, as job files spell it."""
     given = {name: getattr(plan.strategy, name) for name in DECISIONS if name not in DEGREES}
-    values = {**given, "stages": "uneven" if plan.strategy.layout else "even", **plan.settings}
+    values = {**given, "stages": "uneven" if plan.strategy.has_own_stages else "even", **plan.settings}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
@@ -196,7 +196,7 @@ def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
     if is_given:
         yield "against the best", f"planner compare {asked.job}"
     elif whole.plans:
-        yield "why not another", f"planner explain {asked.job} {degrees_text(whole.plans[-1].strategy)}"
+        yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.words}"
     targets = [whole.job.target] if whole.job.target else [name for name, reason in whole.targets.items() if not reason]
     if whole.plans and targets and not (isinstance(whole, EstimateReportRecord) and whole.broken_rules):
         yield "to launch it", f"{asked.command} --format json -o plan.json"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import DECISIONS, DEGREES, ENUMS, OVERLAPS, default_microbatch_group
+from costmodel.strategy import DEGREES, ENUMS, OVERLAPS, default_microbatch_group
 from planner.report.section import Section
 from planner.report.wording import NOTHING, count
 from planner.setting_choices import OFFLOAD_OF, value_text, with_effect
@@ -32,6 +32,7 @@ def strategies_section(
                 for _ in strategies[1:2]
             ),
             _LEGEND,
+            *_words(strategies),
             *_alike("Recomputed modules", [one.recompute for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
             *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
@@ -54,7 +55,7 @@ _LEGEND = (
 def _non_default(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
     """Decisions among stages, group, schedule and vocabulary that differ from the default in any strategy."""
     differs = {
-        "stages": any(one.layout for one in strategies),
+        "stages": any(one.has_own_stages for one in strategies),
         "group": any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies),
         "schedule": any(one.schedule != _off("schedule") for one in strategies),
         "vocabulary": any(one.vocabulary != _off("vocabulary") for one in strategies),
@@ -82,7 +83,7 @@ def _decisions(strategy: StrategyRecord, non_default: Sequence[str]) -> tuple[st
 
 def _non_default_text(strategy: StrategyRecord, name: str) -> str:
     if name == "stages":
-        return "uneven" if strategy.layout else "even"
+        return "uneven" if strategy.has_own_stages else "even"
     return str(getattr(strategy, name))
 
 
@@ -90,6 +91,12 @@ def _recompute_text(strategy: StrategyRecord) -> str:
     """One word, or the number of modules: their names would take half the width of the table."""
     names = strategy.recompute.split("+")
     return names[0] if len(names) == 1 else f"{len(names)} modules"
+
+
+def _words(strategies: Sequence[StrategyRecord]) -> Iterator[str]:
+    """Each strategy as a command line takes it, its stages among the words."""
+    for number, one in enumerate(strategies, start=1):
+        yield f"Words{f' of strategy {number}' if len(strategies) > 1 else ''}: {one.words}"
 
 
 def _alike(what: str, of_each: Sequence[str], needed: str) -> Iterator[str]:
@@ -136,23 +143,6 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
 
 
 # --- in a line ---------------------------------------------------------------------------------------------
-
-
-def strategy_text(strategy: StrategyRecord) -> str:
-    """
-    Decisions other than 1, off, none or the default, as a command line spells them.
-
-    >>> from planner.report.records.strategy import StrategyRecord
-    >>> from planner.search.space import strategy_of
-    >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
-    >>> strategy = strategy_of({**plain, "tp": 8, "recompute": 2})
-    >>> strategy_text(StrategyRecord.read(strategy, num_microbatches=1))
-    'tp=8 recompute=full'
-    """
-    values = {name: getattr(strategy, name) for name in DECISIONS}
-    return (
-        decisions_text({name: own for name, own in values.items() if own != _off(name)}) or "one GPU, all decisions off"
-    )
 
 
 DEGREE_WORDS = {
@@ -205,7 +195,7 @@ def degrees_text(strategy: StrategyRecord) -> str:
 
 def _features(strategy: StrategyRecord) -> Iterator[str]:
     """Decisions that are on, in words."""
-    yield "uneven stages" if strategy.layout else ""
+    yield "uneven stages" if strategy.has_own_stages else ""
     yield "sequence parallelism" if strategy.sequence_parallel else ""
     yield SHARDING_WORDS.get(strategy.sharding, "")
     yield f"recompute {strategy.recompute.replace('+', ', ')}" if strategy.recompute != "none" else "no recomputation"
@@ -234,7 +224,7 @@ def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:
 
 def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]:
     """Layers, recomputation and offload of each rank, equal neighbours in one row; nothing where stages are even."""
-    if strategy.layout is None:
+    if strategy.layout is None or not strategy.has_own_stages:
         return
     rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
     merged = [list(group) for _, group in groupby(rows, key=lambda row: row[1:])]

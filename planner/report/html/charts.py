@@ -12,7 +12,6 @@ from costmodel.step.estimate import PARTS
 from planner.checkpoints import CheckpointSchedule, schedule_every, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
-from planner.report.strategies import strategy_text
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
 from planner.uncertainty.ground import ground_of
 from planner.uncertainty.intervals import COVERAGE, step_interval
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
     from planner.explanation.explain import Explanation
+    from planner.jobs.problem import Problem
     from planner.plan import Plan
     from planner.report.html.study import Shown
     from planner.report.records.explained import BindingRecord, DifferenceRecord
@@ -302,7 +302,7 @@ MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, facts: Facts) -> Chart:
+def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Problem) -> Chart:
     """
     The best step time for each amount of memory, with where measured steps and peaks lie.
 
@@ -312,10 +312,10 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, facts: Facts) -
         The record of the job.
     pareto_front
         The fastest strategy for each amount.
-    facts
-        What is trained, and on what.
+    problem
+        The job.
     """
-    capacity = whole.cluster.memory_bytes
+    capacity, facts = whole.cluster.memory_bytes, problem.facts
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
     shown = [
         (one, measured_step(facts, one.estimate), peak_interval(facts.cluster, device_bytes=one.estimate.device_bytes))
@@ -327,7 +327,7 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, facts: Facts) -
         for chosen in whole.plans[:1]
     ]
     series = {
-        "points": [_pareto_point(*one) for one in shown],
+        "points": [_pareto_point(problem, *one) for one in shown],
         "spread": [[step.low_seconds, step.high_seconds] for _, step, _ in shown],
         "sideways": [[end / GIB_BYTES for end in peak] for *_, peak in shown],
         "step": True,
@@ -354,7 +354,7 @@ def measured_step(facts: Facts, estimate: Estimate) -> StepInterval:
     )
 
 
-def _pareto_point(point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:
+def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:
     """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"
@@ -362,6 +362,6 @@ def _pareto_point(point: Point, step: StepInterval, peak: tuple[float, float]) -
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
         f"{COVERAGE:.0%}: {' to '.join(map(gib, peak))} GiB, "
         f"{seconds(step.low_seconds)} to {seconds(step.high_seconds)} s\n"
-        f"{strategy_text(StrategyRecord.read(strategy, num_microbatches=point.estimate.num_microbatches))}"
+        f"{StrategyRecord.of(problem, strategy).words}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

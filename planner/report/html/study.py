@@ -112,8 +112,8 @@ class Study:
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:
         """The records of the binding constraints."""
-        facts, found = self.report.chosen.facts, self.explanation.bindings if self.explanation else ()
-        return tuple(BindingRecord.of(one, facts) for one in found)
+        found = self.explanation.bindings if self.explanation else ()
+        return tuple(BindingRecord.of(one, self.report.chosen) for one in found)
 
 
 def study(report: PlanReport | EstimateReport) -> Study:

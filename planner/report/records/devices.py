@@ -84,4 +84,4 @@ class NearbyBatchRecord(Record):
 
 
 def _decisions(plan: Plan) -> StrategyRecord:
-    return StrategyRecord.read(plan.strategy, num_microbatches=plan.estimate.num_microbatches)
+    return StrategyRecord.of(plan.problem, plan.strategy)

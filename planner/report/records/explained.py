@@ -5,7 +5,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import decision_text
+from planner.jobs.strategy_file import LAYOUT, layers_text
 from planner.plan import PlanReport
 from planner.report.records.costs import SavedCostsRecord
 from planner.report.records.outcome import ConflictRecord
@@ -15,9 +17,9 @@ from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
-    from costmodel.tables import Facts
     from planner.explanation.compare import Comparison, Side
     from planner.explanation.explain import Binding, Explanation
+    from planner.jobs.problem import Problem
     from planner.plan import Plan
 
 
@@ -29,11 +31,11 @@ class NextFasterRecord(Record):
     missing_bytes: Figure | None = entry("The memory that it lacks.")
 
     @classmethod
-    def of(cls, binding: Binding, facts: Facts) -> NextFasterRecord | None:
+    def of(cls, binding: Binding, problem: Problem) -> NextFasterRecord | None:
         """The next faster strategy, where a constraint has one."""
         if binding.next_strategy is None:
             return None
-        return cls.read(binding, strategy=StrategyRecord.among(facts, binding.next_strategy))
+        return cls.read(binding, strategy=StrategyRecord.among(problem, binding.next_strategy))
 
 
 class BindingRecord(Record):
@@ -48,12 +50,12 @@ class BindingRecord(Record):
     next_faster: NextFasterRecord | None = entry("For memory: the faster strategy that needs least more of it.")
 
     @classmethod
-    def of(cls, binding: Binding, facts: Facts) -> BindingRecord:
+    def of(cls, binding: Binding, problem: Problem) -> BindingRecord:
         """The record of a constraint."""
         return cls.read(
             binding,
-            strategy=StrategyRecord.among(facts, binding.strategy),
-            next_faster=NextFasterRecord.of(binding, facts),
+            strategy=StrategyRecord.among(problem, binding.strategy),
+            next_faster=NextFasterRecord.of(binding, problem),
         )
 
 
@@ -89,13 +91,17 @@ class ExplanationRecord(SettingRecord):
     def of(cls, explanation: Explanation) -> ExplanationRecord:
         """The record of an explanation."""
         report, best, given = explanation.report, explanation.best, explanation.given
-        facts, question, conflict = explanation.problem.facts, explanation.question, explanation.conflict
+        problem, question, conflict = explanation.problem, explanation.question, explanation.conflict
+        stages = stage_layers(given.strategy, given.facts.model) if given and explanation.is_staged else ()
         return cls.read(
             explanation,
             **dict(SettingRecord.of_job(report, "explanation")),
             best=_plan(best),
-            bindings=[BindingRecord.of(one, facts) for one in explanation.bindings],
-            asked={name: decision_text(name, value) for name, value in explanation.asked.items()},
+            bindings=[BindingRecord.of(one, problem) for one in explanation.bindings],
+            asked={
+                **{name: decision_text(name, value) for name, value in explanation.asked.items()},
+                **({LAYOUT: layers_text(stages)} if stages else {}),
+            },
             status_of_asked=question.outcome.status if question else None,
             given=_plan(given),
             slower_seconds=given.step_seconds - best.step_seconds if given and best else None,

@@ -11,8 +11,8 @@ from planner.report.records.strategy import StrategyRecord
 if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size
     from costmodel.step.estimate import Estimate
-    from costmodel.tables import Facts
     from planner.certificate import Certificate
+    from planner.jobs.problem import Problem
     from planner.plan import PlanReport
     from planner.search.branch_and_bound import SearchStats
     from planner.search.listed import CandidateListReport
@@ -91,9 +91,9 @@ class SmallestClusterRecord(Record):
     time_ran_out: bool = entry("Whether smaller ones were left out for want of time.", "is_cut")
 
     @classmethod
-    def of(cls, size: Size, facts: Facts) -> SmallestClusterRecord:
+    def of(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
         """The record of a search over cluster sizes."""
-        return cls.read(size, strategy=StrategyRecord.among(facts, size.strategy))
+        return cls.read(size, strategy=StrategyRecord.among(problem, size.strategy))
 
 
 class ClosestStrategyRecord(Record):
@@ -113,7 +113,7 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
         cluster = report.chosen.facts.cluster
         room_bytes = cluster.device.memory_bytes - report.problem.search.memory_headroom_bytes
         return cls(
-            strategy=StrategyRecord.read(closest.strategy, num_microbatches=closest.num_microbatches),
+            strategy=StrategyRecord.of(report.chosen, closest.strategy),
             **dict(MemoryRecord.of_estimate(closest, cluster)),
             missing_bytes_by_rank=[max(0.0, rank.device_bytes - room_bytes) for rank in closest.ranks],
         )
@@ -145,7 +145,7 @@ class ConflictRecord(Record):
         """The record of a conflict of a report's job."""
         return cls.read(
             conflict,
-            smallest_cluster=SmallestClusterRecord.of(conflict.size, report.chosen.facts) if conflict.size else None,
+            smallest_cluster=SmallestClusterRecord.of(conflict.size, report.chosen) if conflict.size else None,
             closest=ClosestRecord.of_report(report, report.closest) if report.closest else None,
         )
 
@@ -170,9 +170,9 @@ class CertificateRecord(Record):
     better: StrategyRecord | None = entry("The faster strategy; null without one.")
 
     @classmethod
-    def of(cls, certificate: Certificate, facts: Facts) -> CertificateRecord:
+    def of(cls, certificate: Certificate, problem: Problem) -> CertificateRecord:
         """The record of a certificate."""
-        return cls.read(certificate, better=StrategyRecord.among(facts, certificate.better))
+        return cls.read(certificate, better=StrategyRecord.among(problem, certificate.better))
 
 
 class AlternativeRecord(Record):

@@ -196,7 +196,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             step_time_interval_probability=COVERAGE,
             model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,
             hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
-            strategy=StrategyRecord.read(plan.strategy, num_microbatches=plan.estimate.num_microbatches),
+            strategy=StrategyRecord.of(plan.problem, plan.strategy),
             checkpoint=plan,
             training_run=TrainingRunRecord.read(plan.schedule),
             costs=CostsRecord.of(plan),

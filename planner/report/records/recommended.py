@@ -44,7 +44,7 @@ class RecommendationRecord(Record):
         return cls.read(
             advice,
             fastest_number=number,
-            fastest_strategy=StrategyRecord.read(fastest.strategy, num_microbatches=fastest.estimate.num_microbatches),
+            fastest_strategy=StrategyRecord.of(fastest.problem, fastest.strategy),
             fastest_step_time_seconds=fastest.step_seconds,
             fastest_closed_form_step_time_seconds=fastest.estimate.closed_form_seconds,
             gain_fraction=1 - fastest.step_seconds / report.plans[0].step_seconds,

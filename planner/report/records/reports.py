@@ -50,7 +50,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             bound_of=EVEN if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
-            certificate=CertificateRecord.of(report.certificate, report.chosen.facts) if report.certificate else None,
+            certificate=CertificateRecord.of(report.certificate, report.chosen) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,

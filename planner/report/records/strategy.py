@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PrivateAttr
 
+from costmodel.pipelines.stages import stage_layout
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches
+from planner.jobs.completion import strategy_words
 from planner.report.records.record import Record, entry
+from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from costmodel.strategy import Strategy
-    from costmodel.tables import Facts
+    from planner.jobs.problem import Problem
 
 
 def spelled(value: Any) -> Any:
@@ -24,7 +27,7 @@ Spelled: TypeAlias = Annotated[str, BeforeValidator(spelled)]
 
 
 class LayoutRecord(Record):
-    """Stages that differ."""
+    """The stages of a pipeline."""
 
     layers: list[int] = entry("Layers of each virtual stage in model order, pp * vpp of them.")
     recompute: list[Spelled] = entry("What each pipeline rank computes again.")
@@ -58,12 +61,43 @@ class StrategyRecord(Record):
     ep_overlap: bool = entry("Whether expert-parallel communication runs behind computation.")
     pp_overlap: bool = entry("Whether pipeline communication runs behind computation.")
     dp_overlap: bool = entry("Whether data-parallel communication runs behind computation.")
-    layout: LayoutRecord | None = entry("The stages where they differ, else null.")
+    layout: LayoutRecord | None = entry("The stages; null where there is one, which is as the decisions say.")
     num_microbatches: int = entry("Micro-batches per pipeline and step.")
 
+    _words = PrivateAttr(default="")
+    _is_dealt = PrivateAttr(default=True)
+
+    @property
+    def words(self) -> str:
+        """
+        The strategy as a command line takes it for its job, with settings that were chosen of several.
+
+        It is no entry of the JSON, whose other entries say it all.
+        """
+        return str(self._words)
+
+    @property
+    def has_own_stages(self) -> bool:
+        """Whether its stages are others than its decisions mean."""
+        return not self._is_dealt
+
     @classmethod
-    def among(cls, facts: Facts, strategy: Strategy | None) -> StrategyRecord | None:
-        """The record of a strategy that no estimate goes with, if there is one."""
-        if strategy is None:
-            return None
-        return cls.read(strategy, num_microbatches=int(microbatches(facts, strategy.decisions())))
+    def of(cls, problem: Problem, strategy: Strategy) -> StrategyRecord:
+        """The record of a strategy for a job."""
+        facts = problem.facts
+        is_single = strategy.layout is None and strategy.pp * strategy.vpp == 1
+        record = cls.read(
+            strategy,
+            layout=None if is_single else stage_layout(strategy, facts.model),
+            num_microbatches=int(microbatches(facts, strategy.decisions())),
+        )
+        words = strategy_words(facts, strategy, {**problem.search.pin, **problem.given.decisions})
+        settings = (f"settings.{word}" for word in text_of(problem.settings).split())
+        record._words = " ".join([words, *settings])
+        record._is_dealt = strategy.layout is None
+        return record
+
+    @classmethod
+    def among(cls, problem: Problem, strategy: Strategy | None) -> StrategyRecord | None:
+        """The record of a strategy, if there is one."""
+        return None if strategy is None else cls.of(problem, strategy)

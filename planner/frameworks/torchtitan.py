@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter
 from typing import Any
 
 from costmodel import catalog
 from costmodel.facts.model import Attention, Model
-from costmodel.pipelines.stages import virtual_stage_layers
+from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
@@ -309,8 +310,7 @@ def _layout(plan: Plan) -> Entries | Unsupported:
                 "All stages recompute alike (pipeline_llm passes one policy, "
                 "torchtitan/distributed/pipeline_parallel.py); plan with search.stages: layers or even."
             )
-    stages = "stages()" if strategy.pp > 1 else "None"
-    return {"parallelism.module_fqns_per_model_part": _Code(stages)}
+    return {"parallelism.module_fqns_per_model_part": _Code("STAGES" if strategy.pp > 1 else "None")}
 
 
 DECISION_OPTIONS: dict[str, FieldOptions] = {
@@ -424,7 +424,7 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
     settings = nested(entries | _facts(plan))
     policy = settings.pop("activation_checkpoint")
     model, strategy = plan.facts.model, plan.strategy
-    imports = _imports(flavor, policy, in_pipeline=strategy.pp > 1)
+    imports = _imports(flavor, policy)
     # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
     attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
     spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
@@ -470,10 +470,8 @@ def _facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _imports(flavor: tuple[str, str, str] | None, policy: str | None, *, in_pipeline: bool) -> str:
+def _imports(flavor: tuple[str, str, str] | None, policy: str | None) -> str:
     lines = ["from dataclasses import replace", "from importlib.metadata import version"]
-    if in_pipeline:
-        lines.append("from itertools import accumulate")
     lines += ["", "from torchtitan.config import CompileConfig, ParallelismConfig"]
     if policy:
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
@@ -490,31 +488,17 @@ def _imports(flavor: tuple[str, str, str] | None, policy: str | None, *, in_pipe
 
 
 def _stages(plan: Plan) -> str:
-    sizes = ", ".join(map(str, _layers_of_stages(plan)))
-    lines = textwrap.fill(f"{sizes},", width=100, initial_indent="    ", subsequent_indent="    ")
-    return (
-        f"\nLAYERS = (\n{lines}\n)\n"
-        '"""Layers of each virtual stage, in the order of the model."""\n'
-        "\n\ndef stages() -> list[list[str]]:\n"
-        '    """Names of the modules of each virtual stage."""\n'
-        "    ends = accumulate(LAYERS)\n"
-        '    parts = [[f"layers.{i}" for i in range(end - n, end)] for n, end in zip(LAYERS, ends, strict=True)]\n'
-        '    return [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", "lm_head"]]\n'
+    """The modules of each virtual stage, written out: a list that a reader need not run."""
+    ends = list(accumulate(stage_layers(plan.strategy, plan.facts.model), initial=0))
+    stages = [[f"layers.{layer}" for layer in range(begin, end)] for begin, end in pairwise(ends)]
+    stages[0].insert(0, "tok_embeddings")
+    stages[-1] += ["norm", "lm_head"]
+    lines = (
+        textwrap.fill(f"{json.dumps(stage)},", width=100, initial_indent="    ", subsequent_indent="     ")
+        for stage in stages
     )
-
-
-def _layers_of_stages(plan: Plan) -> tuple[int, ...]:
-    strategy = plan.strategy
-    if strategy.layout is not None:
-        return strategy.layout.layers
-    stages = virtual_stage_layers(
-        plan.facts.model,
-        pp=strategy.pp,
-        vpp=strategy.vpp,
-        schedule=strategy.schedule,
-        vocabulary=strategy.vocabulary,
-    )
-    return tuple(int(stage.sum()) for stage in stages)
+    text = "\n".join(lines)
+    return f'\nSTAGES = [\n{text}\n]\n"""Modules of each virtual stage, in the order of the model."""\n'
 
 
 def _section(name: str, values: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +279,10 @@ class _Reading:
             "dp": copies * shards,
             "ep": ep,
             "etp": etp if ep > 1 else tp,
-            **self._pipeline(pp),
+            **self._overlaps(),
+            **(pipeline := self._pipeline(pp)),
+            "pp_overlap": pipeline["vpp"] > 1,
+            **self._layout(pp),
             "sequence_parallel": tp > 1 and bool(self.get("parallelism.enable_sequence_parallel", True)),
             "sharding": self._sharding(shards * cp, pp),
             "recompute": self._recompute(),
@@ -301,6 +305,16 @@ class _Reading:
                 raise SpecError("cluster.num_devices", problem)
             return copies, devices // (ranks * copies)
         return copies, degree(shards, "parallelism.data_parallel_shard_degree")
+
+    def _overlaps(self) -> dict[str, Any]:
+        """
+        Keys and values, which newer releases gather before attention.
+
+        References
+        ----------
+        torchtitan 0.3.0, torchtitan/models/common/decoder_sharding.py:235.
+        """
+        return {"cp_overlap": False} if "framework" in self.config else {}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         local = self._local_batch()
@@ -326,10 +340,7 @@ class _Reading:
             raise SpecError(
                 "parallelism.pipeline_parallel_schedule_csv", "is a schedule of its own, which is not read."
             )
-        splits = self.get(
-            "parallelism.pipeline_parallel_split_points", [], "experimental.pipeline_parallel_split_points"
-        )
-        parts = self.get("parallelism.module_fqns_per_model_part", None)
+        parts, splits = self._parts()
         per_stage = self.get("parallelism.pipeline_parallel_layers_per_stage", None)
         if splits or parts:
             stages = len(parts or splits) + (not parts)
@@ -344,6 +355,27 @@ class _Reading:
             problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
             raise SpecError("parallelism.pipeline_parallel_layers_per_stage", problem)
         return chunks
+
+    def _layout(self, pp: int) -> dict[str, Any]:
+        """The layers of each virtual stage, where modules or the first layers of stages are named."""
+        parts, splits = self._parts()
+        if pp == 1 or not (parts or splits):
+            return {}
+        if parts:
+            names = [[str(name) for name in part] for part in parts]
+            return {"layout": {"layers": [sum(name.startswith("layers.") for name in part) for part in names]}}
+        begins = [str(name).removeprefix("layers.") for name in splits]
+        if not all(begin.isdecimal() for begin in begins):
+            return {}
+        ends = [0, *map(int, begins), read(self.named, Path()).model.num_layers]
+        return {"layout": {"layers": [end - begin for begin, end in pairwise(ends)]}}
+
+    def _parts(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The modules of each virtual stage, or the first layer of each but the first."""
+        splits = self.get(
+            "parallelism.pipeline_parallel_split_points", [], "experimental.pipeline_parallel_split_points"
+        )
+        return self.get("parallelism.module_fqns_per_model_part", None) or (), splits
 
     def _local_batch(self) -> int:
         return degree(self.get("training.local_batch_size", 8, "training.batch_size"), "training.local_batch_size")

@@ -19,6 +19,7 @@ from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
 from planner.frameworks.imports.finish import assumed, newest, release_assumed
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
@@ -96,6 +97,16 @@ SAYING = {
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
 
+VIRTUAL, STAGES = "model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"
+"""VPP, which Megatron-Bridge may be told beside the layout that says it; Megatron-LM's options may not."""
+
+NUMBERS = ("model.moe_deepep_num_sms", "model.moe_hybridep_num_sms", "model.cpu_offloading_num_layers")
+UNTOLD = {name: str(BRIDGE[name]) for name in NUMBERS}
+"""Numbers as they are where nobody says them: kernels are costed with their own processors, no layer is offloaded."""
+
+UNSAID = ("none", "null", "")
+"""Values of a field that leave the choice to Megatron-Bridge, whose own is Megatron-LM's."""
+
 WITHOUT = ("none", "null", "false", "[]", "")
 SIZES = ("trainer.num_nodes", "trainer.devices")
 
@@ -163,6 +174,11 @@ def bridge_job(
     model = _model(entries.pop("model", ""), known.model if known else str(recipe))
     facts = read(model, Path()).model
     plain = _with_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
+    num_layers = plain.get("model.num_layers", "")
+    if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
+        model = {"base": model, "num_layers": int(num_layers)}
+        facts = read(model, Path()).model
+    chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)
     notes = [f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
@@ -178,6 +194,9 @@ def bridge_job(
     length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*_architecture(facts, length), *words], rest, environment, uses={})
+    vpp = imported.document["strategy"]["vpp"]
+    if chunks.isdecimal() and int(chunks) != vpp:
+        raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
     if strange:
         notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
@@ -289,7 +308,7 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     words = list(_precision(fields))
     for name, value in fields.items():
         option = known.get(name)
-        if name.startswith("mixed_precision") or name in SIZES:
+        if name.startswith("mixed_precision") or name in SIZES or value == UNTOLD.get(name):
             continue
         if option is None:
             _refuse_decisive(name, value)
@@ -306,7 +325,8 @@ def _option(name: str, value: str) -> list[str]:
     """An option with the value of its field: a switch is there or not, a list has one word for each entry."""
     is_set = value not in WITHOUT
     if options()[name].nargs == "0":
-        return [name] if is_set != (name in NEGATED) else []
+        is_open = name in NEGATED and value in UNSAID
+        return [] if is_open or is_set == (name in NEGATED) else [name]
     value = value.removeprefix("torch.")
     return [name, *_values(DTYPES.get(value, value))] if is_set else []
 
@@ -331,8 +351,11 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
             yield from (f"--{bits}-format", given[bits], f"--{bits}-recipe", given[f"{bits}_recipe"])
     if "fp8" in given and "fp8_param_gather" in given:
         yield "--fp8-param-gather"
-    if "bf16" in given and entries.get("grad_reduce_in_fp32", "true") == "false":
+    reduced = entries.get("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
+    if "bf16" in given and reduced == "false":
         yield "--grad-reduce-in-bf16"
+    if "fp16" in given and reduced == "true":
+        yield "--accumulate-allreduce-grads-in-fp32"
 
 
 ARCHITECTURE = (

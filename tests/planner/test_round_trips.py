@@ -257,6 +257,27 @@ def test_overlapped_tensor_parallelism_of_deepspeed_is_read(tmp_path):
     assert strategy_of(tmp_path, "deepspeed.json", json.dumps(config), *entries)["strategy"]["tp_overlap"] is True
 
 
+@pytest.mark.parametrize(("way", "overlaps"), [("allgather", False), ("alltoall", True)])
+def test_context_parallelism_of_accelerate_is_read(tmp_path, way, overlaps):
+    """Gathered keys and values come before attention, a ring sends them while it computes."""
+    config = {
+        "distributed_type": "FSDP",
+        "num_processes": 48,
+        "mixed_precision": "bf16",
+        "fsdp_config": {"fsdp_version": 2},
+        "parallelism_config": {
+            "parallelism_config_cp_size": 2,
+            "parallelism_config_dp_shard_size": 24,
+            "parallelism_config_cp_comm_strategy": way,
+        },
+    }
+    entries = ["model=llama3-8b", "training.sequence_length=4096", "training.global_batch_size=96", "strategy.mbs=1"]
+
+    strategy = strategy_of(tmp_path, "accelerate.yaml", json.dumps(config), *entries)["strategy"]
+
+    assert (strategy["cp"], strategy["cp_overlap"]) == (2, overlaps)
+
+
 # --- whole strategies in a list ------------------------------------------------------------------------------
 
 

@@ -108,6 +108,7 @@ def accelerate_job(
         "sequence_parallel": False,
         "sharding": sharding if sizes["dp"] * sizes["cp"] > 1 else "none",
         "recompute": "full" if _recomputes(fsdp, trainer) else "none",
+        **_cp_overlap(config, sizes["cp"]),
     }
     mbs = document["strategy"].get("mbs", trainer.micro_batch)
     if mbs is not None:
@@ -218,6 +219,12 @@ def of_trainer(text: str) -> dict[str, Any]:
         raise SpecError("--fsdp", "keeps weights in host memory (offload), which has no costs here.")
     name = next((word for word in words if word.upper() in STRATEGIES), "full_shard")
     return {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": name.upper()}}
+
+
+def _cp_overlap(config: Mapping[str, Any], cp: int) -> dict[str, bool]:
+    """Whether keys and values travel while attention computes: a ring's do, gathered ones come before it."""
+    way = _section(config, "parallelism_config").get("parallelism_config_cp_comm_strategy")
+    return {} if way is None or cp == 1 else {"cp_overlap": way == "alltoall"}
 
 
 def _group(document: Mapping[str, Any], sizes: Mapping[str, int], is_hybrid: bool) -> int | None:

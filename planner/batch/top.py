@@ -42,7 +42,6 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         name: lambda plan, name=name: str(plan["strategy"][name])  # type: ignore[misc]  # bound per column
         for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs", "recompute")
     },
-    "layout": lambda plan: _layers(plan["strategy"].get("layout")),
 }
 """What the table shows of a plan."""
 
@@ -59,9 +58,13 @@ MOST_NOTES = 8
 """Notes below the table; JSON and CSV have them all."""
 
 
-def _layers(layout: Mapping[str, Any] | None) -> str:
-    """The layers of the stages as a command line takes them; of one stage none are said."""
-    return layers_text(layout["layers"]) if layout else "-"
+def _layers(plan: Mapping[str, Any]) -> str:
+    """The layers of a plan's stages as a command line takes them; of one stage none are said."""
+    return layers_text(plan["strategy"]["layout"]["layers"])
+
+
+OF_PIPELINES = {"layout": _layers}
+"""What the table shows where a plan has several stages."""
 
 
 def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:
@@ -134,7 +137,8 @@ def _table(ranked: list[Ranked], by: str, screen: Screen) -> str:
 
     if not ranked:
         return "No job has a plan.\n"
-    columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS}
+    is_staged = any(_cell(_layers, one.plan) != "-" for one in ranked)
+    columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS, **(OF_PIPELINES if is_staged else {})}
     header = ("#", *columns, "job")
     rows = [(str(one.rank), *(_cell(text, one.plan) for text in columns.values()), _name(one)) for one in ranked]
     return table_text(header, rows, screen, notes=_notes(ranked))

@@ -310,7 +310,7 @@ def _layout(plan: Plan) -> Entries | Unsupported:
                 "All stages recompute alike (pipeline_llm passes one policy, "
                 "torchtitan/distributed/pipeline_parallel.py); plan with search.stages: layers or even."
             )
-    return {"parallelism.module_fqns_per_model_part": _Code("STAGES" if strategy.pp > 1 else "None")}
+    return {"parallelism.module_fqns_per_model_part": _Code("stages()" if strategy.pp > 1 else "None")}
 
 
 DECISION_OPTIONS: dict[str, FieldOptions] = {
@@ -494,11 +494,15 @@ def _stages(plan: Plan) -> str:
     stages[0].insert(0, "tok_embeddings")
     stages[-1] += ["norm", "lm_head"]
     lines = (
-        textwrap.fill(f"{json.dumps(stage)},", width=100, initial_indent="    ", subsequent_indent="     ")
+        textwrap.fill(f"{json.dumps(stage)},", width=100, initial_indent="        ", subsequent_indent="         ")
         for stage in stages
     )
     text = "\n".join(lines)
-    return f'\nSTAGES = [\n{text}\n]\n"""Modules of each virtual stage, in the order of the model."""\n'
+    return (
+        "\n\ndef stages() -> list[list[str]]:\n"
+        '    """Names of the modules of each virtual stage, in the order of the model."""\n'
+        f"    return [\n{text}\n    ]\n"
+    )
 
 
 def _section(name: str, values: dict[str, Any]) -> str:

@@ -56,8 +56,8 @@ def is_cited(one: Seen) -> bool:
     if strategy.pp > 1 and one.excess <= MOST_BY_WINDOW and one.after - one.before <= one.shown:
         return True
     is_late = host_is_late(one.case) or host_is_late(one.other)
-    slowdown = facts.cluster.device.constants.overlap_slowdown_launches
-    if one.name == "ep_overlap" and host_is_late(one.other) and one.after <= slowdown * one.before:
+    longest = 1 + facts.cluster.device.constants.overlap_launches_most_fraction
+    if one.name == "ep_overlap" and host_is_late(one.other) and one.after <= longest * one.before:
         return True  # launches of alternating passes take longer
     return strategy.pp > 1 and one.excess <= MOST_BY_LEAD and is_late
 

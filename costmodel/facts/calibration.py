@@ -191,6 +191,9 @@ class Constants:
         Factor by which launches take longer where passes of two micro-batches alternate (``ep_overlap``). The host then
         enters autograd's engine, streams and events for each of the four or five parts of a layer and pass
         (Megatron-LM, ``megatron/core/pipeline_parallel/utils.py``, ``ScheduleNode``).
+    overlap_launches_most_fraction
+        Largest measured fraction by which such launches make a layer longer than it is without the overlap; they are
+        predicted to lengthen none by more.
     communication_sm_fraction
         Fraction of the device's processors (SMs) on which a collective runs, lost to computation while it runs.
     parameter_pass_bytes
@@ -223,6 +226,7 @@ class Constants:
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_launches: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_launches_most_fraction: Annotated[float, Field(ge=0, le=10)] = 0.0
     communication_sm_fraction: Fraction = 0.0
     parameter_pass_bytes: NotNegative = 0.0
     measured: Measured = field(default_factory=Measured)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, in_front, with_layer_axis
+from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.recompute import over_modules
 from costmodel.operators.work import Numbers
@@ -55,6 +56,9 @@ class LayerParts:
         late; the rest is the backward pass's.
     weight
         Seconds of the weights' gradients in ``compute``.
+    launches_beyond
+        Factor by which launches of alternating passes would take longer than the longest that was measured; 1 where
+        they do not.
     """
 
     compute: Array
@@ -68,6 +72,7 @@ class LayerParts:
     ep_edges: Array
     forward: Array
     weight: Array
+    launches_beyond: Array
 
     @property
     def total(self) -> Array:
@@ -105,6 +110,14 @@ class LayerWindow(Record):
     computing: Array
     waiting: Array
     edges: Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Launches:
+    """Seconds in which the host launches both passes of a layer; :attr:`LayerParts.launches_beyond`: (..., K)."""
+
+    seconds: Array
+    beyond: Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,8 +161,9 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
-    alternating = np.where(with_layer_axis(decisions["ep_overlap"]), device.constants.overlap_slowdown_launches, 1.0)
-    host = host_exposed(seconds, device_seconds=working, recompute=recompute, slowdown=alternating)
+    apart = working - ep - offload + _apart(facts, decisions, seconds, exposed)
+    launches = _launches(facts, decisions, seconds, apart_seconds=apart)
+    host = host_exposed(launches.seconds, device_seconds=working)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + down
     forward = forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     return LayerParts(
@@ -164,7 +178,24 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
         forward=forward + np.clip(seconds.host_forward - forward, 0.0, host),
         weight=seconds.weight,
+        launches_beyond=launches.beyond,
     )
+
+
+def _launches(facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array) -> _Launches:
+    launching = launching_seconds(seconds, recompute=with_layer_axis(decisions["recompute"]))
+    alternates, constants = with_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
+    slowed = constants.overlap_slowdown_launches * launching
+    measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
+    beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
+    return _Launches(seconds=np.where(alternates, measured, launching), beyond=beyond)
+
+
+def _apart(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """Seconds of both passes' exchanges and copies where exchanges do not overlap."""
+    alone = replace(exposed, ep_forward=seconds.ep_forward, ep_backward=seconds.ep_backward)
+    down, up = _offload_exposed(facts, decisions, seconds, alone)
+    return _both_passes(alone, "ep") + down + up
 
 
 def _both_passes(exposed: Exposed, group: str) -> Array:
@@ -282,7 +313,7 @@ def least_layer(
     return lookup(_least_layer(tuple(values.items()), most_recompute, may_offload), facts, decisions)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _least_layer(
     among: tuple[tuple[str, tuple[int, ...]], ...], most_recompute: int | None, may_offload: bool
 ) -> Callable[..., LeastLayer]:
@@ -388,13 +419,46 @@ def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompu
     return np.where(recompute == int(Recompute.FULL), forward_seconds, modules_seconds)
 
 
-def host_exposed(
-    seconds: LayerSeconds, *, device_seconds: Array, recompute: NDArray[Any], slowdown: Numbers = 1.0
-) -> Array:
+def launching_seconds(seconds: LayerSeconds, *, recompute: NDArray[Any]) -> Array:
+    """
+    Seconds in which the host launches both passes of a layer, one after the other.
+
+    Full recomputation launches the forward pass again, recomputed modules their own kernels.
+    """
+    modules = over_modules(seconds.module_host, recompute=recompute)
+    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
+    return np.asarray(seconds.host_forward + seconds.host_backward + again)
+
+
+def alternating_launch_seconds(launching: Array, *, apart_seconds: Array, constants: Constants) -> Array:
+    r"""
+    Seconds in which the host launches both passes of a layer by turns with those of another micro-batch.
+
+    .. math:: L_{alt} = \min\left(s L, (1 + b) \max(T_0, L)\right)
+
+    Derivation: each launch takes s times as long. Nobody has measured a layer that alternating passes make longer by
+    more than a fraction b than without the overlap, where the device takes T_0 and the host L: beyond, the factor is
+    an extrapolation that the measured layers bound.
+
+    Parameters
+    ----------
+    launching
+        Seconds of :func:`launching_seconds`, L.
+    apart_seconds
+        Seconds of both passes on the device without the overlap, T_0.
+    constants
+        s and b.
+    """
+    slowed = constants.overlap_slowdown_launches * launching
+    longest = (1 + constants.overlap_launches_most_fraction) * np.maximum(apart_seconds, launching)
+    return np.asarray(np.minimum(slowed, longest))
+
+
+def host_exposed(launching: Array, *, device_seconds: Array) -> Array:
     r"""
     Seconds by which launching a layer's kernels takes longer than running them.
 
-    .. math:: T = \max(0, s (H_f + H_b) - T_f - T_b)
+    .. math:: T = \max(0, H_f + H_b - T_f - T_b)
 
     Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass is so in the
     next one, of this micro-batch or another. Its queue has room for 1,024 launches, those of some ten layers, and
@@ -402,18 +466,11 @@ def host_exposed(
 
     Parameters
     ----------
-    seconds
-        Seconds of the layer, those of its launches among them.
+    launching
+        Seconds of the launches of both passes.
     device_seconds
         Seconds of both passes on the device, with recomputation and with what they wait for other than the host.
-    recompute
-        Decision; full recomputation launches the forward pass again, recomputed modules their own kernels.
-    slowdown
-        Factor by which launches take longer than one pass after another, s.
     """
-    modules = over_modules(seconds.module_host, recompute=recompute)
-    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
-    launching = slowdown * (seconds.host_forward + seconds.host_backward + again)
     return np.asarray(np.maximum(launching - device_seconds, 0.0))
 
 

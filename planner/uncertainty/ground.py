@@ -26,6 +26,7 @@ ORDER = (
     *("optimizer_offload", "activation_offload", "schedule", "vocabulary", "token_dispatcher", "cuda_graphs"),
     *("sharding", "sequence_parallel", "recompute"),
     *("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap"),
+    "launches",
     *("num_devices", "parameters", "sequence_length"),
     *("ep", "cp", "pp", "tp", "etp", "vpp", "release"),
 )
@@ -124,7 +125,7 @@ def left_out_gaps(runs: Sequence[Traits], groups: Sequence[Hashable]) -> list[li
 
 def gaps(run: Traits, ground: Ground) -> list[Gap]:
     """The gaps between what a run shows and a ground; those that no run has first, then in the order of ``ORDER``."""
-    parts = (_software, _device, _kind, _family, _precision, _features, _sizes, _degrees)
+    parts = (_software, _device, _kind, _family, _precision, _features, _launches, _sizes, _degrees)
     found = (gap for part in parts for gap in part(run, ground))
     return sorted(found, key=lambda gap: (gap.runs > 0, ORDER.index(gap.dimension)))
 
@@ -266,6 +267,22 @@ def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:
 def _listed(stacks: Sequence[str]) -> str:
     """Stacks in words: one by its name, several as what they are to the first."""
     return stacks[0] if len(stacks) == 1 else f"{', '.join(stacks[:-1])} or {stacks[-1]}"
+
+
+def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
+    """CPU launches of overlapping all-to-all beyond those of the measured runs, whose effect bounds the prediction."""
+    if run.launches_beyond > 1:
+        sentence = (
+            "EP overlap so bound by CPU launches was never measured "
+            f"({run.launches_beyond:.2f} times the longest, as which they are costed)"
+        )
+        yield Gap(
+            dimension="launches",
+            value=f"{run.launches_beyond:.2f} times",
+            runs=0,
+            sentence=sentence,
+            beyond=run.launches_beyond,
+        )
 
 
 # --- numbers ------------------------------------------------------------------------------------------------

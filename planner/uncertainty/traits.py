@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import TypeAlias
 
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
 from costmodel.facts.fields import STRICT
-from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
+from costmodel.step.layer import layer_parts
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
 from planner.uncertainty.kinds import CHANGED, architecture_of
@@ -70,6 +70,9 @@ class Traits:
         Decisions that matter in it, and their values as entries of frameworks spell them.
     recompute
         What it computes again: ``none``, ``selective``, ``full``, or modules.
+    launches_beyond
+        Factor by which CPU launches of overlapping all-to-all would take longer than the longest that was measured; 1
+        where they would not.
     """
 
     release: str
@@ -89,6 +92,7 @@ class Traits:
     degrees: Mapping[str, int]
     features: Mapping[str, str]
     recompute: tuple[str, ...]
+    launches_beyond: float
 
     def entries(self) -> tuple[Entry, ...]:
         """Everything that the run is counted under but the features of its stack."""
@@ -159,18 +163,13 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         sizes={
             "sequence_length": workload.sequence_length,
             "num_devices": cluster.num_devices,
-            "parameters": _millions_of_parameters(model),
+            "parameters": round(parameters(model) / 1e6),
         },
         degrees={name: degree for name in DEGREES if (degree := int(getattr(strategy, name))) > 1},
         features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
         recompute=_recomputed(strategy),
+        launches_beyond=float(layer_parts(facts, strategy.decisions()).launches_beyond.max()),
     )
-
-
-@lru_cache(maxsize=64)
-def _millions_of_parameters(model: Model) -> int:
-    """Counted once for all plans of a model."""
-    return round(parameters(model) / 1e6)
 
 
 def _recomputed(strategy: Strategy) -> tuple[str, ...]:

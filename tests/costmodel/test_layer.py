@@ -14,7 +14,7 @@ from costmodel.lowering.collectives import PIECE_LAUNCHES, RING_LAUNCHES
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
 from costmodel.step.compute import LayerSeconds, layer_seconds
-from costmodel.step.layer import LayerParts, host_exposed, layer_parts
+from costmodel.step.layer import LayerParts, host_exposed, launching_seconds, layer_parts
 from costmodel.strategy import MODULES, CudaGraphs, Recompute
 from costmodel.tables import Facts, lookup
 from tests.builders import a_shape
@@ -494,12 +494,14 @@ def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
 
     for forward, backward, late in ((2.0, 8.0, 0.0), (4.0, 5.0, 0.0), (2.0, 5.0, 2.0)):
         device = np.array([forward + backward])
-        assert host_exposed(seconds, device_seconds=device, recompute=plain) == pytest.approx([late])
+        launching = launching_seconds(seconds, recompute=plain)
+        assert host_exposed(launching, device_seconds=device) == pytest.approx([late])
 
 
 def test_a_host_launches_alternating_passes_more_slowly():
     """Twice the seconds of all launches where exchanges overlap; none in a graph of the whole iteration."""
-    given = on_the_networks(MOE, launch_overhead_seconds=1.0, overlap_slowdown_launches=2.0)
+    slowdown = {"overlap_slowdown_launches": 2.0, "overlap_launches_most_fraction": 1.0}
+    given = on_the_networks(MOE, launch_overhead_seconds=1.0, **slowdown)
     strategy = {"ep": 8, "dp": 8, "recompute": Recompute.FULL}
 
     apart, alternating, graphed = (
@@ -509,6 +511,48 @@ def test_a_host_launches_alternating_passes_more_slowly():
 
     assert alternating.total == pytest.approx(2 * apart.total)  # all that the device does hides behind the host
     assert graphed.host == pytest.approx(np.zeros_like(graphed.host))
+
+
+@pytest.mark.parametrize(("launch", "longer", "beyond"), [(1.0, 1.25, 1.6), (1e-9, 1.0, 1.0)])
+def test_alternating_launches_lengthen_a_layer_by_no_more_than_was_measured(launch, longer, beyond):
+    """
+    A quarter was measured: where launches are all and twice as slow, a layer is 1.25 times as long, 2 / 1.25 are left.
+
+    Launches of a nanosecond hide behind the device: nothing is bounded.
+    """
+    slowdown = {"overlap_slowdown_launches": 2.0, "overlap_launches_most_fraction": 0.25}
+    given = on_the_networks(MOE, launch_overhead_seconds=launch, **slowdown)
+    strategy = {"ep": 8, "dp": 8}
+
+    apart, alternating = (parts_of(given, **strategy, ep_overlap=overlaps) for overlaps in (False, True))
+
+    assert apart.launches_beyond == pytest.approx(np.ones_like(apart.total))
+    assert alternating.launches_beyond == pytest.approx(np.full_like(apart.total, beyond))
+    assert (alternating.total <= longer * apart.total * (1 + 1e-12)).all()
+    assert launch < 1 or alternating.total == pytest.approx(longer * apart.total)
+
+
+@pytest.mark.parametrize("offloads", [False, True])
+def test_the_bound_counts_the_layer_without_the_overlap(offloads):
+    """
+    A host that takes a third of the device's time, ten times as long by turns, and nothing measured: as long as apart.
+
+    Exchanges and copies that show without the overlap count, too; tables say the same as scalars.
+    """
+    strategy = {"ep": 16, "dp": 16, "activation_offload": offloads}
+    free = {"overlap_slowdown_launches": 10.0, "overlap_launches_most_fraction": 0.0}
+    device = parts_of(on_the_networks(MOE), **strategy)
+    launch = float(device.total.max()) / float(
+        alone(on_the_networks(MOE, launch_overhead_seconds=1.0)).host_forward.max()
+    )
+    given = on_the_networks(MOE, launch_overhead_seconds=launch / 9, **free)
+
+    apart, alternating = (parts_of(given, **strategy, ep_overlap=overlaps) for overlaps in (False, True))
+    both = {name: np.array([value] * 2) for name, value in a_strategy(**strategy, ep_overlap=True).decisions().items()}
+
+    assert (apart.ep + apart.offload > 0).any()
+    assert alternating.total == pytest.approx(apart.total, rel=1e-12)
+    assert layer_parts(given, both).total[0] == pytest.approx(alternating.total, rel=1e-12)
 
 
 def test_full_recomputation_launches_the_forward_pass_again():

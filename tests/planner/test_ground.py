@@ -157,6 +157,31 @@ def test_a_device_that_was_calibrated_on_its_own_runs_is_measured():
     assert not told(run, a_run()).keys() & {"device", "software on device", "num_devices"}
 
 
+def test_launches_that_the_measured_ones_bound_are_a_gap():
+    """
+    A host ten times as slow: by turns 2.047 times as long, where layers were measured 1.162 times as long: 1.76 times.
+
+    A host that hides behind the device, a graph of the whole iteration, or passes one after the other have no such gap.
+    """
+    job = {**JOB, "model": "qwen3-30b-a3b", "cluster": {**JOB["cluster"], "framework": "megatron-bridge-26.04"}}
+    own = {"tp": 1, "ep": 8, "token_dispatcher": "alltoall", "ep_overlap": True, "cuda_graphs": "none"}
+    slow = {"cluster.device": {"base": "h100-80gb-sxm", "calibration": {"launch_overhead_seconds": 5e-4}}}
+
+    def found(more: dict, **decisions) -> list[Gap]:
+        cluster = {**job["cluster"], **({"device": slow["cluster.device"]} if more else {})}
+        report = estimate(load({**job, "cluster": cluster}), {**own, **decisions})
+        every = ground_of(report.problem.facts, report.plans[0].strategy)
+        return [gap for gap in every if gap.dimension == "launches"]
+
+    bound = found(slow)
+
+    assert [gap.sentence for gap in bound] == [
+        "EP overlap so bound by CPU launches was never measured (1.76 times the longest, as which they are costed)"
+    ]
+    assert (bound[0].runs, bound[0].beyond) == (0, pytest.approx(2.047 / 1.162))
+    assert found(slow, ep_overlap=False) == found({}, mbs=4) == []
+
+
 def test_a_ground_without_some_runs_is_that_of_the_others():
     """Counting and taking away are exact: the same as counting what is left."""
     runs = [a_run(), a_run(tp=4), a_run("cluster.num_devices=32"), a_run(pp=2, recompute=Recompute.FULL)]

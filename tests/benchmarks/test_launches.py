@@ -1,0 +1,31 @@
+"""Runs whose passes alternate: what the catalog bounds their launches by."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.accuracy.launches import TOLERANCE, alternating_runs
+from costmodel import catalog
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """The eight runs with expert-parallel overlap and without CUDA graphs."""
+    return list(alternating_runs())
+
+
+def test_the_catalog_has_the_largest_effect_that_was_measured(runs):
+    """Qwen3-30B on 16 H100 and Qwen3-235B on 256 B300; a refit of other constants moves it, and asks for a new one."""
+    largest: dict[str, float] = {}
+    for one in runs:
+        largest[one.architecture] = max(largest.get(one.architecture, 0.0), one.fraction)
+
+    known = {name: catalog.calibration(name).constants.overlap_launches_most_fraction for name in largest}
+
+    assert len(runs) == 8
+    assert known == pytest.approx(largest, abs=TOLERANCE)
+
+
+def test_the_bound_acts_in_none_of_the_runs_that_it_comes_from(runs):
+    """What was measured is no extrapolation: their predictions are those of the factor alone."""
+    assert [one.beyond for one in runs] == [1.0] * 8

@@ -86,6 +86,10 @@ def with_layer_axis(decision: Any) -> NDArray[Any]:
     return np.asarray(decision)[..., None]
 
 
+MOST_ROWS = 2**16
+"""Rows whose values are kept; a matter of memory only."""
+
+
 @dataclass(frozen=True, slots=True)
 class OncePerRow:
     """
@@ -96,7 +100,7 @@ class OncePerRow:
     function
         Takes columns of shape (rows,), returns as many values.
     known
-        Values by row.
+        Values by row; begun anew where there are more than :data:`MOST_ROWS`, since the function may outlive many jobs.
 
     >>> asked = []
     >>> once = OncePerRow(lambda one, other: asked.extend(one.tolist()) or one + other)
@@ -112,6 +116,8 @@ class OncePerRow:
         arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
         rows, inverse = _different([one.ravel() for one in arrays])
         keys = list(zip(*(one.tolist() for one in rows), strict=True))
+        if len(self.known) > MOST_ROWS:
+            self.known.clear()
         unknown = [index for index, key in enumerate(keys) if key not in self.known]
         if unknown:
             values = self.function(*(one[unknown] for one in rows)).tolist()

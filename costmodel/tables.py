@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,14 @@ class Facts:
     latest: dict[Any, tuple[tuple[Any, ...], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
-@cache
-def signature(quantity: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""Facts and decisions, by name."""
+
+_SIGNATURES: WeakKeyDictionary[Callable[..., Any], Signature] = WeakKeyDictionary()
+"""Read once per function. A rule of a job is a closure over the job: its entry must not keep both alive."""
+
+
+def signature(quantity: Callable[..., Any]) -> Signature:
     """
     The facts and the decisions that a quantity or a rule depends on.
 
@@ -66,10 +72,13 @@ def signature(quantity: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str,
     >>> signature(state_bytes)
     (('model',), ('tp', 'pp'))
     """
-    parameters = inspect.signature(quantity).parameters.values()
-    facts = tuple(p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
-    decisions = tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
-    return facts, decisions
+    known = _SIGNATURES.get(quantity)
+    if known is None:
+        parameters = inspect.signature(quantity).parameters.values()
+        facts = tuple(p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
+        decisions = tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+        known = _SIGNATURES[quantity] = (facts, decisions)
+    return known
 
 
 def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any]) -> Result:

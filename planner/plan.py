@@ -30,6 +30,7 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_asked
 from planner.search.clock import Clock
+from planner.search.freed_memory import release_freed_memory
 from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import num_held, num_spares, says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
@@ -368,13 +369,18 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends, or if the job's target cannot run it.
     """
+    require_runnable(problem)
+    report = _plan(with_runnable_stages(problem), certified=certified)
+    release_freed_memory()
+    return report
+
+
+def _plan(problem: Problem, *, certified: bool) -> PlanReport:
     from planner.alternatives import each_once
     from planner.certificate import certify_all
     from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
 
-    require_runnable(problem)
-    problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     uneven = problem.search.stages != StageChoice.EVEN

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from costmodel.catalog.aliases import Named, known_name, means_several, named, spellings
-from costmodel.catalog.files import LOADER, entry, merged, names, read, require_known
+from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merged, names, read, require_known
 from costmodel.catalog.hardware import (
     architectures,
     calibration,
@@ -95,7 +95,7 @@ def precisions() -> tuple[str, ...]:
     return tuple(sorted(_precision_entries()))
 
 
-@cache
+@lru_cache(maxsize=MOST_SPELLINGS)
 def equipped_device(name: str, framework_name: str | None = None) -> EquippedDevice:
     """A device of the catalog with a release of a framework; without a name the one that a job gets."""
     known = device(name)

@@ -15,6 +15,9 @@ from costmodel.validation import shown
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser where PyYAML was built with it: ten times faster, the same result."""
 
+MOST_SPELLINGS = 256
+"""Spellings of a name that are kept with their entry: users may write one entry in any number of ways."""
+
 
 @cache
 def names(folder: str) -> tuple[str, ...]:

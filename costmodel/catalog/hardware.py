@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from costmodel.catalog.aliases import named
-from costmodel.catalog.files import chain, entry, merged, names, read, require_known
+from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merged, names, read, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.costs import PowerDraw
@@ -51,7 +51,7 @@ def power_draw() -> PowerDraw:
     return build(PowerDraw, read("power.yaml"), "catalog.power")
 
 
-@cache
+@lru_cache(maxsize=MOST_SPELLINGS)
 def device(name: str) -> Device:
     """
     A device, its networks and its calibration, by any of its names.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
-from costmodel.catalog.files import chain, entry, merged, names, require_known
+from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merged, names, require_known
 from costmodel.catalog.releases import known_release, nearest_release
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device
@@ -153,7 +153,7 @@ def _named(name: str, where: str, factors: Factors | None) -> Framework:
     return framework(found) if factors is None else framework_with(found, factors)
 
 
-@cache
+@lru_cache(maxsize=MOST_SPELLINGS)
 def _release(name: str) -> tuple[str | None, bool]:
     """The catalog's name of a release or of the nearest one of its stack, None of others; and whether it is known."""
     known = tuple(framework_names())

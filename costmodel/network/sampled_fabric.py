@@ -34,7 +34,7 @@ def _found(cluster: Cluster) -> SampledFabric | None:
     return samples.collectives if samples else None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _collectives(found: SampledFabric) -> SampledCollectives:
     missing = [name for name in CONSTANTS if name not in found.constants]
     if missing:
@@ -86,7 +86,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _once(found: SampledFabric) -> Mapping[str, OncePerRow]:
     """Seconds by bytes, ranks and nodes of each kind, each call computed once."""
     times = _collectives(found)

@@ -110,7 +110,7 @@ class SampledPasses:
         return self._made[key]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def sampled_passes(samples: Samples, num_processors: int) -> SampledPasses:
     """What was learned, the same object for the same device."""
     return SampledPasses(samples, num_processors)

@@ -19,7 +19,7 @@ Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
 SAME_SLOPE = 1e-9
 """Relative difference of two slopes that are equal but for rounding."""
 
-KEPT_GRAPHS = 16
+KEPT_GRAPHS = 4
 """Number of dependency graphs that are kept: a pipeline is simulated with several lengths of its stages."""
 
 

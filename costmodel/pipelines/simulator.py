@@ -291,7 +291,7 @@ def alive_by_chunk(
     return _alive_by_chunk(schedule, rank, pp, vpp, num_microbatches, size)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**10)
 def _alive_by_chunk(
     schedule: Schedule, rank: int, pp: int, vpp: int, num_microbatches: int, group: int
 ) -> NDArray[np.int64]:

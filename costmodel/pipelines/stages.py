@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -107,7 +107,7 @@ GROUPS_IN_FLIGHT = 3
 """Number of groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
 
 
-@cache
+@lru_cache(maxsize=2**13)
 def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
     Activations alive at the peak over those of as many average chunks. Unit: none, at least 1.
@@ -329,7 +329,7 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
     return order.before[-1] + mtp, mtp
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2**10)
 def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:

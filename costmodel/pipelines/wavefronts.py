@@ -35,7 +35,13 @@ ENDS_AT_ONCE = 2**21
 """Blocks times strategies that are simulated at once; a matter of memory only."""
 
 KEPT_ORDERS = 64
-"""Number of orders whose wavefronts are kept; a matter of memory only."""
+"""Number of short orders whose wavefronts are kept; a matter of memory only."""
+
+KEPT_LONG_ORDERS = 2
+"""The same of long ones, which take megabytes each: a pipeline is simulated with few strides, then with more."""
+
+SHORT_ORDER = 2**12
+"""Passes of an order up to which it is short: its wavefronts take at most 200 kB."""
 
 
 def spans_seconds(
@@ -170,8 +176,12 @@ class _Wavefronts:
         return ends
 
 
-@lru_cache(maxsize=KEPT_ORDERS)
 def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
+    is_short = 2 * pp * vpp * num_microbatches <= SHORT_ORDER
+    return (_short if is_short else _long)(schedule, pp, vpp, num_microbatches, group, stride)
+
+
+def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
     graph = graph_of(schedule, pp, vpp, num_microbatches, group)
     depth = graph.ends(np.ones(len(graph.blocks))).astype(np.int64)
     in_order = np.argsort(depth, kind="stable")
@@ -198,6 +208,10 @@ def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, gr
         lasts=position[graph.stops - 1],
         strides=None if strides is None else position[strides],
     )
+
+
+_short = lru_cache(maxsize=KEPT_ORDERS)(_build)
+_long = lru_cache(maxsize=KEPT_LONG_ORDERS)(_build)
 
 
 def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:

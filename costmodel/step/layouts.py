@@ -182,7 +182,7 @@ def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(taken.count(chunk) for chunk in range(len(sizes)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**11)
 def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The chunk of each layer where one of every chunk is taken in turn."""
     return tuple(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -59,6 +61,23 @@ def test_signature_tells_facts_from_decisions():
         ("model", "cluster", "workload"),
         ("tp", "cp", "pp", "dp", "mbs", "sequence_parallel"),
     )
+
+
+def test_a_rule_that_nobody_holds_dies():
+    """The rules of a job are closures over it; that their signatures are known does not keep them, nor the job."""
+    gc.disable()
+    try:
+        made_of = {1, 2, 4}
+
+        def allowed(*, tp):
+            return tp in made_of
+
+        assert signature(allowed) == signature(allowed) == ((), ("tp",))
+        alive = weakref.ref(allowed)
+        del allowed
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_microbatches():

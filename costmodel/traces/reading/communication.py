@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from costmodel.catalog.files import read
@@ -82,7 +82,7 @@ def element_bytes(dtype: str) -> int:
     return _element_bytes().get(re.sub(r"[^a-z0-9]", "", dtype.lower()), 0)
 
 
-@cache
+@lru_cache(maxsize=2**14)
 def known(name: str, *, of: str) -> Known | None:
     """
     What the rules say of a name; None where it does not communicate.

@@ -195,7 +195,7 @@ def _sums_of_kinds(
     return [tuple(one) for one in (first + rest).tolist()]
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**11)
 def _sums_anywhere(pattern: LayerPattern, chunks: tuple[tuple[int, int], ...]) -> Ints:
     """The different sums of what chunks of some layers, and of some in full, may hold from any place on: (N, 2 K)."""
     if not chunks:

@@ -56,6 +56,11 @@ class Facts:
     tables: dict[Any, _Table] = field(default_factory=dict, init=False, repr=False, compare=False)
     latest: dict[Any, tuple[tuple[Any, ...], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def forget(self) -> None:
+        """Let go of the tables of many strategies, tens of megabytes: whoever holds a report need not hold those."""
+        self.tables.clear()
+        self.latest.clear()
+
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 """Facts and decisions, by name."""

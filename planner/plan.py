@@ -30,7 +30,7 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_asked
 from planner.search.clock import Clock
-from planner.search.freed_memory import release_freed_memory
+from planner.search.freed_memory import releases_memory
 from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import num_held, num_spares, says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
@@ -342,6 +342,7 @@ LEAST_SIMULATED = 5
 one, by up to 3.9 %."""
 
 
+@releases_memory
 def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     Choose the fastest strategies and the simplest one within their noise, and schedule the checkpoints of each.
@@ -350,9 +351,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
     group the faster one stays.
 
-    Uneven stages are looked for by the sum over their ranks. At least ``LEAST_SIMULATED`` of them are costed by their
-    step, however few are reported, so that the best plan does not depend on how many are.
-
+    Uneven stages are looked for by the sum over their ranks; at least ``LEAST_SIMULATED`` are costed by their step.
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
 
@@ -369,18 +368,13 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends, or if the job's target cannot run it.
     """
-    require_runnable(problem)
-    report = _plan(with_runnable_stages(problem), certified=certified)
-    release_freed_memory()
-    return report
-
-
-def _plan(problem: Problem, *, certified: bool) -> PlanReport:
     from planner.alternatives import each_once
     from planner.certificate import certify_all
     from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
 
+    require_runnable(problem)
+    problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     uneven = problem.search.stages != StageChoice.EVEN

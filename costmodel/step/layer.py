@@ -436,9 +436,8 @@ def alternating_launch_seconds(launching: Array, *, apart_seconds: Array, consta
 
     .. math:: L_{alt} = \min\left(s L, (1 + b) \max(T_0, L)\right)
 
-    Derivation: each launch takes s times as long. Nobody has measured a layer that alternating passes make longer by
-    more than a fraction b than without the overlap, where the device takes T_0 and the host L: beyond, the factor is
-    an extrapolation that the measured layers bound.
+    Derivation: each launch takes s times as long. Without the overlap the device takes T_0 and the host L. No measured
+    layer is longer than that by more than a fraction b: beyond, the factor is an extrapolation.
 
     Parameters
     ----------

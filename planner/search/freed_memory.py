@@ -1,20 +1,35 @@
-"""Memory that a search has freed, back to the system."""
+"""Memory that a search took, back to the system."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from planner.jobs.problem import Problem
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-def release_freed_memory() -> None:
+def releases_memory(verb: Verb) -> Verb:
     """
-    Give back to the system what the C library keeps of freed memory.
+    Let go of a job's tables when a verb has returned, and give freed memory back to the system.
 
     glibc raises its thresholds with the largest array that is freed, then keeps up to 64 MB at the top of the heap
-    (mallopt(3), M_MMAP_THRESHOLD): a process that plans many jobs would hold what the largest of them took. It takes a
-    hundredth of a second. Other libraries have no such call, and nothing happens.
+    (mallopt(3), M_MMAP_THRESHOLD). A process that plans many jobs would hold what the largest of them took. It takes a
+    hundredth of a second. Other C libraries have no such call, and keep what they keep.
     """
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
-        return
-    trim(0)
+
+    @wraps(verb)
+    def released(problem: Problem, **options: Any) -> Any:
+        report = verb(problem, **options)
+        for one in problem.each:
+            one.facts.forget()
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+        except (AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
+            return report
+        return report
+
+    return cast(Verb, released)

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.resident import use
 from costmodel.tables import Facts
+from planner import load, plan
 
 PACKAGES = ("costmodel", "constraints", "planner")
 
@@ -66,6 +67,14 @@ def test_a_job_dies_with_its_plan(job, index):
         assert facts_alive() == before
     finally:
         gc.enable()
+
+
+def test_a_report_holds_no_tables():
+    """Those of DeepSeek-V3 on 1,024 GPUs take 80 MB: who keeps reports need not keep them."""
+    report = plan(load(a_job("llama3-8b", pin={"mbs": 1, "cp": 1})), certified=False)
+
+    assert report.plans
+    assert (report.chosen.facts.tables, report.chosen.facts.latest) == ({}, {})
 
 
 def caches() -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from costmodel.errors import PlanningError
 from costmodel.tables import Facts
 from planner import compare, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
+from planner.jobs.completion import strategy_entries
 from planner.report import FORMATS
-from planner.runs.jobs import strategy_entries
 
 NUM_JOBS = 500
 WARM_UP = 50
@@ -65,7 +64,7 @@ def use(job: dict[str, Any], index: int) -> None:
     for name in FORMATS:
         render(report, name)
     for one in report.plans[:1]:
-        estimate(problem, strategy_entries(replace(one.strategy, layout=None)))
+        estimate(problem, strategy_entries(problem.facts, one.strategy))
         for target in TARGETS:
             try:
                 export(one, target)

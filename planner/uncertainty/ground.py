@@ -273,8 +273,8 @@ def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
     """CPU launches of overlapping all-to-all beyond those of the measured runs, whose effect bounds the prediction."""
     if run.launches_beyond > 1:
         sentence = (
-            "EP overlap so bound by CPU launches was never measured "
-            f"({run.launches_beyond:.2f} times the longest, as which they are costed)"
+            "EP overlap so bound by CPU launch overhead was never measured: costed as the most that was, "
+            f"{run.launches_beyond:.2f} times less"
         )
         yield Gap(
             dimension="launches",

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, alternatives
 from costmodel.validation import shown
 from planner.batch.choices import METRICS
-from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, line_of
+from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, JobStatus, line_of
 
 MAX_LINE_BYTES = 2**26
 """A whole report of a pipeline of thousands of ranks has a few megabytes."""
@@ -28,9 +28,9 @@ MAX_LINE_BYTES = 2**26
 BEGIN = f'{{"kind":"{KIND}",'.encode()
 """What every line begins with."""
 
-OF_PLAN = ("strategy", "settings")
+OF_PLAN: tuple[tuple[str, Any], ...] = (("strategy", None), ("settings", {}))
 FIGURES = (*(name for name, _ in METRICS.values()), "days")
-"""Entries of a plan that have others, and that are numbers; what programs compute and show of them."""
+"""Entries of a plan that have others, None where every plan has some, and those that are numbers."""
 
 LARGEST_FIGURE = 1e300
 
@@ -145,11 +145,15 @@ def _mistake(line: Mapping[str, Any]) -> str:
         return f"key: expected hexadecimal digits, got {shown(line['key'])}"
     if line.get("format_version") != FORMAT_VERSION:
         return f"format_version: expected {FORMAT_VERSION}, got {shown(line.get('format_version'))}"
+    if line.get("status") not in list(JobStatus):
+        return f"status: expected {alternatives(list(JobStatus))}, got {shown(line.get('status'))}"
     plans = line.get("plans", [])
     if not isinstance(plans, list):
         return f"expected a list of plans, got {shown(plans)}"
     records = [("overrides", line.get("overrides", {})), *(("a plan", plan) for plan in plans)]
-    records += [(name, plan.get(name, {})) for plan in plans if isinstance(plan, dict) for name in OF_PLAN]
+    records += [
+        (name, plan.get(name, default)) for plan in plans if isinstance(plan, dict) for name, default in OF_PLAN
+    ]
     for name, record in records:
         if not isinstance(record, dict):
             return f"{name}: expected a mapping, got {shown(record)}"

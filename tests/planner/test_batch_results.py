@@ -485,6 +485,8 @@ WHOLE = {
     [
         ({"plans": {"a": 1}}, "expected a list of plans, got {'a': 1}"),
         ({"plans": ["fast"]}, "a plan: expected a mapping, got 'fast'"),
+        ({"plans": [{"x": 1}]}, "strategy: expected a mapping, got null"),
+        ({"status": "fast"}, "status: expected optimal, feasible, "),
         ({"overrides": []}, "overrides: expected a mapping, got []"),
         ({"plans": [{**WHOLE["plans"][0], "strategy": 8}]}, "strategy: expected a mapping, got 8"),
         ({"plans": [{**WHOLE["plans"][0], "gaps": ["x"]}]}, "gaps: expected a list of mappings with a sentence, got "),

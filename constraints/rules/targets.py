@@ -16,7 +16,8 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.framework.settings import loss_of
-from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding
+from costmodel.pipelines.stages import layers_per_chunk
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
 
 NUM_ACTIVE_CHUNKS = 3
 """Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
@@ -62,15 +63,24 @@ def hybrids_have_one_chunk_per_rank(model: Model, *, vpp: Ints) -> Holds:
     return implies(model.has_single_blocks, np.equal(vpp, 1))
 
 
-def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints) -> Holds:
+def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints, vocabulary: Ints) -> Holds:
     """
-    In Megatron-LM a model whose layers are single blocks has no more pipeline ranks than layers.
+    In Megatron-LM each pipeline rank of a model whose layers are single blocks has at least one.
 
     References
     ----------
     megatron/core/ssm/mamba_block.py:173: embedding and head are not alone on a rank.
     """
-    return implies(model.has_single_blocks, np.less_equal(pp, model.num_layers))
+    if not model.has_single_blocks:
+        return True
+    num_layers, num_mtp = model.num_layers, len(model.mtp_layers)
+    filled = [
+        num
+        for num in range(1, num_layers + 1)
+        if 0 not in layers_per_chunk(num_layers, num_chunks=num, mtp_layers=num_mtp)
+    ]
+    dealt = np.isin(pp, filled) | np.not_equal(vocabulary, Vocabulary.ENDS)
+    return np.less_equal(pp, num_layers) & dealt
 
 
 def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:

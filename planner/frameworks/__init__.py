@@ -57,7 +57,7 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     _require_software(plan, target)
     module = import_module(TARGETS[target])
     exported: Export = getattr(module, f"to_{target.replace('-', '_')}")(plan, version)
-    exported = replace(exported, version=exported.version or module.VERSIONS[-1])
+    exported = replace(exported, version=exported.version or getattr(module, "VERSIONS", ("",))[-1])
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:
         return exported

@@ -107,16 +107,18 @@ def _require_runnable(problem: Problem) -> None:
 
 
 def _require_facts(facts: Facts, answers: Answers) -> None:
-    """Model, precision and settings, with the strategy of which a target refuses least: one device, nothing on."""
+    """Model, precision and settings, with the strategies of which a target refuses least: nothing on, or EP overlap."""
     alone = as_plan(facts, plainest())
     try:
         answers.require_job(alone)
     except SpecError as error:
         problem = f"{error.problem} So no plan of the job can be exported to {answers.target}."
         raise SpecError(error.where, problem, error.hint) from None
+    overlapped = replace(plainest(), ep=2, ep_overlap=True) if facts.model.has_experts else plainest()
+    others = refusals(as_plan(facts, overlapped), answers)
     for name, reason in refusals(alone, answers).items():
         section, _, setting = name.rpartition(".")
-        if section:
+        if section and name in others:
             answer = answers.settings[setting]
             known = [_plain(value) for value in answer.options] if isinstance(answer, Choice) else []
             hint = f"It has: {alternatives(known)}." if known else ""
@@ -296,7 +298,8 @@ def _nearest(
         if not number:
             return current
         names = complaints.refused or complaints.ruled
-        changing = [name for name in DECISIONS if name in names and name in free]
+        tied = () if LAYOUT in free or current.layout is None else ("pp", "vpp", "vocabulary")  # stages that were given
+        changing = [name for name in DECISIONS if name in names and name in free and name not in tied]
         steps = [
             _with(current, name, value, free)
             for name in changing

@@ -167,6 +167,7 @@ def sentence_of(strategy: StrategyRecord) -> str:
     """
     A strategy as people say it.
 
+    >>> from costmodel.strategy import DECISIONS
     >>> from planner.report.records.strategy import StrategyRecord
     >>> from planner.search.space import strategy_of
     >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
@@ -184,6 +185,7 @@ def degrees_text(strategy: StrategyRecord) -> str:
     """
     How a job is split, as a command line spells it.
 
+    >>> from costmodel.strategy import DECISIONS
     >>> from planner.report.records.strategy import StrategyRecord
     >>> from planner.search.space import strategy_of
     >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}

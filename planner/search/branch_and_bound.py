@@ -49,12 +49,11 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.incumbents import Found, IncumbentPool, Rivals
-from planner.search.listed import asked_rules
+from planner.search.listed import asked_rules, cost_whole
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descended, with_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
-from planner.search.whole import cost_whole
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -549,13 +548,14 @@ class Search:
 
     def resources(self, cost: CostLike) -> dict[str, object]:
         """Figures of a strategy that rules of memory and time ask for."""
-        return {
+        figures = {
             "device_bytes": cost.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": cost.host_bytes * (1 - FLOAT_NOISE),
             "memory_headroom_bytes": self.cost_table.headroom_bytes,
-            "step_seconds": cost.step_seconds,
-            "bubble_seconds": cost.bubble_seconds * (1 - FLOAT_NOISE),
         }
+        if self.space.rules.timed:
+            figures |= {"step_seconds": cost.step_seconds, "bubble_seconds": cost.bubble_seconds * (1 - FLOAT_NOISE)}
+        return figures
 
     def effort(self) -> SearchStats:
         """What it took so far."""

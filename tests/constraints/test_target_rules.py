@@ -270,6 +270,15 @@ def test_early_hybrids_have_no_experts(release, holds):
     assert bool(tabulate(OF_FACTS[0], given, a_strategy().decisions())) is holds
 
 
+def test_hybrids_are_dealt_no_empty_rank():
+    """13 layers, embedding and head are 15 slots: of 8 ranks the last has the head alone, of 6 none is empty."""
+    given = facts(a_stack(*[STATE_SPACE.layers[0]] * 13))
+    rule = targets.hybrids_have_layers_on_every_rank
+
+    assert tabulate(rule, given, a_strategy(pp=6).decisions())
+    assert not tabulate(rule, given, a_strategy(pp=8).decisions())
+
+
 @pytest.mark.parametrize("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3", "megatron-lm-2022"])
 def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
     """Recipes of Megatron-Bridge count by months, and set the configuration itself: nothing there refuses the loss."""

@@ -628,13 +628,6 @@ def test_the_newest_release_for_a_device(device, release):
     assert release_for(device, "unfused") == release
 
 
-def test_the_release_that_is_assumed_takes_the_loss():
-    """Core 0.18 and later refuse Transformer Engine's fused one."""
-    fused = imported("--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te").document
-
-    assert (fused["cluster"]["framework"], fused["settings"]["loss"]) == ("megatron-lm-0.17", "fused")
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -164,3 +164,15 @@ def test_arguments_state_what_they_leave_open(options, note, tmp_path):
     job = imported(tmp_path, "arguments.txt", SMALL + options, "cluster.num_devices=8")
 
     assert note in job.notes
+
+
+def test_short_options_of_performance_scripts_end_each_other(tmp_path):
+    """``-mb 1 -c bf16`` says a micro-batch of 1, also where ``-z`` is not known here."""
+    degrees = "-tp 8 -pp 1 -cp 1 -ep 8 -gb 1024"
+    words = f"python setup_experiment.py -m kimi -mr kimi_k2 -g h100 -ng 512 -z 3 -mb 1 -c bf16 {degrees}"
+    entries = ["training.sequence_length=4096", "strategy.recompute=none", "training.tokens=1e12"]
+
+    document = imported(tmp_path, "launch.sh", words, *entries).document
+
+    assert (document["strategy"]["mbs"], document["training"]["precision"]) == (1, "bf16")
+    assert document["cluster"]["num_devices"] == 512

@@ -498,3 +498,40 @@ def test_the_command_writes_a_job(tmp_path, capsys):
     assert main(["import", str(path), *HERE, "-o", str(job)]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["import", str(path), *HERE, "-o", str(job), "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "release"),
+    [("", "megatron-lm-0.18"), ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "megatron-lm-0.17")],
+)
+def test_the_release_that_is_assumed_takes_the_loss(loss, release):
+    """Core 0.18 and later refuse Transformer Engine's fused one."""
+    text = f"{SMALL}{BATCH}--micro-batch-size 1 {loss}"
+
+    found = from_megatron_lm(text, ["cluster.device=h100-80gb-sxm", "cluster.num_devices=8"]).document
+
+    assert found["cluster"]["framework"] == release
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--tensor-model-parallel-size 2 --tp-comm-overlap",
+            "Tensor-parallel communication is overlapped only together with sequence parallelism.",
+        ),
+        (
+            f"--pipeline-model-parallel-size 2 --num-experts 8 --expert-model-parallel-size 4 {OVERLAP}"
+            "--moe-token-dispatcher-type alltoall",
+            "In a pipeline (pp above 1), expert-parallel communication is overlapped only with virtual "
+            "stages (vpp above 1).",
+        ),
+    ],
+)
+def test_what_megatron_refuses_of_a_strategy_is_told(words, sentence):
+    """The parser of core 0.18 refuses both (validate_args, TransformerConfig); an import says so on top of the job."""
+    found = from_megatron_lm(
+        f"{SMALL}{BATCH}--micro-batch-size 1 {words}", ["cluster.device=h200", "cluster.num_devices=8"]
+    )
+
+    assert f"Megatron-LM does not run this as it is: {sentence}" in found.notes

@@ -68,6 +68,33 @@ def test_a_target_brings_the_newest_release_that_runs_on_the_device():
     assert text.endswith("These have one: megatron-lm.")
 
 
+def test_delayed_weight_gradients_are_planned_with_overlapped_experts():
+    """The setting needs EP overlap, which a search may choose: no reason to refuse the job."""
+    experts = {"model": "qwen3-30b-a3b", "cluster": {"device": "h200", "num_devices": 8}}
+
+    require_runnable(a_job("megatron-lm", "settings.delay_wgrad=true", **experts))
+    found = estimate(a_job("megatron-lm", "settings.delay_wgrad=true", **experts), {"ep": 8, "ep_overlap": True})
+
+    assert "--delay-wgrad-compute" in export(found.plan, "megatron-lm").files["megatron-args.txt"]
+    assert "delay_wgrad" in refusal("megatron-lm", "settings.delay_wgrad=true")  # a dense model has nothing to overlap
+
+
+def test_stages_that_are_given_are_refused_not_replaced():
+    """A hybrid's last rank has no layers: no other stages are costed in their place."""
+    job = a_job("megatron-lm", model="nemotron-h-8b", cluster={"device": "h200", "num_devices": 8})
+
+    with pytest.raises(SpecError, match="a hybrid's pipeline ranks have layers"):
+        estimate(job, {"pp": 2, "dp": 4, "layout": "52+0"})
+
+
+def test_chunks_without_a_pipeline_are_not_exported():
+    """Megatron-LM's parser refuses the interleaved schedule on one pipeline rank."""
+    found = estimate(a_job("megatron-lm"), {"tp": 2, "pp": 1, "dp": 8, "vpp": 2})
+
+    with pytest.raises(SpecError, match="Only a pipeline of at least two ranks has more than one virtual stage"):
+        export(found.plan, "megatron-lm")
+
+
 def test_a_loss_that_the_release_refuses_is_refused_before_the_search():
     """Core 0.18 and later refuse Transformer Engine's fused loss, which 0.17 takes."""
     text = refusal("megatron-lm", "settings.loss=fused")

@@ -16,8 +16,9 @@ from planner.frameworks.megatron.options import WHERE, by_option
 
 WORDS = Path(__file__).parent / "refused.csv"
 """
-Words of names, neighbours with a blank between, and the kind of training or model that they mean; whether they do so in
-the names of options and entries, or of programs, models and choices alone.
+Words of names, neighbours with a blank between, and the kind of training or model that they mean.
+
+Some mean it in the names of options and entries as well, others in those of programs, models and choices alone.
 """
 
 KINDS = {

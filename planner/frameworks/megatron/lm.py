@@ -159,9 +159,8 @@ def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
 
 def _is_our_own(rule: Rule) -> bool:
     """Megatron-LM knows neither memory nor networks, and takes any layers on its stages."""
-    if family(rule) == "topology":
-        return rule is not topology.degrees_multiply_to_the_devices
-    return rule in MEMORY_RULES or family(rule) == "profiles"
+    own = (topology.tp_groups_tile_the_nodes, topology.virtual_stages_hold_something)
+    return rule in (*own, *MEMORY_RULES) or family(rule) == "profiles"
 
 
 # --- the strategy ------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
+from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
@@ -130,7 +132,8 @@ def from_megatron_lm(
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**strategy_entries(facts, strategy), **(document.get("strategy") or {})}
     load(document)
-    remarks = (*_assumed(framework), *remarks, *assumed, *of_settings, *notes, *uneven_stages(strategy, facts.model))
+    notes = (*notes, *uneven_stages(strategy, facts.model), *_forbidden(facts, strategy))
+    remarks = (*_assumed(framework), *remarks, *assumed, *of_settings, *notes)
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
 
 
@@ -154,6 +157,13 @@ def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
         return {}
     name = release_for(document["cluster"]["device"], settings["loss"])
     return {} if name is None else {"framework": name}
+
+
+def _forbidden(facts: Facts, strategy: Strategy) -> Iterator[str]:
+    """Tell the rules that the strategy breaks: Megatron-LM refuses it, or means something else by its options."""
+    rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if rule not in MEMORY_RULES]
+    for rule in violated(facts, strategy.decisions(), rules=rules):
+        yield f"Megatron-LM does not run this as it is: {sentence(rule)}"
 
 
 def _assumed(framework: Mapping[str, str]) -> Iterator[str]:

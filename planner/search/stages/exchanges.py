@@ -71,7 +71,7 @@ def _faster(
     """Neighbours of a layout that are faster and fit, the one of the shortest pipeline first."""
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)
-    dealings = np.concatenate([sizes[None], moved(sizes)])
+    dealings = np.concatenate([sizes[None], moved(sizes, fewest=int(facts.model.has_single_blocks))])
     passes = dealt_passes(facts, strategy, dealings)
     spans = spans_seconds(
         forward=np.asarray(passes.forward),
@@ -89,14 +89,23 @@ def _faster(
             yield neighbour, own
 
 
-def moved(sizes: Ints) -> Ints:
+def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
     """
     All dealings with one layer less in one virtual stage and one more in another: shape (N, pp * vpp).
 
+    Parameters
+    ----------
+    sizes
+        Layers of each virtual stage, (pp * vpp,).
+    fewest
+        Layers that each virtual stage keeps.
+
     >>> moved(np.array([1, 2, 0])).tolist()
     [[0, 3, 0], [2, 1, 0], [1, 1, 1], [0, 2, 1]]
+    >>> moved(np.array([1, 2, 1]), fewest=1).tolist()
+    [[2, 1, 1], [1, 1, 2]]
     """
-    giver, taker = np.nonzero((sizes[:, None] > 0) & ~np.eye(len(sizes), dtype=bool))
+    giver, taker = np.nonzero((sizes[:, None] > fewest) & ~np.eye(len(sizes), dtype=bool))
     near = np.argsort(np.abs(giver - taker), kind="stable")[:MOST_MOVES]
     change: Ints = np.eye(len(sizes), dtype=np.int64)
     return np.asarray(sizes + change[taker[near]] - change[giver[near]])

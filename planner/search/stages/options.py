@@ -132,7 +132,9 @@ def rank_choices(
         Whether a rank may recompute some of its layers in full and the others not at all.
     """
     leading, head_equivalent, pattern = num_leading(model), beside_layers(model), layer_pattern(model)
-    fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
+    # Embedding and head may be alone on a chunk, but not of a hybrid (megatron/core/ssm/mamba_block.py:173).
+    alone = not model.has_single_blocks
+    fewest = [vpp - alone * ((rank == 0) + (rank == pp - 1)) for rank in range(pp)]
     plain = (int(Recompute.NONE), False)
     rows: list[_Row] = []
     for rank in range(pp):
@@ -146,7 +148,7 @@ def rank_choices(
             )
             kept = [(mode, 0) for mode in modes] + [(plain, full) for full in range(1, num) if full_of_some]
             for sizes in ways:
-                if 0 not in sizes[rank == 0 : vpp - is_last]:
+                if 0 not in sizes[alone and rank == 0 : vpp - (alone and is_last)]:
                     rows += (
                         _alternating_rows(pattern, rank, sizes, kept)
                         if leading is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -110,10 +111,14 @@ def _given(words: Sequence[str]) -> dict[str, str]:
     """Values by option; short ones such as ``-tp`` are options, too."""
     shorts = {short: long for short, long in DECISIONS} | {
         "-gb": "--global_batch_size",
+        "-c": "--compute_dtype",
         "-g": "--gpu",
+        "-m": "--model_family_name",
+        "-mr": "--model_recipe_name",
         "-ng": "--num_gpus",
     }
-    long = [shorts.get(word, word) for word in words]
+    # A short option that is not known here ends the values of the one before, as any option does.
+    long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
     found = {name: " ".join(values) for name, values in by_option(long)}
     for name, value in found.items():
         names = unknown_names(value)
@@ -121,6 +126,8 @@ def _given(words: Sequence[str]) -> dict[str, str]:
             raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
     return found
 
+
+SHORT = re.compile(r"-[a-zA-Z]{1,3}")
 
 READ = (
     "--model_recipe_name",

@@ -94,6 +94,19 @@ class TestThreads:
         assert times(found) == {("swiglu", "forward"): [12], ("swiglu", "backward"): [21]}
         assert found.operators[0].sizes == {"rows": 8, "width": 16}
 
+    def test_products_in_a_node_of_attention_are_its_backward_pass(self) -> None:
+        """Attention by plain matmuls on a CPU: its node multiplies too, inside the function that the node calls."""
+        made = Recording()
+        made.step(0, 100)
+        made.operator("aten::scaled_dot_product_attention", 0, 20, *((2, 4, 64, 32),) * 3, (), sequence=1)
+        made.operator(f"{NODE}BmmBackward0", 30, 40, sequence=1, forward_thread=0)
+        made.operator("BmmBackward0", 31, 38, sequence=1, forward_thread=0)
+        made.operator("aten::bmm", 32, 25, (8, 64, 64), (8, 64, 32))
+        assert times(traced_operators(made.trace())) == {
+            ("attention", "forward"): [20],
+            ("attention", "backward"): [40],
+        }
+
     def test_what_a_node_computes_again_is_a_forward_pass(self) -> None:
         """Recomputation runs inside of a node, but its operators have numbers of their own."""
         made = Recording()

@@ -8,13 +8,14 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
-from costmodel.traces.events import Category
+from costmodel.traces.events import UNKNOWN, Category
 from costmodel.traces.reading import read_trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
@@ -152,6 +153,18 @@ class TestSideBySide:
 
         assert len(set(of_kernels)) == 6
         assert set(of_kernels) <= set(trace.events.correlation[calls].tolist())
+
+    @pytest.mark.parametrize("number", [2**31 - 2, 2**32 - 2, 2**62])
+    def test_correlations_may_be_large(self, number):
+        """CUPTI counts to 2^32: launches keep their kernels on either side, whatever their numbers."""
+        trace = a_step()
+        correlation = trace.events.correlation
+        moved = np.where(correlation == UNKNOWN, UNKNOWN, correlation + number - correlation.max())
+        both = side_by_side(replay_report([replace(trace, events=replace(trace.events, correlation=moved))]))
+        calls, kernels = both.of(Category.CALL), both.of(Category.KERNEL)
+
+        assert len(set(both.events.correlation[kernels].tolist())) == 6
+        assert set(both.events.correlation[kernels].tolist()) <= set(both.events.correlation[calls].tolist())
 
 
 class TestTimeline:

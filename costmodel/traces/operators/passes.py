@@ -95,6 +95,8 @@ class Passes:
             if place is None or operands == UNKNOWN or self.owner[self.nesting.parent[row]] != UNKNOWN:
                 continue
             match = self.matches[place]
+            if match.pattern.operator not in MATMULS:
+                continue
             for of_pass in _passes_of(match, self.trace.operands[operands].sizes):
                 if (node, of_pass) not in self.taken:
                     self.taken.add((node, of_pass))

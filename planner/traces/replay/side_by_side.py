@@ -66,8 +66,9 @@ def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: i
     tasks = graph.tasks
     own, launches = _recorded(graph, "category"), _recorded(graph, "correlation")
     of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
-    several = int(launches.max(initial=0)) + 1
-    distinct = np.where(launches == UNKNOWN, UNKNOWN, launches + several * (2 * tasks.trace + number))
+    known, places = np.unique(launches, return_inverse=True)
+    side = 2 * tasks.trace.astype(np.int64) + number
+    distinct = np.where(launches == UNKNOWN, UNKNOWN, places + len(known) * side)
     return {
         "category": np.where(own == UNKNOWN, of_kind, own),
         "name": tasks.name,

@@ -273,6 +273,18 @@ class Trace:
         """Name of the event in a row."""
         return self.names[int(self.events.name[row])]
 
+    def calls_of(self, rows: NDArray[np.intp]) -> Integers:
+        """Rows of the calls that put some events on a stream, by their correlation; of two the outer one."""
+        calls = self.of(Category.CALL)
+        calls = calls[self.events.correlation[calls] != UNKNOWN]
+        if not len(calls):
+            return np.full(len(rows), UNKNOWN)
+        numbers, first = np.unique(self.events.correlation[calls], return_index=True)
+        wanted = self.events.correlation[rows]
+        place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+        found: Integers = np.where(numbers[place] == wanted, calls[first[place]], UNKNOWN)
+        return found
+
     @property
     def has_device(self) -> bool:
         """Whether anything ran on a stream."""

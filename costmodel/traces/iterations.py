@@ -183,27 +183,33 @@ def _by_updates(trace: Trace) -> tuple[Iteration, ...]:
     if not update.any():
         return ()
     track = int(np.bincount(events.track[update]).argmax())
-    ends = _last_of_each_run(trace, np.flatnonzero(update & (events.track == track)))
+    updates = np.flatnonzero(update & (events.track == track))
+    last = _last_of_each_run(trace, updates)
+    ends: Integers = np.maximum.accumulate(events.end[updates])[last]
     on_thread = trace.tracks[track].kind == "thread"
     begins = np.append(events.start[events.track == track].min(), ends[:-1])
+    if not on_thread:
+        kernels = trace.of(Category.KERNEL)
+        firsts = np.append(0, np.searchsorted(kernels, updates[last[:-1]], side="right"))
+        begins = _when_launched(trace, kernels, firsts, begins)
+        ends = np.append(begins[1:], ends[-1])
     names = [f"iteration {number}" for number in range(len(ends))]
     return _made(names, begins, ends, track if on_thread else main_thread(trace), "optimizer")
 
 
-def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> Integers:
-    """When each run of updates ends that has no pass through the model between: an optimizer may have several parts."""
+def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The updates behind which a pass through the model follows, and the last: an optimizer may have several parts."""
     events = trace.events
     ends: Integers = np.maximum.accumulate(events.end[updates])
     if len(updates) == 1:
-        return ends
+        return np.zeros(1, dtype=np.intp)
     works = np.isin(events.category, (Category.OPERATOR, Category.KERNEL)) & ~named(trace, UPDATE_OPERATOR)
     works &= ~named(trace, UPDATE_KERNEL)
     passes = named(trace, re.compile(re.escape(BACKWARD)))
     starts = np.sort(events.start[passes if passes.any() else works])
     between = np.searchsorted(starts, events.start[updates[1:]]) - np.searchsorted(starts, ends[:-1])
     least = 0 if passes.any() else max(between.max(), len(starts) / len(updates)) / 2
-    last: NDArray[np.bool_] = np.append(between > least, True)
-    return np.asarray(ends[last], dtype=np.int64)
+    return np.flatnonzero(np.append(between > least, True))
 
 
 def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
@@ -217,8 +223,30 @@ def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     if period < LEAST_PERIOD or named(trace, re.compile(re.escape(BACKWARD))).any():
         return ()
     begins = events.start[rows[::period]]
+    if not operators.any():
+        begins = _when_launched(trace, rows, np.arange(0, len(rows), period), begins)
     ends = np.append(begins[1:], events.end[rows].max())
     return _made([f"iteration {number}" for number in range(len(begins))], begins, ends, thread, "repetition")
+
+
+def _when_launched(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.intp], begins: Integers) -> Integers:
+    """
+    When a thread launches the first kernel of each iteration: kernels begin later, inside calls that wait for them.
+
+    Parameters
+    ----------
+    trace, kernels
+        A trace, and its kernels in the order of their start.
+    firsts
+        Places of the first kernel of each iteration among them.
+    begins
+        When these begin on their streams; it stays where not all launches were recorded, or one has several iterations.
+    """
+    calls = trace.calls_of(kernels)
+    if (calls == UNKNOWN).any():
+        return begins
+    launched: Integers = np.minimum.reduceat(trace.events.start[calls], firsts)
+    return launched if (np.diff(launched) > 0).all() else begins
 
 
 def whole_period(sequence: NDArray[np.int32]) -> int:

@@ -26,6 +26,7 @@ from planner.traces.replay.report import replay_report
 from planner.traces.replay.side_by_side import side_by_side
 from planner.traces.replay.text import replay_text
 from planner.traces.replay.timeline import CRITICAL, timeline_of
+from tests.builders_kineto import graph_steps, write_file
 from tests.builders_traces import a_step
 from tests.schemas import valid
 
@@ -165,6 +166,29 @@ class TestSideBySide:
 
         assert len(set(both.events.correlation[kernels].tolist())) == 6
         assert set(both.events.correlation[kernels].tolist()) <= set(both.events.correlation[calls].tolist())
+
+
+class TestUnmarkedSteps:
+    """Steps that nothing marks, of CUDA graphs: they begin where a thread launches them, not inside of its waits."""
+
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    @pytest.mark.parametrize("last", ["gemm", "multi_tensor_apply_kernel_adam"])
+    def test_steps_begin_with_their_launch(self, last, number, tmp_path):
+        """By repetition, or by updates: 882 us from launch to launch; the last one ends with its kernels, at 879 us."""
+        trace = read_trace(write_file(tmp_path / "trace.json", graph_steps(last=last)))
+        found = replay_report([trace], number)
+
+        assert found.measured.iteration == (882_000 if number < 2 else 879_000)
+        assert abs(found.difference) < 0.01
+        assert not any("CUDA graphs pause" in doubt for doubt in found.doubts)
+
+    def test_launches_far_ahead(self, tmp_path):
+        """The host launches all three graphs at once: the second one takes the device 882 us all the same."""
+        trace = read_trace(write_file(tmp_path / "trace.json", graph_steps(ahead=True)))
+        found = replay_report([trace], 1)
+
+        assert found.measured.iteration == 882_000
+        assert found.usable
 
 
 class TestTimeline:

@@ -26,7 +26,7 @@ END_OF_ITERATION = "end of the iteration"
 BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
 """Names of copies that leave or enter a device."""
 
-UNRECORDED = 0.01
+UNRECORDED = 0.05
 """Share of an iteration from which on what CUDA graphs did not record is worth a sentence."""
 
 Link: TypeAlias = tuple[int, int, int, Dependency]
@@ -262,7 +262,7 @@ class _Builder:
         pauses = int(streams.graph_pauses[self.places].sum())
         if pauses > UNRECORDED * self.iteration.duration:
             yield (
-                f"CUDA graphs pause {pauses / 1e6:,.1f} ms between their recorded tasks: work of theirs that was not "
+                f"CUDA graphs pause {pauses / 1e6:,.3f} ms between their recorded tasks: work of theirs that was not "
                 "recorded is taken to fill it, so that it stays as it is."
             )
         if streams.contended:

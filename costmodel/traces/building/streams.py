@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, named
-from costmodel.traces.building.tasks import by_stream, calls_of
+from costmodel.traces.building.tasks import by_stream
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
 JUST = 10_000
@@ -68,7 +68,7 @@ class Streams:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         rows = trace.of(*ON_STREAMS)
-        self.rows, self.call, self.when = by_stream(trace.events, rows, calls_of(trace, rows))
+        self.rows, self.call, self.when = by_stream(trace.events, rows, trace.calls_of(rows))
         self.track = trace.events.track[self.rows]
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)

@@ -15,19 +15,6 @@ WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParalle
 """Operators that only contain others: the outermost operator that is none of them is a task."""
 
 
-def calls_of(trace: Trace, device: NDArray[np.intp]) -> Integers:
-    """Rows of the calls that put something on a stream, by their correlation; of two the outer one."""
-    calls = trace.of(Category.CALL)
-    calls = calls[trace.events.correlation[calls] != UNKNOWN]
-    if not len(calls):
-        return np.full(len(device), UNKNOWN)
-    numbers, first = np.unique(trace.events.correlation[calls], return_index=True)
-    wanted = trace.events.correlation[device]
-    place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-    found: Integers = np.where(numbers[place] == wanted, calls[first[place]], UNKNOWN)
-    return found
-
-
 def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple[NDArray[np.intp], Integers, Integers]:
     """
     The same stream by stream, with the time of each call: where there is none, of the one before on its stream.

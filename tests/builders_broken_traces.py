@@ -232,6 +232,11 @@ def negative_durations(events: list[Event], random: Random) -> list[Event]:
     return [{**one, "dur": -one["dur"]} if random.random() < 0.3 else one for one in events]
 
 
+def launches_beyond_their_step(events: list[Event], random: Random) -> list[Event]:
+    """The last launches of the main thread last for minutes."""
+    return [{**one, "dur": 1e8} if _is_call(one) and one["ts"] % STEP == 760 else one for one in events]
+
+
 def no_durations(events: list[Event], random: Random) -> list[Event]:
     """Everything happens at once."""
     return [{**one, "ts": 0, "dur": 0} for one in events]
@@ -323,6 +328,7 @@ KINDS: tuple[Callable[[list[Event], Random], list[Event]], ...] = (
     without_records,
     records_of_later,
     negative_durations,
+    launches_beyond_their_step,
     no_durations,
     duplicates,
     one_thread_for_all,

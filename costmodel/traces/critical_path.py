@@ -69,9 +69,21 @@ def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
 
 
 def last_task(graph: ExecutionGraph, times: Replayed, rank: int) -> int:
-    """The task of a rank that ends last."""
-    rows = np.flatnonzero(graph.task_ranks == rank)
-    return int(rows[np.argmax(times.end[rows])])
+    """
+    The task with which the iteration of a rank ends: the end of its main thread, or the last task on its streams.
+
+    That of the two which makes the iteration (:func:`costmodel.traces.replay.replayed`): another thread may go on
+    for longer, and the host may be ahead of a device that began late.
+    """
+    own = graph.task_ranks == rank
+    rows = np.flatnonzero(own & graph.on_stream)
+    if rank not in graph.last:
+        rows = rows if len(rows) else np.flatnonzero(own)
+        return int(rows[np.argmax(times.end[rows])])
+    last = graph.last[rank]
+    task = int(rows[np.argmax(times.end[rows])]) if len(rows) else last
+    on_device = int(times.end[task]) - graph.device_free[rank]
+    return task if on_device > int(times.end[last]) - graph.begins[rank] else last
 
 
 def chain(graph: ExecutionGraph, times: Replayed, task: int) -> tuple[Step, ...]:

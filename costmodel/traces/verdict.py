@@ -19,6 +19,9 @@ MOST_OFF = 0.05
 MOST_WAITS = 3
 """Waits that are named."""
 
+LEAST_SHARE = 0.05
+"""Share of the difference that a wait must make to be named beside the worst."""
+
 BEGIN = "begin of the iteration"
 """Name of what the first task of a chain waits for."""
 
@@ -83,13 +86,14 @@ def is_usable(measured: Replayed, times: Replayed) -> bool:
 
 def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> tuple[WrongWait, ...]:
     r"""
-    The waits that make a replay longer or shorter than the recording, the worst first; () of one that is usable.
+    The waits that make a replay longer or shorter than the recording, the worst first; () only of one that is usable.
 
     .. math:: r_k - m_k = \sum_{i \le k} (r_i - r_{i-1}) - (m_i - m_{i-1})
 
     with :math:`r_i` and :math:`m_i` the moments along the chain of waits to what ends last on the worst rank, replayed
     and recorded: each term is what one wait adds to the difference. One that is too long is wrong, or for the wrong
-    task: the task that waits went on before. One that is too short lacks something else that it waited for.
+    task: the task that waits went on before. One that is too short lacks something else that it waited for. The terms
+    add up to at least the whole difference, since the chain leads to what ends the longer of both iterations.
 
     Parameters
     ----------
@@ -122,7 +126,9 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
         )
         for (name, track, awaited, other, reason), those in counts.items()
     ]
-    return tuple(sorted(found, key=lambda one: -abs(one.nanoseconds))[:MOST_WAITS])
+    found.sort(key=lambda one: -abs(one.nanoseconds))
+    least = LEAST_SHARE * abs(times.iterations[rank] - measured.iterations[rank])
+    return tuple(one for one in found[:MOST_WAITS] if one is found[0] or abs(one.nanoseconds) >= least)
 
 
 def _moment(times: Replayed, step: Step | None) -> int:

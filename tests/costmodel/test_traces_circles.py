@@ -11,11 +11,11 @@ from costmodel.traces.building import execution_graph
 from costmodel.traces.change import without_overlap
 from costmodel.traces.circles import without_circles
 from costmodel.traces.critical_path import critical_path
-from costmodel.traces.events import UNKNOWN, Track
+from costmodel.traces.events import UNKNOWN, Category, Track
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from costmodel.traces.replay import measured, replay
 from costmodel.traces.verdict import difference, is_usable, wrong_waits
-from tests.builders_operators import COMPUTE, GPU, SENDING, Recording, a_message
+from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, Recording, a_message
 
 THREAD, FIRST, SECOND, OTHER_THREAD = range(4)
 
@@ -149,7 +149,7 @@ class TestWithoutCircles:
 
             times = replay(graph)
 
-            assert critical_path(graph, times)[-1].end == times.end.max()
+            assert critical_path(graph, times)[-1].end == (times.iteration if len(on_stream) else times.end.max())
 
 
 class TestRunningAhead:
@@ -226,6 +226,40 @@ class TestVerdict:
         (found,) = wrong_waits(graph, measured(graph), replay(graph))
 
         assert (found.name, found.awaited, found.reason, found.nanoseconds) == ("send", "gemm", "event", 450)
+
+    def test_a_thread_that_goes_on_beyond_its_step_is_named(self):
+        """
+        A launch of 9 us in a step of 100 ns: the step's end, at 100, waits for it, until 9010.
+
+        Another thread goes on for even longer; nothing waits for it, and the path does not lead to it.
+        """
+        made = Recording(devices=(GPU,))
+        made.step(0, 100)
+        made.kernel("gemm", 20, 50, call=10, number=1)
+        made.add(Category.CALL, "cudaLaunchKernel", 80, 8930, correlation=2)
+        made.add(Category.KERNEL, "gemm", 90, 5, on=COMPUTE, correlation=2)
+        made.add(Category.CALL, "cudaEventRecord", 50, 20_000, on=AUTOGRAD)
+        graph = execution_graph([made.trace()])
+        times = replay(graph)
+
+        (found,) = wrong_waits(graph, measured(graph), times)
+
+        assert times.iteration == 9010
+        assert critical_path(graph, times)[-1].end == 9010
+        assert (found.name, found.awaited) == ("end of the iteration", "cudaLaunchKernel")
+        assert (found.reason, found.nanoseconds) == ("order", 8910)
+
+    def test_noise_is_not_named(self):
+        """One kernel is 500 ns late, the one before 10, which is no twentieth of 510."""
+        made = Recording(devices=(GPU,))
+        made.step(0, 100)
+        for number, start in enumerate((100, 200, 300, 400, 510, 1110)):
+            made.kernel(f"gemm {number}", start, 100, call=10 + number, number=number)
+        graph = execution_graph([made.trace()])
+
+        (found,) = wrong_waits(graph, measured(graph), replay(graph))
+
+        assert (found.name, found.nanoseconds) == ("gemm 5", -500)
 
     def test_nothing_is_named_of_one_that_is_usable(self):
         """It is as long as the recording."""

@@ -93,8 +93,7 @@ def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
             header=("waits", "for", "why", "number", "ms"),
             rows=tuple(
                 (
-                    f"{short_name(one.name, LONGEST_WAIT)} ({track_text(one.track)})",
-                    f"{short_name(one.awaited, LONGEST_WAIT)} ({track_text(one.awaited_track)})",
+                    *ends_text(one),
                     one.reason,
                     f"{one.number:,}",
                     f"{one.nanoseconds / 1e6:+,.3f}",
@@ -108,10 +107,18 @@ def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
         )
 
 
+def ends_text(one: WrongWait, quote: str = "") -> tuple[str, str]:
+    """Task that waits and task that it waits for, each with its track."""
+    name, awaited = short_pair(one.name, one.awaited, LONGEST_WAIT)
+    return (
+        f"{quote}{name}{quote} ({track_text(one.track)})",
+        f"{quote}{awaited}{quote} ({track_text(one.awaited_track)})",
+    )
+
+
 def wrong_wait_text(one: WrongWait) -> str:
     """A wait in words: which task waits for which, and by how much it is off."""
-    name, awaited = (short_name(text, LONGEST_WAIT) for text in (one.name, one.awaited))
-    waits = f"'{name}' ({track_text(one.track)}) waits for '{awaited}' ({track_text(one.awaited_track)})"
+    waits = " waits for ".join(ends_text(one, "'"))
     longer = "longer" if one.nanoseconds > 0 else "shorter"
     return f"{waits} {milliseconds(abs(one.nanoseconds))} ms {longer} than recorded"
 
@@ -334,3 +341,21 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
     """
     bare = printable(name.removeprefix("void "))
     return bare if len(bare) <= longest else f"{bare[: longest - 3]}..."
+
+
+def short_pair(one: str, other: str, longest: int) -> tuple[str, str]:
+    """
+    Two names that stand beside each other, cut so that they differ where the whole names do.
+
+    >>> short_pair("flash_forward", "flash_backward", 8), short_pair("a", "b", 8)
+    (('fla...fo', 'fla...ba'), ('a', 'b'))
+    """
+    short = short_name(one, longest), short_name(other, longest)
+    if short[0] != short[1] or one == other:
+        return short
+    first, second = (printable(name.removeprefix("void ")) for name in (one, other))
+    either = min(len(first), len(second))
+    same = next((place for place in range(either) if first[place] != second[place]), either)
+    head = (longest - 3) // 2 + 1
+    tail = slice(same, same + longest - 3 - head)
+    return f"{first[:head]}...{first[tail]}", f"{second[:head]}...{second[tail]}"

@@ -82,6 +82,18 @@ def replica(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def unlike():
+    """Traces of two replicas, of which the second one takes three times as long for every kernel that computes."""
+    steady = SteadyDurations(seed=4, calls=CALLS)
+
+    def duration(work):
+        slow = work.rank == 1 and not work.ranks and not work.name.startswith("cuda")
+        return steady(work) * (3 if slow else 1)
+
+    return make(Recipe(duration=duration, num_layers=4, num_microbatches=2, dp=2, operators=True, num_steps=3)).traces
+
+
 def answer(capsys, *arguments: object) -> dict:
     """What the command prints as JSON."""
     assert main(["trace", "what-if", *map(str, arguments), "--format", "json"]) == 0
@@ -218,6 +230,25 @@ class TestReplicas:
         out = capsys.readouterr().out
         assert "4 layers, pp 1, dp 2, 2 micro-batches; changed: 8 layers, pp 1, dp 2, 2 micro-batches" in out
         assert "Without a job" not in out
+
+
+class TestUnlikeReplicas:
+    """Two replicas, of which one is slow."""
+
+    def test_the_slow_one_is_the_step(self, unlike):
+        """The fast one waits for it: twice the layers take twice as long, but for embedding, head, launches."""
+        found = what_if(unlike, Change(layers=8))
+        alone = what_if(unlike[1:], Change(layers=8))
+
+        assert found.seconds == pytest.approx(alone.seconds, rel=0.02)
+        assert 1.6 * found.traced_seconds < found.seconds < 2 * found.traced_seconds
+
+    def test_it_is_said(self, unlike):
+        """Of both; nothing of a single one."""
+        said = "The changed step is that of rank 1, which waits least"
+
+        assert any(said in doubt for doubt in what_if(unlike, Change(layers=8)).doubts)
+        assert not any(said in doubt for doubt in what_if(unlike[1:], Change(layers=8)).doubts)
 
 
 class TestRefusals:

@@ -11,6 +11,7 @@ from costmodel.errors import SpecError
 from costmodel.traces.change.layout import Direction, Layout, Network, Pass
 from costmodel.traces.change.likeness import with_layers
 from costmodel.traces.change.replicas import REDUCTIONS, Replicas
+from costmodel.traces.change.stages import slowest_replica
 from costmodel.traces.change.steady import aligned
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
@@ -57,7 +58,7 @@ def rebuilt(
     activations: Message | None = None,
 ) -> ExecutionGraph:
     """
-    The graph of one replica of another layout, made of the recorded one (Lumos, arXiv 2504.09307).
+    The graph of one replica of another layout, made of a recorded one (Lumos, arXiv 2504.09307).
 
     Each pass of each stage is put together from recorded layers, in the order of the schedule; what a layer did with
     its micro-batch is copied with its launches and waits. Receives are posted as early as they were, sends follow their
@@ -105,9 +106,8 @@ class _Rebuilding:
         self.parameters, self.layer_gradients = parameters, layer_gradients
         self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
-        self.templates = [
-            rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(pipeline_ranks(graph, before))
-        ]
+        ranks, doubts = slowest_replica(graph, before)
+        self.templates = [rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(ranks)]
         self.layers, self.dealt = self._recorded_layers(), after.layers()
         self.replicas = Replicas(graph, parts, before.dp)
         self.is_alone = before.dp > 1 == after.dp
@@ -117,7 +117,7 @@ class _Rebuilding:
         self.written = Written()
         self.arrivals: dict[tuple[int, Pass], int] = {}
         self.collectives: dict[tuple[Direction, int, int], int] = {}
-        self.doubts: dict[str, None] = dict.fromkeys(self._doubts())
+        self.doubts: dict[str, None] = dict.fromkeys((*doubts, *self._doubts()))
 
     def graph(self) -> ExecutionGraph:
         for rank in range(self.after.pp):
@@ -454,44 +454,3 @@ class _Rebuilding:
         """Tasks of a recorded rank's optimizer."""
         end = self._kept(template.end)
         return [end[place] for place in self._ending(template).updates]
-
-
-def pipeline_ranks(graph: ExecutionGraph, layout: Layout) -> tuple[int, ...]:
-    """
-    Recorded ranks of one replica's stages, from the first one.
-
-    Raises
-    ------
-    SpecError
-        If not all stages of a replica were recorded.
-    """
-    ranks = graph.ranks
-    if layout.pp == 1:
-        return ranks[:1]
-    peers: dict[int, set[int]] = defaultdict(set)
-    for number in range(len(graph.tasks)):
-        place = int(graph.tasks.message[number])
-        if place == UNKNOWN:
-            continue
-        message = graph.messages[place]
-        if message.operation in ("send", "recv") and message.peer != UNKNOWN:
-            peers[graph.tracks[int(graph.tasks.track[number])].rank].add(message.peer)
-    found = [ranks[0]]
-    for rank in found:
-        found += sorted(other for other in peers.get(rank, ()) if other not in found)
-    missing = [rank for rank in found if rank not in ranks]
-    silent = sum(message.operation in ("send", "recv", "") for message in graph.messages)
-    if silent and not peers:
-        raise SpecError(
-            "traces",
-            f"do not say to whom they send and from whom they receive: the stages of a pipeline of {layout.pp} cannot "
-            "be joined.",
-            "Profilers say it of single sends and receives, not of batches of them: send and receive one by one.",
-        )
-    if len(found) != layout.pp or missing:
-        raise SpecError(
-            "traces",
-            f"have {len(found) - len(missing)} stages of a pipeline of {layout.pp}: one rank of each stage is needed.",
-            f"ranks without a trace: {missing}" if missing else "",
-        )
-    return tuple(sorted(found))

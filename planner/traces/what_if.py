@@ -93,7 +93,8 @@ class WhatIf:
     usable
         Whether that replay is close enough to what was recorded.
     before, after
-        What the replayed steps go into, by rank; of the changed one ranks are stages of a pipeline.
+        What the replayed steps go into in a run that goes on, by rank; of the changed one ranks are stages of a
+        pipeline.
     layouts
         Layout as it was recorded and as it is wanted; None where it stays.
     doubts
@@ -148,7 +149,8 @@ def what_if(
     recorded, base = measured(graph), replay(graph)
     if not anyway:
         _require_usable(graph, recorded, base)
-    traced, settled = recorded.iteration, steady(graph)[1]
+    settled_graph, settled = steady(graph)
+    traced = recorded.iteration
     if not traced or not settled.iteration:
         raise SpecError("iteration", "takes no time: nothing can be said of a change.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
@@ -172,7 +174,7 @@ def what_if(
         replayed_seconds=base.iteration * NS,
         usable=is_usable(recorded, base),
         seconds=times.iteration * NS * traced / settled.iteration,
-        before=breakdowns(graph, base),
+        before=breakdowns(settled_graph, settled),
         after=breakdowns(changed, times),
         layouts=layouts,
         doubts=tuple(dict.fromkeys([*of_reading, *_of_replay(traced, base.iteration), *changed.doubts, *doubts])),

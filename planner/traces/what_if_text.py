@@ -16,6 +16,11 @@ from planner.traces.what_if import WhatIf
 PARTS = ("computation", "communication", "overlapped", "idle")
 """Parts of a step in the order of the table."""
 
+RUN = "Both in a run that goes on, in which each rank begins a step as it ended the one before."
+
+LEAST_FACTOR = 0.001
+"""By which a factor differs from one until it is said."""
+
 
 class WindowRecord(Record):
     """What the time of a rank's step goes into; the parts add up to it."""
@@ -33,7 +38,7 @@ class WhatIfRecord(Record):
     traced_seconds: Figure = entry("The step as it was recorded.")
     replayed_seconds: Figure = entry("The replay of the recorded step.")
     usable: bool = entry("True if that replay is at most 5 % off; false only with --anyway.")
-    before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into, by rank.")
+    before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into in a run that goes on, by rank.")
     after: dict[str, WindowRecord] = entry(
         "What the changed step's replay goes into, by rank; by stage of the pipeline where the layout changes."
     )
@@ -60,28 +65,45 @@ def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
 
 
 def _sections(found: WhatIf) -> Iterator[Section]:
-    error = found.replayed_seconds / found.traced_seconds - 1
+    error = _more(found.replayed_seconds, found.traced_seconds)
     verdict = "" if found.usable else ": not usable"
     rows = [
-        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error:+.1%}{verdict}"),
-        ("changed", f"{_ms(found.seconds)} ms per step, {found.seconds / found.traced_seconds - 1:+.1%}"),
+        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error}{verdict}"),
+        ("changed", f"{_ms(found.seconds)} ms per step, {_more(found.seconds, found.traced_seconds)}"),
     ]
     if found.layouts is not None:
         rows += [("layout", f"{_layout(found.layouts[0])}; changed: {_layout(found.layouts[1])}")]
     yield Section(title="What if", rows=tuple(rows))
-    yield _table("Recorded step, replayed", "rank", found.before)
-    yield _table("Changed step", "stage" if found.layouts else "rank", found.after)
+    yield _table("Recorded step, replayed", "rank", found.before, RUN)
+    yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
     if found.doubts:
         yield Section(title="What is missing or guessed", rows=numbered(found.doubts))
 
 
-def _table(title: str, rank: str, parts: Mapping[int, Breakdown]) -> Section:
+def _scale(found: WhatIf) -> Iterator[str]:
+    """The factor from the longest replayed step to the answer, where it is not one."""
+    factor = found.seconds / (max(one.total for one in found.after.values()) * 1e-9)
+    if abs(factor - 1) >= LEAST_FACTOR:
+        yield f"The answer is the longest times {factor:.3f}: recorded over replayed, of the unchanged step."
+
+
+def _more(seconds: float, recorded: float) -> str:
+    """
+    By what something is longer than the recorded step.
+
+    >>> _more(1.5, 1.0), _more(1 - 1e-9, 1.0)
+    ('+50.0%', '+0.0%')
+    """
+    return f"{round(seconds / recorded - 1, 3) + 0.0:+.1%}"
+
+
+def _table(title: str, rank: str, parts: Mapping[int, Breakdown], *notes: str) -> Section:
     rows = tuple(
         (str(number), *(_ms(getattr(one, part) * 1e-9) for part in PARTS), _ms(one.total * 1e-9))
         for number, one in parts.items()
     )
     header = (rank, "computation alone, ms", "communication alone, ms", "both, ms", "neither, ms", "step, ms")
-    return Section(title=title, header=header, rows=rows)
+    return Section(title=title, header=header, rows=rows, notes=notes)
 
 
 def _layout(one: Layout) -> str:

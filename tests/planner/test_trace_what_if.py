@@ -19,7 +19,8 @@ from planner.cli import main
 from planner.traces.what_if import Change, what_if
 from planner.traces.what_if_jobs import changed_jobs
 from planner.traces.what_if_network import PlannedNetwork
-from tests.builders_operators import GPU, Recording
+from planner.traces.what_if_text import what_if_text
+from tests.builders_operators import GPU, NODE, Recording
 from tests.schemas import valid
 
 JOB = """
@@ -214,6 +215,29 @@ class TestDoubts:
         assert any("replay of the unchanged step is -" in doubt for doubt in found.doubts)
 
 
+class TestSides:
+    """The recorded step and the changed one, side by side."""
+
+    def test_without_any_change_both_are_the_same(self, capsys):
+        """
+        A run that goes on is compared with one: in it each step takes the 700 ns of its kernel.
+
+        The recorded one took 850, since the short kernel of the step before left the stream idle for its first 150.
+        """
+        made = Recording(devices=(GPU,))
+        for number, (start, duration) in enumerate(((100, 100), (750, 700), (1500, 100))):
+            made.step(600 * number, 600, number)
+            made.kernel("gemm", start, duration, call=600 * number + 50, number=number)
+        found = what_if([made.trace()], Change(faster=(("gemm", 1.0),)))
+
+        assert found.before == found.after
+        assert found.after[0].total == 700
+        assert found.seconds == pytest.approx(found.traced_seconds) == pytest.approx(850e-9)
+        text = what_if_text(found)
+        assert "+0.0%" in text
+        assert "-0.0%" not in text
+
+
 class TestReplicas:
     """A job of two replicas, of which the first one was recorded, without a word on the job."""
 
@@ -307,6 +331,39 @@ class TestRefusals:
         """Kernels that send and receive may be a pipeline's: two layers of four were recorded."""
         assert main(["trace", "what-if", str(batched[0]), "layers=8"]) == 2
         assert "send and receive without saying what" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("device", "asked", "said"), [(False, "addmm", "'aten::linear'."), (True, "aten::", "'sgemm<float>'.")]
+    )
+    def test_operators_inside_of_tasks_or_that_launch_them(self, device, asked, said):
+        """On a CPU the outermost operators are tasks, with a device its kernels: others are named by these."""
+        made = Recording(devices=(GPU,) * device)
+        made.step(0, 1000)
+        made.operator("aten::linear", 10, 100)
+        made.operator("aten::addmm", 20, 50)
+        if device:
+            made.kernel("void sgemm<float>", 100, 50, call=30, number=1)
+            made.kernel("other", 200, 50, call=130, number=2)
+
+        with pytest.raises(SpecError) as refused:
+            what_if([made.trace()], Change(faster=((asked, 2.0),)))
+
+        assert str(refused.value).endswith(f"Operators with such names are part of these tasks, or launch them: {said}")
+
+    def test_layers_that_were_compiled_together(self):
+        """Four layers inside of one operator, the only task, which counts as one: the message contradicts nothing."""
+        made = Recording()
+        made.step(0, 1000)
+        made.operator("CompiledFunction", 10, 500, sequence=0)
+        for layer in range(4):
+            for place, name in enumerate(("aten::layer_norm", "aten::linear", "aten::scaled_dot_product_attention")):
+                made.operator(name, 20 + 100 * layer + 20 * place, 10, sequence=3 * layer + place, forward_thread=0)
+        made.operator(f"{NODE}CompiledFunctionBackward", 600, 300, sequence=0, forward_thread=1)
+        made.operator("CompiledFunctionBackward", 605, 290, sequence=0, forward_thread=1)
+        made.operator("aten::mm", 610, 200)
+
+        with pytest.raises(SpecError, match="is 4, of which 1 can be told apart by tasks: the others share theirs"):
+            what_if([made.trace()], Change(layers=8))
 
     def test_without_a_job_none_is_spoken_of(self):
         """Of two micro-batches the forward pass of one was recorded, as where a pipeline's passes overlap."""

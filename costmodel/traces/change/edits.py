@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
 from costmodel.traces.circles import without_circles
-from costmodel.traces.events import UNKNOWN
+from costmodel.traces.events import UNKNOWN, Events, Integers
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
+from costmodel.traces.structure.nesting import ON_THREADS
+
+MOST_NAMES, LONGEST_NAME = 3, 60
+"""Names of tasks that a message lists, and characters of each: templates have thousands."""
 
 
 def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph:
@@ -37,9 +44,45 @@ def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph
         raise SpecError("faster", f"{pattern!r} is no regular expression: {error}.") from None
     chosen = np.array([search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
     if not chosen.any():
-        raise SpecError("faster", f"no task has {pattern!r} in its name.", "'planner trace read' lists the longest.")
+        raise SpecError("faster", f"no task has {pattern!r} in its name.", _named_instead(graph, search))
     shorter = np.rint(graph.tasks.duration / factor).astype(np.int64)
     return replace(graph, tasks=replace(graph.tasks, duration=np.where(chosen, shorter, graph.tasks.duration)))
+
+
+def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
+    """Tasks that operators with such names lie in, or launch, in words; else where names are listed."""
+    names: Counter[str] = Counter()
+    for number, trace in enumerate(graph.traces):
+        events = trace.events
+        chosen = np.array([search(name) is not None for name in trace.names], dtype=bool)[events.name]
+        inner = np.flatnonzero(chosen & np.isin(events.category, ON_THREADS))
+        own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
+        tasks = graph.tasks.event[own]
+        calls = trace.calls_of(tasks)
+        launched = (calls != UNKNOWN) & ~np.isin(events.category[tasks], ON_THREADS)
+        found = [_around(events, inner, tasks), tasks[launched][_around(events, calls[launched], inner) != UNKNOWN]]
+        names.update(trace.name_of(row) for rows in found for row in rows.tolist() if row != UNKNOWN)
+    if not names:
+        return "'planner trace read' lists the longest."
+    listed = ", ".join(f"{name.removeprefix('void ')[:LONGEST_NAME]!r}" for name, _ in names.most_common(MOST_NAMES))
+    return f"Operators with such names are part of these tasks, or launch them: {listed}."
+
+
+def _around(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
+    """For each of some rows one of others within which it begins on its track; ``UNKNOWN`` where there is none."""
+    found: Integers = np.full(len(inner), UNKNOWN)
+    for track in np.unique(events.track[inner]).tolist():
+        rows, others = np.flatnonzero(events.track[inner] == track), outer[events.track[outer] == track]
+        others = others[np.argsort(events.start[others], kind="stable")]
+        if not len(others):
+            continue
+        when, ends = events.start[inner[rows]], events.end[others]
+        latest = np.maximum.accumulate(ends)
+        place = np.searchsorted(events.start[others], when, side="right") - 1
+        holder = np.searchsorted(latest, latest[np.maximum(place, 0)])  # the one that ends last of those before
+        inside = (place >= 0) & (latest[np.maximum(place, 0)] > when)
+        found[rows] = np.where(inside, others[holder], UNKNOWN)
+    return found
 
 
 def without_launches(graph: ExecutionGraph) -> ExecutionGraph:

@@ -122,7 +122,7 @@ class _Waits:
         soft = np.bincount(self.after[self.num_hard :], minlength=self.number).tolist()
         place, number = [UNKNOWN] * self.number, 0
         come = [moment for moment in range(self.number) if not hard[moment] and not soft[moment]]
-        held: list[tuple[int, int]] | None = None
+        waiting: list[tuple[int, int]] | None = None
         while True:
             while come:
                 moment = come.pop()
@@ -138,16 +138,18 @@ class _Waits:
                         continue
                     if not soft[other]:
                         come.append(other)
-                    elif held is not None and is_hard[link]:
-                        heappush(held, (self.when[other], other))
-            if held is None:
-                held = [(self.when[one], one) for one in range(self.number) if place[one] == UNKNOWN and not hard[one]]
-                heapify(held)
-            while held and place[held[0][1]] != UNKNOWN:
-                heappop(held)
-            if not held:
+                    elif waiting is not None and is_hard[link]:
+                        heappush(waiting, (self.when[other], other))
+            if waiting is None:
+                waiting = [
+                    (self.when[one], one) for one in range(self.number) if place[one] == UNKNOWN and not hard[one]
+                ]
+                heapify(waiting)
+            while waiting and place[waiting[0][1]] != UNKNOWN:
+                heappop(waiting)
+            if not waiting:
                 return place
-            come.append(heappop(held)[1])
+            come.append(heappop(waiting)[1])
 
     def without(self, dropped: NDArray[np.bool_]) -> ExecutionGraph:
         """The graph without some of the links that can be dropped."""

@@ -115,9 +115,9 @@ def _let_go(graph: ExecutionGraph, times: Replayed, task: int, until: int, *, en
     A call that copies and waits starts its copy, and ends when this has ended: one and the same task stands twice on
     the path. A launch lets a kernel go when it begins.
     """
-    held = int(times.held_by[task])
-    if ends and held != UNKNOWN:
-        return held, bool(times.end[held] <= until)
+    holding = int(times.held_by[task])
+    if ends and holding != UNKNOWN:
+        return holding, bool(times.end[holding] <= until)
     cause = int(times.cause[task])
     if cause == UNKNOWN:
         return cause, True

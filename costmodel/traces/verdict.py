@@ -27,8 +27,10 @@ BEGIN = "begin of the iteration"
 
 Reason: TypeAlias = Literal["host wait", "launch", "event", "thread", "added", "processors", "order", "collective"]
 """
-Why a task waits: a thread for a stream, a stream for a launch or an event, a thread for a thread, by request, a kernel
-for free processors, behind the task before on its track, a collective for its last rank.
+Cause of a wait.
+
+A thread waits for a stream, a stream for a launch or an event, a thread for a thread. Others are by request, of a
+kernel for free processors, behind the task before on the same track, and of a collective for its last rank.
 """
 
 REASONS: Mapping[int, Reason] = {

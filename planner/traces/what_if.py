@@ -146,11 +146,11 @@ def what_if(
         If the traces do not show what the change needs, or do not fit the job, or their replay is not usable.
     """
     graph = execution_graph(traces, iteration)
-    recorded, base = measured(graph), replay(graph)
+    traced_step, base = measured(graph), replay(graph)
     if not anyway:
-        _require_usable(graph, recorded, base)
+        _require_usable(graph, traced_step, base)
     settled_graph, settled = steady(graph)
-    traced = recorded.iteration
+    traced = traced_step.iteration
     if not traced or not settled.iteration:
         raise SpecError("iteration", "takes no time: nothing can be said of a change.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
@@ -172,7 +172,7 @@ def what_if(
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
-        usable=is_usable(recorded, base),
+        usable=is_usable(traced_step, base),
         seconds=times.iteration * NS * traced / settled.iteration,
         before=breakdowns(settled_graph, settled),
         after=breakdowns(changed, times),
@@ -183,12 +183,12 @@ def what_if(
     )
 
 
-def _require_usable(graph: ExecutionGraph, recorded: Replayed, base: Replayed) -> None:
-    if is_usable(recorded, base):
+def _require_usable(graph: ExecutionGraph, traced_step: Replayed, base: Replayed) -> None:
+    if is_usable(traced_step, base):
         return
-    rank = worst_rank(recorded, base)
-    off = difference(recorded.iterations[rank], base.iterations[rank])
-    waits = "; ".join(map(wrong_wait_text, wrong_waits(graph, recorded, base)))
+    rank = worst_rank(traced_step, base)
+    off = difference(traced_step.iterations[rank], base.iterations[rank])
+    waits = "; ".join(map(wrong_wait_text, wrong_waits(graph, traced_step, base)))
     raise SpecError(
         "traces",
         f"replay {off:+.1%} off what was recorded: more than {MOST_OFF:.0%} is not usable{waits and ': '}{waits}.",

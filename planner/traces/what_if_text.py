@@ -87,14 +87,14 @@ def _scale(found: WhatIf) -> Iterator[str]:
         yield f"The answer is the longest times {factor:.3f}: recorded over replayed, of the unchanged step."
 
 
-def _more(seconds: float, recorded: float) -> str:
+def _more(seconds: float, traced_seconds: float) -> str:
     """
     By what something is longer than the recorded step.
 
     >>> _more(1.5, 1.0), _more(1 - 1e-9, 1.0)
     ('+50.0%', '+0.0%')
     """
-    return f"{round(seconds / recorded - 1, 3) + 0.0:+.1%}"
+    return f"{round(seconds / traced_seconds - 1, 3) + 0.0:+.1%}"
 
 
 def _table(title: str, rank: str, parts: Mapping[int, Breakdown], *notes: str) -> Section:

@@ -362,7 +362,7 @@ class TestRefusals:
         made.operator("CompiledFunctionBackward", 605, 290, sequence=0, forward_thread=1)
         made.operator("aten::mm", 610, 200)
 
-        with pytest.raises(SpecError, match="is 4, of which 1 can be told apart by tasks: the others share theirs"):
+        with pytest.raises(SpecError, match="is 4, of which 1 have tasks of their own: the others share theirs"):
             what_if([made.trace()], Change(layers=8))
 
     def test_without_a_job_none_is_spoken_of(self):

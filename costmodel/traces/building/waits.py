@@ -105,9 +105,9 @@ class _HostWaits:
         """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
         if of == Waiting.DEVICE:
             return self._for_device(row), True
-        recorded = self._recorded(row, of)
-        if recorded is not None:
-            return self._until(row, of, *recorded), True
+        known = self._recorded(row, of)
+        if known is not None:
+            return self._until(row, of, *known), True
         if of == Waiting.TASK:
             return self._for_event(row), False
         own = self.streams.put_by(row)

@@ -137,7 +137,7 @@ class _Rebuilding:
         if total != self.before.num_layers and may_guess and with_layers(self.tasks, self.templates, self.before):
             return self._recorded_layers(may_guess=False)
         if total != self.before.num_layers:
-            few = f"of which {total} can be told apart by tasks: the others share theirs, as compiled ones do"
+            few = f"of which {total} have tasks of their own: the others share theirs, as compiled ones do"
             problem = few if total < self.before.num_layers else f"but the tasks are those of {total}"
             raise SpecError("layers", f"is {self.before.num_layers}, {problem}.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}

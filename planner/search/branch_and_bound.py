@@ -52,7 +52,7 @@ from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.listed import asked_rules, cost_whole
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
-from planner.search.stages.exchanges import descended, with_layout
+from planner.search.stages.exchanges import descended, least_layers, with_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
@@ -295,8 +295,8 @@ class Search:
 
     def exchange(self, group: Hashable, strategy: Strategy) -> None:
         """Move layers of an interleaved pipeline between its virtual stages as long as that makes it faster."""
-        start = with_layout(self.space.facts, strategy)
-        better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0)
+        start, fewest = with_layout(self.space.facts, strategy), least_layers(self.problem)
+        better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0, fewest=fewest)
         if better.layout != start.layout and self.differs(better):
             seconds = np.asarray(cost.step_seconds)
             self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))

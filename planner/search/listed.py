@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from constraints.encoding import seconds_to_ticks
 from constraints.rule import Rule, sentence
 from constraints.verdict import violated
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy
+from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.candidates import CostLike, Ints
-from planner.search.incumbents import Found
 from planner.search.rules import Rules, needs
 from planner.search.space import Space
+
+if TYPE_CHECKING:
+    from planner.search.candidates import CostLike, Ints
+    from planner.search.incumbents import Found
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
@@ -160,6 +162,9 @@ class Run(Protocol):
     def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
         """A strategy with what it costs."""
 
+    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+        """A strategy with the ticks of another law."""
+
 
 def cost_whole(run: Run) -> None:
     """Cost the strategies that a list gives with their stages, each as it is, and note those that the rules allow."""
@@ -171,8 +176,7 @@ def cost_whole(run: Run) -> None:
         facts = run.space.facts
         cost = strategy_cost(facts, strategy)
         if not broken_by(run.problem, run.space.rules, strategy, run.resources(cost)):
-            ticks = int(seconds_to_ticks(np.asarray(strategy_seconds(facts, strategy))))
-            run.keep(_group_of(run, strategy), replace(run.of_layout(strategy, cost), ticks=ticks))
+            run.keep(_group_of(run, strategy), run.repriced(run.of_layout(strategy, cost), strategy_seconds))
 
 
 def _group_of(run: Run, strategy: Strategy) -> Hashable:

@@ -19,6 +19,7 @@ from costmodel.step.layouts import dealt_passes, layout_cost
 from costmodel.step.rank_time import pipeline_order
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, microbatches
+from planner.jobs.problem import Problem
 from planner.search.candidates import CostLike, Ints
 
 MOST_MOVES = 1024
@@ -31,8 +32,19 @@ MOST_STEPS = 64
 """Moves after which a descent ends; a matter of time only."""
 
 
+def least_layers(problem: Problem) -> int:
+    """
+    Layers that each virtual stage has at least: none where embedding or head may be alone, else one.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/ssm/mamba_block.py:173: a hybrid's stages have layers.
+    """
+    return int(problem.search.framework_rules and problem.facts.model.has_single_blocks)
+
+
 def descended(
-    facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool]
+    facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool], *, fewest: int = 0
 ) -> tuple[Strategy, CostLike]:
     """
     A layout that no move of one layer makes faster, from a given one on; with what it costs.
@@ -50,6 +62,8 @@ def descended(
         Whether a cost is within the memory.
     has_time
         Whether to go on.
+    fewest
+        Layers that each virtual stage keeps.
     """
     cost: CostLike = layout_cost(facts, strategy)
     order = pipeline_order(strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))})
@@ -58,7 +72,7 @@ def descended(
     for _ in range(MOST_STEPS):
         if not has_time():
             break
-        better = next(_faster(facts, strategy, cost, order, fits), None)
+        better = next(_faster(facts, strategy, cost, order, fits, fewest), None)
         if better is None:
             break
         strategy, cost = better
@@ -66,12 +80,17 @@ def descended(
 
 
 def _faster(
-    facts: Facts, strategy: Strategy, cost: CostLike, order: dict[str, int], fits: Callable[[CostLike], bool]
+    facts: Facts,
+    strategy: Strategy,
+    cost: CostLike,
+    order: dict[str, int],
+    fits: Callable[[CostLike], bool],
+    fewest: int,
 ) -> Iterator[tuple[Strategy, CostLike]]:
     """Neighbours of a layout that are faster and fit, the one of the shortest pipeline first."""
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)
-    dealings = np.concatenate([sizes[None], moved(sizes, fewest=int(facts.model.has_single_blocks))])
+    dealings = np.concatenate([sizes[None], moved(sizes, fewest=fewest)])
     passes = dealt_passes(facts, strategy, dealings)
     spans = spans_seconds(
         forward=np.asarray(passes.forward),

@@ -110,7 +110,7 @@ class _Row(NamedTuple):
 
 @lru_cache(maxsize=64)
 def rank_choices(
-    model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool
+    model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool, *, fewest: int = 0
 ) -> RankChoices:
     """
     Everything that ranks may hold.
@@ -130,15 +130,16 @@ def rank_choices(
         What a rank may do with its activations.
     full_of_some
         Whether a rank may recompute some of its layers in full and the others not at all.
+    fewest
+        Layers that each chunk has; with none, embedding or head may be alone.
     """
     leading, head_equivalent, pattern = num_leading(model), beside_layers(model), layer_pattern(model)
-    # Embedding and head may be alone on a chunk, but not of a hybrid (megatron/core/ssm/mamba_block.py:173).
-    alone = not model.has_single_blocks
-    fewest = [vpp - alone * ((rank == 0) + (rank == pp - 1)) for rank in range(pp)]
+    alone = fewest == 0
+    chunks = [vpp - alone * ((rank == 0) + (rank == pp - 1)) for rank in range(pp)]
     plain = (int(Recompute.NONE), False)
     rows: list[_Row] = []
     for rank in range(pp):
-        least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
+        least = max(chunks[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
             is_last = rank == pp - 1
             ways = (

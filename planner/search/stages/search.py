@@ -38,6 +38,7 @@ from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, chosen_values
 from planner.search.space import CandidateBlock, Space, strategy_of
+from planner.search.stages.exchanges import least_layers
 from planner.search.stages.options import (
     Mode,
     RankChoices,
@@ -198,6 +199,7 @@ class StageSearch:
         self.leading = num_leading(self.facts.model)
         self.pattern = alternating_pattern(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE
+        self.fewest = least_layers(run.problem)
         self.num_outer = self.num_bounded = self.num_solved = 0
         self.least_ticks = 0
 
@@ -353,7 +355,7 @@ class StageSearch:
             full_of_some = self.free and {(Recompute.NONE, False), (Recompute.FULL, False)} <= set(modes)
             full_of_some &= vpp == 1 or self.pattern is None
             most = max(most for most, _ in alike)
-            choices = rank_choices(self.facts.model, pp, vpp, most, modes, full_of_some)
+            choices = rank_choices(self.facts.model, pp, vpp, most, modes, full_of_some, fewest=self.fewest)
             for each in self.promising(choices, [one for _, one in alike]):
                 self.improve(each)
 

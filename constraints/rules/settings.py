@@ -10,7 +10,7 @@ import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, implies
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.model import Attention, Experts, Model
+from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS
 from costmodel.lowering.recompute import recomputes
@@ -74,7 +74,7 @@ def delayed_weight_gradients_in_graphs_accumulate_in_matmuls(
     --overlap-grad-reduce they need --gradient-accumulation-fusion, which Megatron-FSDP has not.
     """
     captured = captures("attn", cuda_graphs=cuda_graphs)
-    if _has_shared_experts(model) and not _overlaps_shared_experts(model, cluster):
+    if model.has_shared_experts and not _overlaps_shared_experts(model, cluster):
         captured = captured | captures("moe_router", cuda_graphs=cuda_graphs)
     delayed = captured & bool(cluster.settings.delay_wgrad)
     return implies(np.logical_and(delayed, dp_overlap), np.less(sharding, Sharding.GRADIENTS))
@@ -245,12 +245,7 @@ def counted_layers_are_offloaded_whole(
 
 
 def _overlaps_shared_experts(model: Model, cluster: Cluster) -> bool:
-    return _has_shared_experts(model) and cluster.device.behaviour.communication.shared_expert_overlap
-
-
-def _has_shared_experts(model: Model) -> bool:
-    blocks = [kind.feed_forward for kind in model.kinds]
-    return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+    return model.has_shared_experts and cluster.device.behaviour.communication.shared_expert_overlap
 
 
 def _gathers_narrow_weights(cluster: Cluster, workload: Workload) -> bool:

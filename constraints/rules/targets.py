@@ -74,11 +74,8 @@ def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints, vocabulary: Int
     if not model.has_single_blocks:
         return True
     num_layers, num_mtp = model.num_layers, len(model.mtp_layers)
-    filled = [
-        num
-        for num in range(1, num_layers + 1)
-        if 0 not in layers_per_chunk(num_layers, num_chunks=num, mtp_layers=num_mtp)
-    ]
+    ranks = np.unique(np.minimum(pp, num_layers)).tolist()
+    filled = [num for num in ranks if 0 not in layers_per_chunk(num_layers, num_chunks=num, mtp_layers=num_mtp)]
     dealt = np.isin(pp, filled) | np.not_equal(vocabulary, Vocabulary.ENDS)
     return np.less_equal(pp, num_layers) & dealt
 

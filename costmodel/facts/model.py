@@ -291,6 +291,12 @@ class Model:
         return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
 
     @property
+    def has_shared_experts(self) -> bool:
+        """True where some layer has experts that every token passes."""
+        blocks = (kind.feed_forward for kind in self.kinds)
+        return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+    @property
     def has_single_blocks(self) -> bool:
         """Whether some layer is a single block (Nemotron-H), which is Megatron-LM's hybrid model and not its GPT."""
         return any(len(kind.blocks) == 1 for kind in self.kinds)

@@ -38,7 +38,7 @@ KEPT_ORDERS = 64
 """Number of short orders whose wavefronts are kept; a matter of memory only."""
 
 KEPT_LONG_ORDERS = 2
-"""The same of long ones, which take megabytes each: a pipeline is simulated with few strides, then with more."""
+"""Number of long ones, of megabytes each: a pipeline is simulated with few strides, then with more."""
 
 SHORT_ORDER = 2**12
 """Passes of an order up to which it is short: its wavefronts take at most 200 kB."""

@@ -28,7 +28,7 @@ LONGEST_NAME = 60
 
 def without_circles(graph: ExecutionGraph) -> ExecutionGraph:
     """
-    The same where no task waits for itself by way of others, with a doubt on what was dropped for it.
+    Break circles of tasks that wait for themselves by way of others, with a doubt on what was dropped.
 
     Traces make circles where their clocks disagree, numbers are used twice, or a wait was inferred from a coincidence.
     Tasks of one track never wait in a circle, nor do launches and what they launch: only waits between tracks close

@@ -33,7 +33,7 @@ class Waiting(IntEnum):
     DEVICE = 1
     """For everything that its rank has put on any stream; see :func:`costmodel.traces.awaited.awaited`."""
     STREAM = 2
-    """The same of one stream (``waits_for`` is the track)."""
+    """For everything on one stream (``waits_for`` is the track)."""
     TASK = 3
     """For one task (``waits_for``)."""
 

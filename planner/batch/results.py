@@ -169,7 +169,7 @@ def _is_figure(value: object) -> bool:
 
 
 def _is_torn(raw: bytes, number: int) -> bool:
-    """Whether it is the begin of a line and no more; of the first one more than a brace."""
+    """Return true for the begin of a line and no more; of the first line for more than a brace."""
     is_ours = raw.startswith(BEGIN) or (len(raw) > int(number == 1) and BEGIN.startswith(raw))
     return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES and _line(raw) is None
 

@@ -64,7 +64,7 @@ def _layers(plan: Mapping[str, Any]) -> str:
 
 
 OF_PIPELINES = {"layout": _layers}
-"""What the table shows where a plan has several stages."""
+"""Columns of the table where a plan has several stages."""
 
 
 def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:

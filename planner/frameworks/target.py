@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.validation import shown
@@ -281,7 +280,7 @@ def effective_settings(plan: Plan) -> Settings:
         whole,
         gradient_dtype="fp16" if is_half else whole.gradient_dtype,
         fp8_param_gather=bool(whole.fp8_param_gather) and precision.compute in NARROW_WEIGHTS,
-        shared_expert_overlap=bool(whole.shared_expert_overlap) and _has_shared_experts(plan),
+        shared_expert_overlap=bool(whole.shared_expert_overlap) and plan.facts.model.has_shared_experts,
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
@@ -300,11 +299,6 @@ def _of_offload(plan: Plan) -> dict[str, Any]:
         "offload_overlap": offload.offload_overlap,
         "host_threads": None if every else offload.host_threads,
     }
-
-
-def _has_shared_experts(plan: Plan) -> bool:
-    blocks = [kind.feed_forward for kind in plan.facts.model.kinds]
-    return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
 
 
 def num_sharing_groups(plan: Plan) -> int | None:

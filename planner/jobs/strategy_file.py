@@ -54,7 +54,7 @@ class StrategyFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is given."""
+        """True where nothing is given."""
         return not self.decisions and self.layout is None
 
     def over(self, base: StrategyFile) -> StrategyFile:

@@ -302,7 +302,7 @@ class Search:
             self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))
 
     def differs(self, strategy: Strategy) -> bool:
-        """Whether the stages of a strategy are none that its decisions mean, as those were searched before."""
+        """Return true for stages that the decisions do not mean; those that they mean were searched before."""
         layout = strategy.layout
         return layout is not None and settle_layout(strategy, self.space.facts.model, layout).layout is not None
 

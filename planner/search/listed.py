@@ -116,7 +116,7 @@ def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) ->
 EVEN_STAGES = "search.stages: even: all virtual stages hold as many layers as the search deals them."
 
 NO_RESOURCES: dict[str, Any] = {}
-"""Of a strategy that was not costed; rules of memory and time are not asked then."""
+"""Figures of a strategy that was not costed; rules of memory and time are not asked then."""
 
 
 def asked_rules(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:

@@ -19,7 +19,7 @@ def may_leave_idle(problem: Problem) -> bool:
 
 
 def says_how_many(problem: Problem) -> bool:
-    """Whether a job says itself how many devices its plans use: of a list of whole strategies each one does."""
+    """Return true for a job that says how many devices its plans use; each strategy of a list that is whole does."""
     candidate_list = problem.search.candidates
     return problem.search.max_devices is not None or (candidate_list is not None and bool(candidate_list.rows))
 

@@ -222,7 +222,7 @@ def of_trainer(text: str) -> dict[str, Any]:
 
 
 def _cp_overlap(config: Mapping[str, Any], cp: int) -> dict[str, bool]:
-    """Whether keys and values travel while attention computes: a ring's do, gathered ones come before it."""
+    """Return true for a ring, whose keys and values travel while attention computes; gathered ones come before it."""
     way = _section(config, "parallelism_config").get("parallelism_config_cp_comm_strategy")
     return {} if way is None or cp == 1 else {"cp_overlap": way == "alltoall"}
 

@@ -59,7 +59,7 @@ TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
 """Entries by a part of what an option says; of several that fit, the longest."""
 
 TIKTOKEN = 2**17
-"""Of ``TikTokenizer`` without ``--vocab-size`` (Megatron-LM, megatron/core/tokenizers, CustomTikTokenizer)."""
+"""Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
 
 
 class Vocabulary(NamedTuple):

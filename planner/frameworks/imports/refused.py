@@ -205,7 +205,7 @@ def _refusal(where: str, what: str, kind: str) -> SpecError:
 
 
 def _is_off(value: Any) -> bool:
-    """Whether an entry says nothing, or that it is switched off."""
+    """Return true for an entry that says nothing, or that it is switched off."""
     if isinstance(value, Mapping):
         return not value or str(value.get("enabled", value.get("enable", True))).lower() in OFF
     if isinstance(value, (list, tuple)):

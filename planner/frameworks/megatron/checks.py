@@ -56,7 +56,7 @@ class Complaint(NamedTuple):
     span: tuple[str, str] = ALWAYS
 
     def refusing(self, releases: Sequence[str]) -> list[str]:
-        """Those of some releases that refuse it."""
+        """Return those of some releases that refuse it."""
         first, last = (RELEASES.index(one) for one in self.span)
         return [one for one in releases if first <= RELEASES.index(one) <= last]
 

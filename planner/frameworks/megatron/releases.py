@@ -78,7 +78,7 @@ class Written:
 @dataclass(frozen=True)
 class Releases:
     """
-    What the releases of Megatron-LM make of a plan.
+    Releases of Megatron-LM for a plan: which of them take it, and in which words.
 
     Parameters
     ----------
@@ -101,11 +101,10 @@ class Releases:
             If the release refuses the plan, or every one does: with the reasons, and the releases that take it.
         """
         names = [version] if version is not None else self._by_preference()
-        found = [self.write(release) for release in names]
-        best = next((one for one in found if not one.reasons), None)
+        best = next((one for one in map(self.write, names) if not one.reasons), None)
         if best is not None:
             return best
-        lines = "".join(f"\n  - {reason}" for reason in found[0].reasons)
+        lines = "".join(f"\n  - {reason}" for reason in self.write(names[0]).reasons)
         taking = [release for release in RELEASES if not self.write(release).reasons]
         hint = f"These take it: {', '.join(taking)}." if taking else "No release takes it."
         raise SpecError("framework-version", f"Megatron Core {names[0]} refuses this plan:{lines}\n{hint}")

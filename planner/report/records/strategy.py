@@ -78,7 +78,7 @@ class StrategyRecord(Record):
 
     @property
     def has_own_stages(self) -> bool:
-        """Whether its stages are others than its decisions mean."""
+        """True where its stages are others than its decisions mean."""
         return not self._is_dealt
 
     @classmethod

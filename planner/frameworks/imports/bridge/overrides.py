@@ -68,7 +68,7 @@ OF_A_RECIPE = ("model.context_parallel_size", "model.recompute_granularity")
 """What must be said besides where a recipe is named: it may have other values than Megatron-LM's defaults."""
 
 OF_EXPERT_RECIPES = ("model.expert_model_parallel_size",)
-"""The same of models with experts."""
+"""Entries that a recipe of a model with experts must say besides."""
 
 SAYING = {
     "strategy.cp": ("--context-parallel-size",),

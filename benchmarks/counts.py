@@ -17,7 +17,8 @@ from typing import Any
 
 from costmodel import catalog
 from planner.jobs.problem import Problem, load
-from planner.plan import Plan, plan
+from planner.plan import plan
+from planner.results import Plan
 
 MODELS = (
     "llama3-8b",

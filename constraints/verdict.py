@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from constraints import RULES
 from constraints.rule import Rule
+from costmodel.strategy import Recompute, Strategy
 from costmodel.tables import Facts, tabulate
 
 
@@ -25,3 +26,33 @@ def violated(facts: Facts, decisions: Mapping[str, Any], *, rules: Iterable[Rule
         Which rules to ask.
     """
     return tuple(rule for rule in rules if not tabulate(rule, facts, decisions))
+
+
+def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """
+    Find the rules that some pipeline rank of a strategy breaks, with what that rank recomputes and offloads.
+
+    Parameters
+    ----------
+    facts
+        What is given.
+    strategy
+        The strategy, whose layout may give each rank values of its own.
+    rules
+        Which rules to ask, none of which is about memory.
+    """
+    ranks = list(_of_ranks(strategy))
+    return tuple(rule for rule in rules if not all(tabulate(rule, facts, one) for one in ranks))
+
+
+def _of_ranks(strategy: Strategy) -> Iterator[dict[str, Any]]:
+    """Decisions of the whole pipeline, and of ranks that recompute or offload something else."""
+    yield strategy.decisions()
+    layout = strategy.layout
+    if layout is None:
+        return
+    own = set(zip(layout.recompute, layout.activation_offload, strict=True))
+    if any(layout.full_layers):
+        own |= {(Recompute.FULL, offload) for _, offload in own}
+    for recompute, offload in sorted(own):
+        yield strategy.decisions() | {"recompute": recompute, "activation_offload": offload}

@@ -83,15 +83,15 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem as Problem
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
-    from planner.plan import EstimateReport as EstimateReport
-    from planner.plan import Plan as Plan
-    from planner.plan import PlanReport as PlanReport
     from planner.plan import estimate as estimate
     from planner.plan import plan as plan
     from planner.recommendation import Recommendation as Recommendation
     from planner.report import render as render
     from planner.report.screen import Asked as Asked
     from planner.report.screen import Screen as Screen
+    from planner.results import EstimateReport as EstimateReport
+    from planner.results import Plan as Plan
+    from planner.results import PlanReport as PlanReport
     from planner.saved_plan import SavedPlan as SavedPlan
     from planner.saved_plan import read_plan as read_plan
     from planner.search.branch_and_bound import Outcome as Outcome
@@ -125,9 +125,10 @@ _NAMES = {
     "planner.frameworks.target": "Export",
     "planner.frameworks.torchtitan": "to_torchtitan",
     "planner.jobs.problem": "Problem load",
-    "planner.plan": "EstimateReport Plan PlanReport estimate plan",
+    "planner.plan": "estimate plan",
     "planner.report": "render",
     "planner.report.screen": "Asked Screen",
+    "planner.results": "EstimateReport Plan PlanReport",
     "planner.saved_plan": "read_plan",
     "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }

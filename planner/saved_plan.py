@@ -16,7 +16,8 @@ from planner.jobs.completion import completed
 from planner.jobs.document import read_text
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import read_given
-from planner.plan import Plan, evaluate
+from planner.plan import evaluate
+from planner.results import Plan
 
 FORMAT_VERSION = 1
 """Of JSON reports; grows when an entry changes its name, unit or meaning; new entries do not count."""

@@ -27,7 +27,7 @@ from costmodel.errors import PlanningError, SpecError
 from planner import export, load, plan
 from planner.frameworks.megatron.releases import RELEASES, TABLE
 from planner.frameworks.target import Export
-from planner.plan import Plan
+from planner.results import Plan
 
 LEAST_SHARE = 5 / 6
 """Share of the plans that each release takes."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from planner.frameworks.megatron.options import split_words
 from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.target import Export
-from planner.plan import Plan
+from planner.results import Plan
 
 PARSER = "benchmarks.exports.parse_arguments"
 CHECKOUT = Path(__file__).parents[2]

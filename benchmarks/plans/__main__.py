@@ -19,8 +19,9 @@ from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
-from planner.plan import Plan, PlanReport, plan
+from planner.plan import plan
 from planner.report.wording import gib
+from planner.results import Plan, PlanReport
 from planner.uncertainty.peaks import STARTS
 
 OFFLOAD_GAIN = 0.1

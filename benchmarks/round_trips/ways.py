@@ -20,9 +20,9 @@ from planner.explanation.any_job import read_any
 from planner.frameworks import TARGETS
 from planner.frameworks.imports.job import import_job
 from planner.jobs.problem import read_decisions, split_overrides
-from planner.plan import Plan, PlanReport
 from planner.report import render
 from planner.report.records.reports import PlanReportRecord
+from planner.results import Plan, PlanReport
 from planner.saved_plan import read_plan
 
 

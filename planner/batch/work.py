@@ -12,8 +12,8 @@ from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 if TYPE_CHECKING:
-    from planner.plan import PlanReport
     from planner.report.records.plan import NumberedPlanRecord
+    from planner.results import PlanReport
 
 OF_PLAN = (
     "num_devices",

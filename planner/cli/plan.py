@@ -27,7 +27,7 @@ from planner.cli.terminal.messages import note
 if TYPE_CHECKING:
     from constraints.joint import JointModel
     from planner.jobs.problem import Problem
-    from planner.plan import PlanReport
+    from planner.results import PlanReport
 
 UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin holds decisions fixed."
 """What is said where a job gives one all the same."""

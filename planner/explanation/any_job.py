@@ -17,7 +17,8 @@ from planner.frameworks.imports.job import import_job, is_foreign, read_variable
 from planner.jobs.document import Document, read_document, read_text
 from planner.jobs.problem import Problem, load, read_decisions, split_overrides
 from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
-from planner.plan import EstimateReport, PlanReport, estimate, judged
+from planner.plan import estimate, judged
+from planner.results import EstimateReport, PlanReport
 from planner.saved_plan import MAX_BYTES, read_plan
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".txt")

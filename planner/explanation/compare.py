@@ -11,7 +11,8 @@ from costmodel.models.parameters import parameters
 from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
 from planner.jobs.problem import Problem, require_problem
-from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
+from planner.plan import estimate, judged, plan
+from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

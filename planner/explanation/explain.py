@@ -22,7 +22,8 @@ from planner.frameworks.runnable import require_decisions
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import read_asked
-from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
+from planner.plan import estimate, plan
+from planner.results import EXIT_CODES, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints
 from planner.search.clock import Clock

@@ -1,4 +1,4 @@
-"""What exporters ask of a plan, which :class:`planner.plan.Plan` has: they stand above it, so that it may ask them."""
+"""What exporters ask of a plan, which :class:`planner.results.Plan` has: they stand above it, so it may ask."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.plan import Plan
+from planner.results import Plan
 from planner.sampling.job_shapes import JobShapes, points_of
 from planner.sampling.samples import Point
 from planner.sampling.shapes import spread_out

@@ -11,9 +11,10 @@ from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.plan import EstimateReport, Plan, estimate
+from planner.plan import estimate
 from planner.projection.anchor import Anchor, AnchorRun, anchor
 from planner.projection.comparison import covered_fraction
+from planner.results import EstimateReport, Plan
 from planner.runs.predictions import Case
 from planner.uncertainty.intervals import NORMAL_80, Interval
 

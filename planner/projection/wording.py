@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.jobs.problem import Problem
-from planner.plan import Plan, PlanReport
 from planner.projection.anchor import Anchor, AnchorRun, Moved
 from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, projected_plan
 from planner.projection.records import ProjectionRecord, advice_lines
 from planner.report.wording import gib, part_label, seconds
+from planner.results import Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS
 

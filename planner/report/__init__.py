@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from planner.report.screen import PLAIN, Asked, Screen
 
 if TYPE_CHECKING:
-    from planner.plan import EstimateReport, PlanReport
     from planner.report.document import AnyReport
+    from planner.results import EstimateReport, PlanReport
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
@@ -68,7 +68,7 @@ def render(
                 raise SpecError("format", "explanations have no page.", "Use table, markdown or json.")
             return html_text(report)
         case "short" | "csv":
-            from planner.plan import EstimateReport, PlanReport
+            from planner.results import EstimateReport, PlanReport
 
             if isinstance(report, PlanReport | EstimateReport):
                 return _of_plans(report, format, screen, asked)

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
-from planner.plan import EstimateReport, PlanReport
 from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 from planner.report.records.record import Plain
 from planner.report.records.reports import ReportRecord, report_record
+from planner.results import EstimateReport, PlanReport
 
 AnyReport: TypeAlias = PlanReport | EstimateReport | Explanation | Comparison
 AnyRecord: TypeAlias = ReportRecord | ExplanationRecord | ComparisonRecord

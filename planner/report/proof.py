@@ -13,9 +13,9 @@ from planner.report.wording import count, gib
 from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
-    from planner.plan import PlanReport
     from planner.report.records.outcome import AlternativeRecord, CertificateRecord
     from planner.report.records.reports import PlanReportRecord
+    from planner.results import PlanReport
     from planner.search.branch_and_bound import SearchStats
 
 

@@ -23,9 +23,9 @@ from planner.report.wording import (
 from planner.uncertainty.ground import MOST_TOLD
 
 if TYPE_CHECKING:
-    from planner.plan import EstimateReport, PlanReport
     from planner.report.records.plan import CheckpointRecord, GapRecord, NumberedPlanRecord, PlanRecord
     from planner.report.records.setting import OperatorRecord, SettingRecord
+    from planner.results import EstimateReport, PlanReport
 
 MILLISECOND = 1e-3
 

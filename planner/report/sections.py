@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
-from planner.plan import EstimateReport, PlanReport
 from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.costs import costs_sections
@@ -24,6 +23,7 @@ from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
+from planner.results import EstimateReport, PlanReport
 
 
 def all_sections(report: AnyReport) -> Iterator[Section]:

@@ -24,9 +24,9 @@ from planner.report.wording import amount, count, gib, seconds, share, span
 from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
-    from planner.plan import EstimateReport, PlanReport
     from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.setting import SettingRecord
+    from planner.results import EstimateReport, PlanReport
 
 UNKNOWN = Asked(command="planner plan JOB.yaml", job="JOB.yaml")
 """What stands for a command that nobody gave."""

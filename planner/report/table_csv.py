@@ -9,12 +9,12 @@ from io import StringIO
 from typing import Any
 
 from costmodel.step.estimate import PARTS
-from planner.plan import EstimateReport, PlanReport
 from planner.report.records.costs import CostsRecord
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
 from planner.report.records.strategy import StrategyRecord
+from planner.results import EstimateReport, PlanReport
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.jobs.problem import Problem, load
-from planner.plan import Plan, PlanReport, plan
+from planner.plan import plan
+from planner.results import Plan, PlanReport
 
 if TYPE_CHECKING:
     from planner.search.branch_and_bound import Status

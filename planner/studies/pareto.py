@@ -13,7 +13,7 @@ from planner.explanation.explain import on_device
 from planner.infeasibility.memory_gap import closest
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.plan import EXIT_CODES, PlanReport
+from planner.results import EXIT_CODES, PlanReport
 from planner.search.branch_and_bound import search
 from planner.search.candidates import memory_only
 from planner.search.clock import Clock, OutOfTimeError

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from costmodel.tables import Facts
     from costmodel.traces.events import Trace
     from costmodel.traces.graph import ExecutionGraph
-    from planner.plan import EstimateReport
+    from planner.results import EstimateReport
 
 OWN_CHANGES = ("layers", "microbatches")
 """Changes that need no job; all others are entries or decisions of one."""

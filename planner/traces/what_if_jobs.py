@@ -10,7 +10,8 @@ from costmodel.errors import SpecError
 from costmodel.strategy import default_microbatch_group
 from costmodel.traces.shapes import sizes_of
 from planner.jobs.problem import Problem, load, read_decisions, split_overrides
-from planner.plan import EstimateReport, estimate
+from planner.plan import estimate
+from planner.results import EstimateReport
 from planner.traces.what_if import same_shapes
 
 DEALT_OUT = ("tp", "pp", "dp", "vpp", "mbs", "schedule", "sequence_parallel")

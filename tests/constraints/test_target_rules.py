@@ -9,9 +9,10 @@ import pytest
 
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence
 from constraints.rules import targets
+from constraints.verdict import violated_by_ranks
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding
+from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
@@ -310,3 +311,26 @@ def test_every_target_has_rules_those_of_its_releases_among_them():
         assert {*RELEASE_RULES} <= {*rules}
         assert len({*rules}) == len(rules)
     assert {*FRAMEWORK_RULES} < {*TARGET_RULES["megatron-lm"]}
+
+
+@pytest.mark.parametrize(
+    ("own", "full_layers", "is_refused"),
+    [(Recompute.NONE, 0, False), (Recompute.NONE, 3, True), (Recompute.FULL, 0, True)],
+)
+def test_ranks_that_recompute_more_than_most_are_judged_too(own, full_layers, is_refused):
+    """Core 0.14 captures no layer that is recomputed, of whichever rank, and of however few layers."""
+    layout = StageLayout(
+        layers=(4, 4),
+        recompute=(Recompute.NONE, own),
+        full_layers=(0, full_layers),
+        activation_offload=(False, False),
+    )
+    strategy = a_strategy(pp=2, dp=4, layout=layout, **IN_ONE_GRAPH)
+
+    broken = violated_by_ranks(
+        facts(a_stack(*[DENSE_LAYER] * 8), on_core("0.14")),
+        strategy,
+        rules=[targets.early_cores_capture_nothing_recomputed],
+    )
+
+    assert bool(broken) == is_refused

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.target import Export, effective_settings
-from planner.plan import Plan
+from planner.results import Plan
 from tests.builders_megatron import HYBRIDS, hybrid_plans, megatron_plans
 from tests.planner.test_megatron_lm import JOB, a_plan
 

@@ -13,7 +13,7 @@ import pytest
 from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.frameworks.target import Export, num_microbatches
-from planner.plan import Plan
+from planner.results import Plan
 from tests.builders_plan import planned_exports, random_exports
 from tests.oracle.deepspeed_engine import engines
 

@@ -17,7 +17,7 @@ from costmodel.models.parameters import parameters
 from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import estimate, load
 from planner.frameworks.torchtitan import FLAVORS, to_torchtitan
-from planner.plan import Plan
+from planner.results import Plan
 from tests.builders_plan import planned_exports, random_exports
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")

@@ -22,7 +22,7 @@ from planner.frameworks.deepspeed import to_deepspeed
 from planner.frameworks.launch import WRITERS
 from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only
 from planner.frameworks.torchtitan import to_torchtitan
-from planner.plan import Plan
+from planner.results import Plan
 from planner.saved_plan import FORMAT_VERSION
 from tests.documents import page
 from tests.planner.test_job import JOBS

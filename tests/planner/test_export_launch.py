@@ -18,7 +18,7 @@ from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.frameworks.torchtitan import to_torchtitan
-from planner.plan import Plan
+from planner.results import Plan
 
 JOB = {
     "model": "llama3-8b",

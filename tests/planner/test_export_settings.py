@@ -15,7 +15,7 @@ from planner.frameworks import TARGETS
 from planner.frameworks.megatron.read import from_megatron_lm
 from planner.frameworks.megatron.read_settings import release_for
 from planner.frameworks.target import effective_settings
-from planner.plan import Plan
+from planner.results import Plan
 
 JOB = {
     "model": "llama3-8b",

@@ -15,7 +15,7 @@ from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES, TABLE
 from planner.frameworks.target import effective_settings
-from planner.plan import Plan
+from planner.results import Plan
 from tests.builders_megatron import hybrid_plans, megatron_plans
 from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, imported
 

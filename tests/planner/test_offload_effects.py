@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner import estimate, load, render
-from planner.plan import Plan
+from planner.results import Plan
 
 DATA = Path(__file__).parent.parent / "data" / "optimizer_offload.csv"
 

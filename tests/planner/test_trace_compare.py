@@ -23,7 +23,8 @@ from costmodel.traces.reading import read_trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.problem import load
-from planner.plan import Plan, estimate
+from planner.plan import estimate
+from planner.results import Plan
 from planner.traces.comparison.compare import compare_with_traces
 from planner.traces.comparison.devices import device_doubt
 from planner.traces.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of

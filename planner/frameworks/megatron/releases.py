@@ -11,7 +11,7 @@ from pathlib import Path
 
 from constraints import MEGATRON_LM_RULES, Rule, sentence
 from constraints.rules.targets import core_release, cores_from_0_18_compute_the_loss_themselves
-from constraints.verdict import violated
+from constraints.verdict import violated_by_ranks
 from costmodel.errors import SpecError
 from costmodel.lowering.framework.settings import with_loss
 from costmodel.step.estimate import Estimate, estimate
@@ -157,7 +157,7 @@ class Releases:
         """Return the rules of a release that the plan breaks."""
         cluster = replace(self.plan.cluster, unknown_release=f"megatron-lm-{release}")
         facts = replace(self.plan.facts, cluster=cluster)
-        return violated(facts, self.plan.strategy.decisions(), rules=MEGATRON_LM_RULES)
+        return violated_by_ranks(facts, self.plan.strategy, rules=MEGATRON_LM_RULES)
 
     def _by_preference(self) -> list[str]:
         """Order the releases: the costed one and newer ones first, behind all those for which the loss is changed."""

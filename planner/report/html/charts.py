@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from costmodel.tables import Facts
     from planner.explanation.explain import Explanation
     from planner.jobs.problem import Problem
-    from planner.plan import Plan
     from planner.report.html.study import Shown
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord
+    from planner.results import Plan
     from planner.studies.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.plan import PlanReport
 from planner.report.compared import compared_sections
 from planner.report.html.chapters import (
     DAYS_CAPTION,
@@ -24,6 +23,7 @@ from planner.report.html.launch import launch_blocks
 from planner.report.html.markup import section_html, turned
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import run_section
+from planner.results import PlanReport
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:

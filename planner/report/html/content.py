@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import nothing_sections
 from planner.report.devices import nearby_sections
 from planner.report.html.chapters import each, inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
@@ -33,6 +32,7 @@ from planner.report.section import Section, numbered
 from planner.report.sections import chosen_section, forbidden_sections, heading_section, recommendation_of
 from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
+from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts

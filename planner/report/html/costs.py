@@ -18,8 +18,8 @@ from planner.report.wording import energy, money
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
     from planner.report.html.study import Shown
+    from planner.results import Plan
 
 
 def cost_ends(plan: Plan) -> tuple[TrainingCosts, TrainingCosts]:

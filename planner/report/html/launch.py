@@ -20,8 +20,8 @@ from planner.report.section import Section, numbered
 
 if TYPE_CHECKING:
     from planner.frameworks.target import Export
-    from planner.plan import Plan
     from planner.report.html.study import Shown
+    from planner.results import Plan
 
 LAUNCHER = "slurm"
 """What the commands name; the files of the others are here, too."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.explanation.compare import Comparison
-from planner.plan import EstimateReport, PlanReport
 from planner.report.document import document
 from planner.report.html import compared, content
 from planner.report.html.charts import (
@@ -26,6 +25,7 @@ from planner.report.records.explained import ComparisonRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord
 from planner.report.sections import heading_section
+from planner.results import EstimateReport, PlanReport
 
 MOST_TIMELINES = 4
 """Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation, explain_plan
-from planner.plan import EstimateReport, Plan, PlanReport
 from planner.report.records.explained import BindingRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.reports import ReportRecord, report_record
 from planner.report.records.setting import SettingRecord
+from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.studies.pareto import ParetoFront, pareto_front
 

@@ -11,7 +11,7 @@ from planner.report.records.record import Figure, Record, entry
 if TYPE_CHECKING:
     from costmodel.costs import Energy
     from planner.jobs.problem import Problem
-    from planner.plan import Plan
+    from planner.results import Plan
 
 TRILLION = 1e12
 

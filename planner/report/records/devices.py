@@ -8,7 +8,7 @@ from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
-    from planner.plan import Plan, PlanReport
+    from planner.results import Plan, PlanReport
 
 
 class AllDevicesRecord(Record):

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Literal
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import decision_text
 from planner.jobs.strategy_file import LAYOUT, layers_text
-from planner.plan import PlanReport
 from planner.report.records.costs import SavedCostsRecord
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
+from planner.results import PlanReport
 
 if TYPE_CHECKING:
     from planner.explanation.compare import Comparison, Side
     from planner.explanation.explain import Binding, Explanation
     from planner.jobs.problem import Problem
-    from planner.plan import Plan
+    from planner.results import Plan
 
 
 class NextFasterRecord(Record):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from planner.certificate import Certificate
     from planner.jobs.problem import Problem
-    from planner.plan import PlanReport
+    from planner.results import PlanReport
     from planner.search.branch_and_bound import SearchStats
     from planner.search.listed import CandidateListReport
 

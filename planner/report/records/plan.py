@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from costmodel.facts.cluster import Cluster
     from costmodel.step.estimate import Estimate
-    from planner.plan import Plan
+    from planner.results import Plan
 
 
 class PartRecord(Record):

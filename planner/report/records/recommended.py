@@ -8,7 +8,7 @@ from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
-    from planner.plan import PlanReport
+    from planner.results import PlanReport
 
 
 class FeatureRecord(Record):

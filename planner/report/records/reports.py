@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from planner.plan import EstimateReport, PlanReport
 from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
 from planner.report.records.outcome import (
     EVEN,
@@ -21,6 +20,7 @@ from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import spelled
+from planner.results import EstimateReport, PlanReport
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from costmodel.facts.workload import Workload
     from planner.conventions import Conventions
     from planner.jobs.problem import Problem
-    from planner.plan import EstimateReport, PlanReport
+    from planner.results import EstimateReport, PlanReport
 
 
 class JobRecord(Record):

@@ -328,7 +328,7 @@ def test_ranks_that_recompute_more_than_most_are_judged_too(own, full_layers, is
     strategy = a_strategy(pp=2, dp=4, layout=layout, **IN_ONE_GRAPH)
 
     broken = violated_by_ranks(
-        facts(a_stack(*[DENSE_LAYER] * 8), on_core("0.14")),
+        facts(a_stack(*[DENSE_LAYER] * 8), cluster=on_core("0.14")),
         strategy,
         rules=[targets.early_cores_capture_nothing_recomputed],
     )

@@ -1,77 +1,264 @@
 """
-The plan that one would run: the simplest of those whose steps predictions cannot tell from the fastest one's.
+The plan that an expert would start: of all plans nearly as fast as the fastest one, the first in an order.
 
-What makes a plan less simple is taken from the fastest one, what is riskiest first. The search runs again without it,
-for whatever is faster than the noise allows. Where it finds something the feature stays out, so that nothing is left
-that could be taken away alone. That all of them are needless is tried first, which answers for most jobs.
+Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse
+by those before it. Where there is one, the search goes on from there; where there is none, that is proven.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import Recompute, Schedule, Strategy, decision_text
+from constraints.limits import Bound
+from costmodel.step.estimate import estimate
+from costmodel.strategy import Recompute, Strategy
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
-from planner.search.domains import default_features
+from planner.search.domains import default_recompute
 from planner.search.limited import search_below
-from planner.uncertainty.intervals import noise_fraction
-from planner.uncertainty.peaks import ANY
-from planner.uncertainty.shown import unshown
+from planner.uncertainty.evidence import unproven_of
 
 if TYPE_CHECKING:
     from planner.search.clock import Clock
 
-MOST_FRACTION = 0.05
-"""Time that simplicity may cost at most, as a fraction of the step, however large the noise: more is for its owner."""
+MEMORY_STEP = 0.02
+"""Share of a device's memory that a plan must leave free beyond another one to be better by it."""
 
-OFFLOAD_FRACTION = 0.1
-"""What offload must gain at least."""
 
-OFFLOAD = ("optimizer_offload", "activation_offload")
-
-STAGES = "stages"
-"""The name of uneven stages among features, which are no single decision."""
+# --- the order ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Feature:
+class Criterion:
     """
-    Something that a strategy has and a simpler one has not.
+    One criterion of the order: a number, of which less is better.
 
     Parameters
     ----------
     name
-        The decision, or ``stages``.
-    text
-        In words.
-    risk
-        What it risks.
+        As reports call it.
+    words
+        The number in words, in which ``{}`` stands for it.
+    reason
+        Why less of it is better.
+    amount
+        The number of a strategy for a job.
+    below
+        The job without strategies of that number or more; None where it says itself what there shall be.
+    keeping
+        The job without strategies of more.
+    """
+
+    name: str
+    words: str
+    reason: str
+    amount: Callable[[Problem, Strategy], float]
+    below: Callable[[Problem, float], Problem | None]
+    keeping: Callable[[Problem, float], Problem]
+
+    def text(self, amount: float) -> str:
+        """Return an amount in words."""
+        return self.words.format(f"{amount:,g}")
+
+
+def _degree(name: str, reason: str) -> Criterion:
+    """Order plans by a degree."""
+
+    def at_most(problem: Problem, most: float) -> Problem:
+        return _limited(problem, Bound(names=(name,), relation="<=", number=int(most)))
+
+    return Criterion(
+        name=name,
+        words=f"{name} {{}}",
+        reason=reason,
+        amount=lambda _, strategy: getattr(strategy, name),
+        below=lambda problem, amount: None if name in problem.search.pin else at_most(problem, amount - 1),
+        keeping=at_most,
+    )
+
+
+def _limited(problem: Problem, bound: Bound) -> Problem:
+    return problem.with_limits(limits=(*problem.search.limits, bound))
+
+
+def _num_unproven(problem: Problem, strategy: Strategy) -> float:
+    return len(unproven_of(problem.facts, strategy)) if problem.search.is_bold else 0
+
+
+def _with_evidence(problem: Problem, _: float = 0) -> Problem:
+    return problem.with_limits(is_bold=False)
+
+
+def _keeping_unproven(problem: Problem, amount: float) -> Problem:
+    return problem if amount or not problem.search.is_bold else _with_evidence(problem)
+
+
+def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
+    return float(strategy.ep * strategy.etp > problem.facts.cluster.scale_up_size)
+
+
+def _inside_domain(problem: Problem, _: float = 0) -> Problem:
+    size = problem.facts.cluster.scale_up_size
+    return _limited(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
+
+
+def num_recomputed(_: Problem, strategy: Strategy) -> float:
+    """Number of modules that the pipeline rank which recomputes most computes again; of whole layers infinite."""
+    layout = strategy.layout
+    if layout is not None and any(layout.full_layers):
+        return float("inf")
+    return max(map(_num_modules, (strategy.recompute, *(layout.recompute if layout else ()))))
+
+
+def _num_modules(recompute: Recompute) -> float:
+    named = {Recompute.NONE: 0.0, Recompute.SELECTIVE: 1.0, Recompute.FULL: float("inf")}
+    return named.get(recompute, float(recompute.text.count("+") + 1))
+
+
+def _recomputing_at_most(problem: Problem, amount: float, *, less: bool = False) -> Problem | None:
+    facts, limits = problem.facts, problem.search
+    known = limits.allow.get("recompute", default_recompute(facts.model, facts.cluster.framework))
+    own = [int(value) for value in known if _num_modules(Recompute(value)) < amount + (0 if less else 0.5)]
+    if "recompute" in limits.pin or not own:
+        return None
+    return problem.with_limits(allow={**limits.allow, "recompute": tuple(own)}, stages=_plain_stages(problem))
+
+
+def _plain_stages(problem: Problem) -> StageChoice:
+    """Return stages that differ in layers at most, where the job lets them differ in anything."""
+    stages = problem.search.stages
+    return StageChoice.LAYERS if stages == StageChoice.FREE else stages
+
+
+def _used_bytes(problem: Problem, strategy: Strategy) -> float:
+    return estimate(problem.facts, strategy).device_bytes
+
+
+def _leaving_more(problem: Problem, used: float) -> Problem:
+    memory = problem.facts.cluster.device.memory_bytes
+    return problem.with_limits(memory_headroom_bytes=memory * (1 + MEMORY_STEP) - used)
+
+
+def _offloads(_: Problem, strategy: Strategy) -> float:
+    layout = strategy.layout
+    is_copied = strategy.activation_offload or (layout is not None and any(layout.activation_offload))
+    return float(strategy.optimizer_offload) + float(is_copied)
+
+
+def _without_offload(problem: Problem, amount: float = 0) -> Problem | None:
+    limits, names = problem.search, ("optimizer_offload", "activation_offload")
+    asked = [name for name in names if limits.pin.get(name) or limits.allow.get(name) == (1,)]
+    if asked:
+        return None
+    allow = {**limits.allow, **dict.fromkeys((name for name in names if name not in limits.pin), (0,))}
+    return problem.with_limits(allow=allow, stages=_plain_stages(problem))
+
+
+def _kept(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
+    """Return the change of a job where a plan has nothing of something, else the job as it is."""
+    return lambda problem, amount: problem if amount else change(problem) or problem
+
+
+ORDER: tuple[Criterion, ...] = (
+    Criterion(
+        name="unproven",
+        words="{} unproven",
+        reason="too few measured runs have it",
+        amount=_num_unproven,
+        below=_with_evidence,
+        keeping=_keeping_unproven,
+    ),
+    Criterion(
+        name="offload",
+        words="{} offloaded",
+        reason="copies share the host's port with everything else that crosses it",
+        amount=_offloads,
+        below=_without_offload,
+        keeping=_kept(_without_offload),
+    ),
+    Criterion(
+        name="wide_ep",
+        words="{} domains left by experts",
+        reason="expert-parallel communication leaves the scale-up domain",
+        amount=_leaves_domain,
+        below=_inside_domain,
+        keeping=_kept(_inside_domain),
+    ),
+    _degree("tp", "communication in every layer, and smaller matmuls"),
+    _degree("cp", "communication in every attention"),
+    _degree("pp", "idle time, and stages to balance"),
+    _degree("vpp", "more messages between pipeline ranks, and more activations in flight"),
+    Criterion(
+        name="stages",
+        words="{} uneven layouts",
+        reason="a layout by hand, which every change of the model or the pipeline changes",
+        amount=lambda _, strategy: float(strategy.layout is not None),
+        below=lambda problem, _: problem.with_limits(stages=StageChoice.EVEN),
+        keeping=_kept(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
+    ),
+    Criterion(
+        name="recompute",
+        words="{} recomputed modules",
+        reason="computes again what a simpler plan keeps",
+        amount=num_recomputed,
+        below=lambda problem, amount: _recomputing_at_most(problem, amount, less=True),
+        keeping=lambda problem, amount: _recomputing_at_most(problem, amount) or problem,
+    ),
+    Criterion(
+        name="memory",
+        words="{} bytes used",
+        reason="less room for what predictions do not know",
+        amount=_used_bytes,
+        below=_leaving_more,
+        keeping=lambda problem, _: problem,
+    ),
+)
+"""Criteria in the order in which they count: of two plans the one that is better by the first that tells them apart."""
+
+MOST_STEPS = 8
+"""Times that one criterion may improve a plan."""
+
+
+# --- the recommendation ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preference:
+    """
+    A criterion by which the recommended plan is better than the fastest one.
+
+    Parameters
+    ----------
+    name
+        The criterion's.
+    text, instead_of
+        Its amount in the recommended and in the fastest plan, in words.
+    reason
+        Why less of it is better.
     """
 
     name: str
     text: str
-    risk: str
+    instead_of: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """
-    The simplest plan within the noise, beside the fastest one.
+    The first plan in the order of all that are nearly as fast as the fastest one.
 
     Parameters
     ----------
     problem, strategy
         The recommended strategy, and the job with the settings that it is for.
     fastest_problem, fastest
-        The fastest one, which is the same where nothing simpler is as fast.
-    given_up
-        What the fastest one has and the recommended one has not.
-    kept
-        What the recommended one has because without it no plan is as fast.
+        The fastest one, which is the same where no other within the tolerance is better by the order.
+    preferred
+        Criteria by which the recommended one is better.
     tolerance_fraction
         How much slower than the fastest it may be.
     is_complete
@@ -82,27 +269,19 @@ class Recommendation:
     strategy: Strategy
     fastest_problem: Problem
     fastest: Strategy
-    given_up: tuple[Feature, ...]
-    kept: tuple[Feature, ...]
+    preferred: tuple[Preference, ...]
     tolerance_fraction: float
     is_complete: bool
 
     @property
     def is_fastest(self) -> bool:
-        """Whether the fastest plan is the simplest within the noise."""
-        return self.strategy == self.fastest and self.problem == self.fastest_problem
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    problem: Problem
-    strategy: Strategy
-    seconds: float
+        """Whether the fastest plan is the first in the order."""
+        return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 
 def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
     """
-    The simplest strategy within the noise of the fastest one.
+    Choose the first strategy in the order within the tolerance of the fastest one.
 
     Parameters
     ----------
@@ -113,193 +292,85 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
     clock
         How long this may take.
     """
-    fastest = _Found(problem=best[0], strategy=best[1], seconds=best[2])
-    tolerance = min(noise_fraction(fastest.problem.facts.model, fastest.problem.facts.cluster), MOST_FRACTION)
-    run = _Run(problem=_on_its_devices(problem, best[0]), fastest=fastest, tolerance=tolerance, clock=clock)
-    found = run.simplest()
-    had, has = (features(one.problem, one.strategy) for one in (fastest, found))
+    chosen, strategy, seconds = best
+    run = _Run(limit_seconds=seconds * (1 + problem.search.tolerance), clock=clock)
+    found = run.first(_on_its_devices(problem, chosen), _Found(problem=chosen, strategy=strategy))
     return Recommendation(
         problem=found.problem,
         strategy=found.strategy,
-        fastest_problem=fastest.problem,
-        fastest=fastest.strategy,
-        given_up=tuple(one for one in had if one.name not in {other.name for other in has}),
-        kept=tuple(has),
-        tolerance_fraction=max(OFFLOAD_FRACTION, tolerance) if run.has_given_up_offload else tolerance,
+        fastest_problem=chosen,
+        fastest=strategy,
+        preferred=tuple(_preferred(found, _Found(problem=chosen, strategy=strategy))),
+        tolerance_fraction=problem.search.tolerance,
         is_complete=run.is_complete,
     )
 
 
 def _on_its_devices(problem: Problem, fastest: Problem) -> Problem:
-    """A job on the numbers of nodes among which its fastest plan was found, where devices stay idle."""
+    """Return a job on the numbers of nodes among which its fastest plan was found, where devices stay idle."""
     limits = fastest.search
     return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
 
 
-# --- features ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    problem: Problem
+    strategy: Strategy
+
+    def amount(self, criterion: Criterion) -> float:
+        return criterion.amount(self.problem, self.strategy)
 
 
-def features(problem: Problem, strategy: Strategy) -> list[Feature]:
-    """What makes a strategy less simple, the riskiest first."""
-    return list(_features(problem, strategy))
-
-
-def _features(problem: Problem, strategy: Strategy) -> Iterator[Feature]:
-    if strategy.optimizer_offload:
-        risk = "no public run has it, and hosts update at very different rates"
-        yield Feature(name="optimizer_offload", text="optimizer states in host memory", risk=risk)
-    layout = strategy.layout
-    if strategy.activation_offload or (layout and any(layout.activation_offload)):
-        risk = "copies share the host's port with everything else that crosses it"
-        yield Feature(name="activation_offload", text="activations in host memory", risk=risk)
-    for new in unshown(problem.facts.cluster, strategy):
-        if new.name not in (*OFFLOAD, "schedule"):
-            text = f"{new.name} = {decision_text(new.name, new.value)}"
-            software = "any software" if new.stack == ANY else new.stack
-            risk = f"none of {new.runs:,} measured runs of {software} has it"
-            yield Feature(name=new.name, text=text, risk=risk)
-    if strategy.schedule != Schedule.ONE_F_ONE_B:
-        text = f"schedule {strategy.schedule.text}"
-        yield Feature(name="schedule", text=text, risk="few frameworks have it, and few runs")
-    if layout is not None:
-        risk = "a layout by hand, which every change of the model or the pipeline changes"
-        yield Feature(name=STAGES, text="uneven stages", risk=risk)
-    if strategy.recompute != Recompute.NONE or (layout and any(layout.recompute)):
-        yield Feature(name="recompute", text="recomputation", risk="computes again what a simpler plan keeps")
-    if strategy.vpp > 1:
-        risk = "more messages between pipeline ranks, and more activations in flight"
-        yield Feature(name="vpp", text=f"{strategy.vpp} virtual stages per rank", risk=risk)
-
-
-SIMPLE: Mapping[str, int] = {
-    "optimizer_offload": 0,
-    "activation_offload": 0,
-    "schedule": int(Schedule.ONE_F_ONE_B),
-    "recompute": int(Recompute.NONE),
-    "vpp": 1,
-}
-"""Values of decisions without which a strategy has a feature, the riskiest first."""
-
-
-def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem | None:
-    """
-    A job without a feature; None where the job asks for it.
-
-    Parameters
-    ----------
-    problem
-        The job.
-    feature
-        What is to be left out.
-    strategy
-        The strategy that has it.
-    """
-    limits, name = problem.search, feature.name
-    if name == STAGES:
-        return problem.with_limits(stages=StageChoice.EVEN)
-    if name in SIMPLE:
-        return _plain(problem, [name]) if _may_be_simple(problem, name) else None
-    if name in limits.pin:
-        return None
-    known = limits.allow.get(name, default_features(problem.facts).get(name, ()))
-    others = tuple(int(value) for value in known if value != getattr(strategy, name))
-    return problem.with_limits(allow={**limits.allow, name: others}) if others else None
-
-
-# --- searches ----------------------------------------------------------------------------------------------
-
-
-def _no_riskier(problem: Problem, feature: Feature, strategy: Strategy) -> Problem:
-    """A job in which nothing riskier than a feature takes its place."""
-    risks = list(SIMPLE)
-    riskier = risks[: risks.index(feature.name)] if feature.name in SIMPLE else OFFLOAD
-    lacks = [name for name in riskier if int(getattr(strategy, name)) == SIMPLE[name]]
-    return _plain(problem, [name for name in lacks if _may_be_simple(problem, name)])
-
-
-def _may_be_simple(problem: Problem, name: str) -> bool:
-    """Whether a job leaves open that a decision has its simple value."""
-    limits, simple = problem.search, SIMPLE[name]
-    return name not in limits.pin and simple in limits.allow.get(name, (simple,))
-
-
-def _plain(problem: Problem, names: Iterable[str]) -> Problem:
-    """A job in which some decisions have their simple values."""
-    return problem.with_limits(pin={**problem.search.pin, **{name: SIMPLE[name] for name in names}})
+def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
+    """Find the criteria by which a plan is better than the fastest one; memory alone in gibibytes."""
+    for criterion in ORDER:
+        own, other = found.amount(criterion), fastest.amount(criterion)
+        if own < other:
+            unit = 2**30 if criterion.name == "memory" else 1
+            yield Preference(
+                name=criterion.name,
+                text=criterion.text(round(own / unit, 1)),
+                instead_of=criterion.text(round(other / unit, 1)),
+                reason=criterion.reason,
+            )
 
 
 @dataclass(kw_only=True, slots=True)
 class _Run:
-    """The searches for one job, with even stages; each must be faster than the tolerance allows."""
+    """The searches for one job; each must find something within the limit."""
 
-    problem: Problem
-    fastest: _Found
-    tolerance: float
+    limit_seconds: float
     clock: Clock
     is_complete: bool = True
-    has_given_up_offload: bool = False
 
-    def simplest(self) -> _Found:
-        """What is left when nothing can be taken away."""
-        had = features(self.fastest.problem, self.fastest.strategy)
-        plain = self.without_all(had) if len(had) > 1 else None
-        return plain or self.without_each()
-
-    def without_all(self, had: Sequence[Feature]) -> _Found | None:
-        """The fastest without all that the fastest one has; None where it is too slow, or has something else."""
-        problem: Problem | None = self.problem.with_limits(stages=StageChoice.EVEN)
-        for feature in had:
-            problem = problem and without(problem, feature, self.fastest.strategy)
-        if problem is None:
-            return None
-        found = self.search(problem, self.limit(self.fastest.seconds))
-        return found if found and not features(found.problem, found.strategy) else None
-
-    def without_each(self) -> _Found:
-        """One feature after the other."""
-        problem, found = self.problem, self.fastest
-        tried: set[str] = set()
-        while untried := [one for one in features(found.problem, found.strategy) if one.name not in tried]:
-            feature = untried[0]
-            tried.add(feature.name)
-            simpler = without(problem, feature, found.strategy)
-            for one in self.tries(_no_riskier(simpler, feature, found.strategy), feature) if simpler else ():
-                better = self.search(one, self.limit(found.seconds, is_offload=feature.name in OFFLOAD))
-                if better:
-                    problem, found = one, better
-                    self.has_given_up_offload |= feature.name in OFFLOAD
+    def first(self, problem: Problem, found: _Found) -> _Found:
+        """Improve a plan by each criterion in turn."""
+        for criterion in ORDER:
+            for _ in range(MOST_STEPS):
+                amount = found.amount(criterion)
+                better = criterion.below(problem, amount) if amount > _least(criterion) else None
+                other = self.search(better) if better is not None else None
+                if other is None or other.amount(criterion) >= amount:
                     break
+                found = other
+            problem = criterion.keeping(problem, found.amount(criterion))
         return found
 
-    def tries(self, simpler: Problem, feature: Feature) -> list[Problem]:
-        """Uneven stages are no way to be simpler, but they are simpler than offload."""
-        even = simpler.with_limits(stages=StageChoice.EVEN)
-        is_offload = feature.name in OFFLOAD and simpler.search.stages != StageChoice.EVEN
-        return [even, simpler] if is_offload else [even]
-
-    def limit(self, seconds: float, *, is_offload: bool = False) -> float:
-        """The longest step that is still accepted; no longer than it is where it is beyond the tolerance already."""
-        fraction = max(OFFLOAD_FRACTION, self.tolerance) if is_offload else self.tolerance
-        return max(self.fastest.seconds * (1 + fraction), seconds)
-
-    def search(self, problem: Problem, limit_seconds: float) -> _Found | None:
-        """The fastest strategy of a job, unless it is slower than a limit."""
-        best: _Found | None = None
+    def search(self, problem: Problem) -> _Found | None:
+        """Search for the fastest strategy of a job within the limit."""
+        best, limit = None, self.limit_seconds
         for one in problem.each:
             if self.clock.is_over:
                 self.is_complete = False
                 return best
-            found = self.search_one(one, best.seconds if best else limit_seconds)
-            best = found or best
+            left = max(self.clock.seconds_left, SHORTEST_SECONDS)
+            outcome = search_below(one.with_limits(time_limit_seconds=left), limit)
+            self.is_complete &= outcome.status in (Status.OPTIMAL, Status.INFEASIBLE)
+            if outcome.strategies and outcome.step_seconds[0] <= limit:
+                best, limit = _Found(problem=one, strategy=outcome.strategies[0]), outcome.step_seconds[0]
         return best
 
-    def search_one(self, problem: Problem, limit_seconds: float) -> _Found | None:
-        left = max(self.clock.seconds_left, SHORTEST_SECONDS)
-        outcome = search_below(problem.with_limits(time_limit_seconds=left), limit_seconds)
-        self.is_complete &= outcome.status in (Status.OPTIMAL, Status.INFEASIBLE)
-        found = zip(outcome.strategies, outcome.step_seconds, strict=True)
-        within = [(seconds, strategy) for strategy, seconds in found if seconds <= limit_seconds]
-        if not within:
-            return None
-        seconds, strategy = within[0]
-        return _Found(problem=problem, strategy=strategy, seconds=seconds)
+
+def _least(criterion: Criterion) -> float:
+    """The smallest amount that a strategy can have."""
+    return 1 if criterion.name in ("tp", "cp", "pp", "vpp") else 0

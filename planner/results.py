@@ -19,6 +19,7 @@ from planner.conventions import Conventions, ModelSummary
 from planner.jobs.problem import Problem
 from planner.search.listed import CandidateListReport
 from planner.search.node_counts import num_held, num_spares
+from planner.uncertainty.evidence import Unproven, unproven_of
 from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator
@@ -119,6 +120,11 @@ class Plan:
     def strategy(self) -> Strategy:
         """The decisions."""
         return self.estimate.strategy
+
+    @property
+    def unproven(self) -> tuple[Unproven, ...]:
+        """Its features, and pairs of them, that too few measured runs have."""
+        return unproven_of(self.facts, self.strategy)
 
     @property
     def cluster(self) -> Cluster:

@@ -13,7 +13,8 @@ import yaml
 
 from benchmarks.accuracy.tables import read_table
 from planner.runs.predictions import Case, cases
-from planner.uncertainty import shown, traits
+from planner.uncertainty import evidence, shown, traits
+from planner.uncertainty.evidence import shown_by
 from planner.uncertainty.peaks import stack_of
 from planner.uncertainty.shown import ShownFeatures, features_of_runs
 from planner.uncertainty.traits import Traits, tallies_of, traits_of
@@ -48,11 +49,12 @@ def document(entries: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was shown, and write it where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.features", description=__doc__)
-    files = f"{shown.TABLE} and {traits.TABLE}"
+    files = f"{shown.TABLE}, {traits.TABLE} and {evidence.TABLE}"
     parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/: {files}")
     options = parser.parse_args(arguments)
     ran = measured_cases()
     stacks, tallies = features_shown(ran), tallies_of(traits_shown(ran))
+    proven = shown_by((case.facts, case.strategy) for case in ran)
     for one in stacks:
         print(one.stack)
         for name, counts in one.runs.items():
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by_file = {
             shown.TABLE: {"stacks": [asdict(one) for one in stacks]},
             traits.TABLE: {"tallies": [asdict(one) for one in tallies]},
+            evidence.TABLE: {"shown": [asdict(one) for one in proven]},
         }
         for name, entries in by_file.items():
             (FOLDER / name).write_text(document(entries), encoding="utf-8")

@@ -51,6 +51,11 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 3)")
     parser.add_argument("--fastest", action="store_true", help="put the fastest plan first, however little it gains")
     parser.add_argument(
+        "--bold",
+        action="store_true",
+        help="let plans have features that too few measured runs have, and name them (search.evidence: any)",
+    )
+    parser.add_argument(
         "--all-variants",
         action="store_true",
         help="report the best strategies whatever they have in common, not one per combination of tp, cp, pp, dp, ep",
@@ -84,6 +89,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append(f"top={arguments.top}")
     if arguments.fastest:
         overrides.append("search.fastest=true")
+    if arguments.bold:
+        overrides.append("search.evidence=any")
     if arguments.all_variants:
         overrides.append("variants=all")
     with progress(f"planning {arguments.job}"):

@@ -221,8 +221,14 @@ class SearchSection:
     preferences
         Whether plans keep what runs but is seldom good: tensor-parallel groups inside a scale-up domain, a micro-batch
         for each pipeline rank, equal virtual stages, gradients whole in pipelines.
+    evidence
+        ``proven``: plans have only features, and pairs of features, that at least three measured runs of the same
+        generation of devices, family of models and stack line have, and those that the job pins or allows. ``any``:
+        whatever the rules allow; reports name what is unproven.
     fastest
-        Whether the fastest plan comes first, however little it gains; default: the simplest within its noise.
+        Whether the fastest plan comes first; default: of all within ``tolerance`` the one that an expert would start.
+    tolerance
+        How much slower than the fastest plan the recommended one may be, as a fraction of the step.
     time_limit_seconds
         After this long the best plan so far is reported, with its gap.
     stages
@@ -242,7 +248,9 @@ class SearchSection:
     target: str | None = None
     framework_rules: Flag = True
     preferences: Flag = True
+    evidence: Literal["proven", "any"] = "proven"
     fastest: Flag = False
+    tolerance: Annotated[NotNegative, Field(le=1)] = 0.01
     time_limit_seconds: Annotated[Positive, Field(le=1e6), Quantity(SECONDS)] = 60.0
     stages: Literal["even", "layers", "free"] = "layers"
 

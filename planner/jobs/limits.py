@@ -59,13 +59,17 @@ class SearchLimits:
     asks_headroom
         Whether the job says so itself; else a given strategy may use all of the memory.
     simplest
-        Whether the simplest plan within the noise of the fastest one is recommended.
+        Whether the first plan in the order among those within ``tolerance`` of the fastest one is recommended.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
         Whether plans keep the search's preferences (``PREFERENCE_RULES``).
     target
         What plans are exported to (``TARGET_RULES``); None: any.
+    tolerance
+        How much slower than the fastest plan the recommended one may be, as a fraction of the step.
+    is_bold
+        Whether plans may have features, and pairs of features, that too few measured runs have.
     time_limit_seconds
         When to stop and report what there is.
     stages
@@ -102,6 +106,13 @@ class SearchLimits:
     asks_headroom: bool = True
     simplest: bool = False
     target: str | None = None
+    is_bold: bool = True
+    tolerance: float = 0.01
+
+    @property
+    def needs_evidence(self) -> bool:
+        """Whether plans have only what enough measured runs have; a list of strategies says itself what they have."""
+        return not self.is_bold and self.candidates is None
 
 
 # --- the section -------------------------------------------------------------------------------------------
@@ -176,6 +187,8 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         max_devices=section.max_devices,
         simplest=not section.fastest,
         idle_devices=section.idle_devices,
+        is_bold=section.evidence == "any",
+        tolerance=section.tolerance,
     )
 
 

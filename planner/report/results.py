@@ -113,6 +113,9 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     )
     if best.gaps:
         yield f"Extrapolated{of_best}: {gaps_text(best.gaps)}."
+    for plan in plans:
+        if plan.unproven:
+            yield f"Unproven of strategy {plan.number}: {unproven_text(plan)}."
     for gaps, numbers in _further_gaps(plans).items():
         yield f"Extrapolated of {'strategies' if len(numbers) > 1 else 'strategy'} {', '.join(numbers)}, too: {gaps}."
     alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
@@ -134,6 +137,15 @@ def _further_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
         if gaps := [gap for gap in plan.gaps if gap.sentence not in known]:
             found.setdefault(gaps_text(gaps), []).append(str(plan.number))
     return found
+
+
+def unproven_text(plan: PlanRecord) -> str:
+    """Say what of a plan too few measured runs have."""
+    first = plan.unproven[0]
+    if not first.among:
+        return f"{', '.join(one.text for one in plan.unproven)}: no run of {first.where} was measured"
+    counts = ", ".join(f"{one.text} ({one.runs or 'none'})" for one in plan.unproven)
+    return f"{counts} of {first.among:,} measured runs of {first.where}"
 
 
 def gaps_text(gaps: Sequence[GapRecord]) -> str:

@@ -107,7 +107,7 @@ def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
 
 def _beside(advice: RecommendationRecord) -> str:
     """The fastest plan beside the recommended one."""
-    return f"the simplest plan near the fastest, {seconds(advice.fastest_step_time_seconds)} s"
+    return f"preferred to the fastest plan, {seconds(advice.fastest_step_time_seconds)} s"
 
 
 def _unproven(advice: RecommendationRecord | None) -> str:

@@ -14,7 +14,7 @@ from planner.report.devices import used_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
-from planner.report.results import FIGURES, gaps_text
+from planner.report.results import FIGURES, gaps_text, unproven_text
 from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import proof_text
@@ -110,6 +110,8 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
         f"{best.chance_to_fit.share:.0%}",
     )
+    if best.unproven:
+        yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
     yield from total_rows(whole, best)
     yield (

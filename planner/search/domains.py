@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations
 from math import gcd
 from typing import Any
@@ -29,6 +29,8 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem
+from planner.uncertainty.evidence import FEATURES as PROVABLE
+from planner.uncertainty.evidence import evidence_for
 
 Columns = dict[str, NDArray[Any]]
 
@@ -119,9 +121,10 @@ def default_domains(
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
-    defaults = {
-        name: _united(values, _listed_values(problem, name)) for name, values in default_features(problem.facts).items()
-    }
+    usual = default_features(problem.facts)
+    if problem.search.needs_evidence:
+        usual |= proven_features(problem.facts, usual)
+    defaults = {name: _united(values, _listed_values(problem, name)) for name, values in usual.items()}
     return {name: column(name, chosen.get(name, defaults[name])) for name in FEATURES}
 
 
@@ -143,6 +146,31 @@ def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
             one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
         ),
     }
+
+
+def proven_features(facts: Facts, usual: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """
+    Values of features that enough measured runs have.
+
+    Of CUDA graphs those sets of modules that runs have shown, whatever else could be captured.
+
+    Parameters
+    ----------
+    facts
+        Decides which runs count.
+    usual
+        Values of each feature that software has.
+    """
+    known, found = evidence_for(facts.model, facts.cluster), {}
+    for axis in PROVABLE:
+        allowed = {int(value) for value in (*axis.usual, *known.proven(axis))}
+        found[axis.name] = tuple(value for value in usual.get(axis.name, ()) if value in allowed)
+        if axis.name == "cuda_graphs":
+            framework = facts.cluster.framework
+            found[axis.name] = tuple(
+                value for value in sorted(allowed) if framework is None or not lacks(framework, axis.name, value)
+            )
+    return {name: values for name, values in found.items() if name in usual}
 
 
 def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:

@@ -27,6 +27,7 @@ from costmodel.tables import signature
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
+from planner.uncertainty.evidence import evidence_rules
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
@@ -157,13 +158,14 @@ def problem_rules(problem: Problem) -> Rules:
     candidate_list = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
+    lifted |= {"cuda_graphs"} if search.needs_evidence else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
     if search.num_nodes is not None:
         limits = (*limits, nodes_rule(search.num_nodes, problem.facts.cluster.device.devices_per_node))
     elif search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
-    preferences = PREFERENCE_RULES if search.preferences else ()
+    preferences = (*(PREFERENCE_RULES if search.preferences else ()), *_evidence_rules(problem))
     frameworks = framework_rules(search)
     rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
@@ -178,6 +180,13 @@ def problem_rules(problem: Problem) -> Rules:
         candidate_list=candidate_list,
         timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
+
+
+def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
+    """Rules that leave out what too few measured runs have; none where the job says otherwise or lists strategies."""
+    if not problem.search.needs_evidence:
+        return ()
+    return evidence_rules(problem.facts.model, problem.facts.cluster, chosen_values(problem))
 
 
 def framework_rules(search: SearchLimits) -> tuple[Rule, ...]:

@@ -146,6 +146,16 @@ class GapRecord(Record):
     sentence: str = entry("The same in words.")
 
 
+class UnprovenRecord(Record):
+    """A feature, or a pair of them, that too few measured runs have."""
+
+    names: list[str] = entry("The decisions, one or two.")
+    text: str = entry("It in words.")
+    runs: int = entry("How many measured runs have it.")
+    among: int = entry("How many there are of the same generation of devices, family of models and stack line.")
+    where: str = entry("These runs in words.")
+
+
 class SpeedRecord(Record):
     """How fast a strategy is."""
 
@@ -160,6 +170,7 @@ class SpeedRecord(Record):
     step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
     step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
     gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
+    unproven: list[UnprovenRecord] = entry("Features, and pairs of them, that too few measured runs have.")
     tokens_per_second_per_gpu: Figure = entry(
         "Tokens that one device trains per second.", "tokens_per_second_per_device"
     )

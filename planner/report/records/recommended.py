@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from planner.results import PlanReport
 
 
-class FeatureRecord(Record):
-    """Something that a strategy has and a simpler one has not."""
+class PreferenceRecord(Record):
+    """A criterion by which the recommended plan is better than the fastest one."""
 
-    name: str = entry("The decision, or stages.")
-    text: str = entry("In words.")
-    risk: str = entry("What it risks.")
+    name: str = entry("The criterion: unproven, offload, wide_ep, tp, cp, pp, vpp, stages, recompute or memory.")
+    text: str = entry("Its amount in the recommended plan, in words.")
+    instead_of: str = entry("Its amount in the fastest plan, in words.")
+    reason: str = entry("Why less of it is better.")
 
 
 class RecommendationRecord(Record):
@@ -29,9 +30,8 @@ class RecommendationRecord(Record):
     fastest_closed_form_step_time_seconds: Figure = entry("Its step by the closed form, which the proof is about.")
     gain_fraction: Figure = entry("By which fraction of the recommended plan's step the fastest one's is shorter.")
     tolerance_fraction: Figure = entry("How much slower than the fastest plan the recommended one may be.")
-    given_up: list[FeatureRecord] = entry("What the fastest plan has and the recommended one has not.")
-    kept: list[FeatureRecord] = entry("What the recommended plan has, as without it none is as fast.")
-    complete: bool = entry("Whether time sufficed to look for simpler plans.", "is_complete")
+    preferred: list[PreferenceRecord] = entry("Criteria by which the recommended plan is better, in their order.")
+    complete: bool = entry("Whether time sufficed to look for all that the order puts first.", "is_complete")
 
     @classmethod
     def of(cls, report: PlanReport) -> RecommendationRecord | None:

@@ -1,0 +1,493 @@
+"""Evidence for features and pairs of them: how many measured runs of a generation, family and stack line have them."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache, reduce
+from itertools import combinations
+from operator import or_
+from typing import Any
+
+import numpy as np
+from pydantic.dataclasses import dataclass as validated
+
+from constraints.rule import Holds, Rule
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.fields import STRICT
+from costmodel.facts.framework import Framework
+from costmodel.facts.model import Model
+from costmodel.strategy import (
+    ENUMS,
+    CudaGraphs,
+    Schedule,
+    Sharding,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    decision_text,
+)
+from costmodel.tables import Facts
+from planner.uncertainty.kinds import CHANGED, architecture_of
+from planner.uncertainty.peaks import ANY, stack_of
+from planner.uncertainty.stored import stored
+
+TABLE = "evidence.yaml"
+
+FEWEST_RUNS = 3
+"""Measured runs that a default plan's features and pairs of features have at least."""
+
+LINES: Mapping[str, str] = {"megatron-lm": "megatron", "megatron-bridge": "megatron"}
+"""Stack lines of frameworks by what their plans are exported to: both run Megatron Core's layers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """
+    A feature of a strategy, or a degree that features meet.
+
+    Parameters
+    ----------
+    name
+        The decision, or a name of its own where several decide it.
+    decisions
+        Decisions that it follows from.
+    usual
+        Values that need no evidence of their own.
+    values
+        Values from the devices of a scale-up domain and the decisions, each a number or an array.
+    words
+        A phrase for a value, in which ``{value}`` stands for it.
+    meets
+        Degrees whose use together with it is a pair of its own.
+    """
+
+    name: str
+    decisions: tuple[str, ...]
+    usual: tuple[int, ...]
+    words: str
+    values: Callable[..., Any]
+    meets: tuple[str, ...] = ()
+
+    def of(self, scale_up_size: int, decisions: Mapping[str, Any]) -> Any:
+        """Values of the axis for decisions by name, and the number of devices of a scale-up domain."""
+        return self.values(scale_up_size, **{name: np.asarray(decisions[name]) for name in self.decisions})
+
+    def token(self, value: int) -> str:
+        """Return the name of a value in the table."""
+        return self.name if self.is_flag else f"{self.name}={decision_text(self.name, value)}"
+
+    def value_of(self, token: str) -> int:
+        """Return the value that a name in the table stands for."""
+        return 1 if self.is_flag else int(ENUMS[self.name].named(token.partition("=")[2]))
+
+    def text(self, value: int) -> str:
+        """Return a value in words."""
+        return CALLED.get((self.name, value)) or self.words.format(value=decision_text(self.name, value))
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is on or off."""
+        return self.name not in ENUMS
+
+
+CALLED: Mapping[tuple[str, int], str] = {
+    ("sharding", Sharding.GRADIENTS): "ZeRO 2",
+    ("sharding", Sharding.WEIGHTS): "FSDP (ZeRO 3)",
+    ("token_dispatcher", TokenDispatcher.DEEPEP): "DeepEP",
+    ("token_dispatcher", TokenDispatcher.HYBRIDEP): "HybridEP",
+    ("cuda_graphs", CudaGraphs.FULL_ITERATION): "one CUDA graph of the whole iteration",
+}
+"""Names of values that users know better than ours."""
+
+
+def _own(name: str) -> Callable[..., Any]:
+    return lambda _, **decisions: decisions[name]
+
+
+def _choice(name: str, usual: Iterable[int], words: str, meets: tuple[str, ...] = ()) -> Axis:
+    return Axis(name=name, decisions=(name,), usual=tuple(usual), words=words, values=_own(name), meets=meets)
+
+
+def _above_one(name: str, words: str) -> Axis:
+    return Axis(name=name, decisions=(name,), usual=(0,), words=words, values=lambda _, **given: given[name] > 1)
+
+
+FEATURES: tuple[Axis, ...] = (
+    _choice("sharding", (Sharding.NONE, Sharding.OPTIMIZER), "sharding {value}", ("tp", "cp", "pp", "ep")),
+    _choice("token_dispatcher", (TokenDispatcher.ALLTOALL,), "dispatcher {value}"),
+    _choice("cuda_graphs", (CudaGraphs.NONE,), "CUDA graphs of {value}", ("tp", "cp", "pp")),
+    _choice("schedule", (Schedule.ONE_F_ONE_B,), "schedule {value}"),
+    _choice("vocabulary", (Vocabulary.ENDS,), "vocabulary {value}"),
+    _choice("tp_overlap", (0,), "TP overlap by user buffers"),
+    _choice("ep_overlap", (0,), "EP overlap", ("tp", "cp", "pp")),
+    _choice("activation_offload", (0,), "activation offload", ("tp", "cp", "pp")),
+    _choice("optimizer_offload", (0,), "optimizer offload", ("tp", "cp", "pp")),
+    _above_one("etp", "tp inside experts"),
+    Axis(
+        name="wide_ep",
+        decisions=("ep", "etp"),
+        usual=(0,),
+        words="experts beyond one scale-up domain",
+        values=lambda size, ep, etp: ep * etp > size,
+    ),
+)
+"""Features that a default plan has only where runs have shown them; degrees, ZeRO 1 and recomputation are none."""
+
+DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
+"""Degrees that make a pair with features that reach beyond a layer: others act inside of one, whatever they are."""
+
+AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
+
+WITH = " with "
+"""What joins the names of a pair."""
+
+INHERITED = ("sharding",)
+"""Features that devices without measured runs have from their relatives: no more than degrees, ZeRO, recomputation."""
+
+
+def makes_pair(one: Axis, value: int, other: Axis) -> bool:
+    """Return whether a feature's value and another axis are a pair that wants evidence."""
+    if other in FEATURES:
+        return True
+    of_modules = one.name == "cuda_graphs" and value != CudaGraphs.FULL_ITERATION
+    return other.name in one.meets and not of_modules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unproven:
+    """
+    A feature, or a pair of them, that too few measured runs have.
+
+    Parameters
+    ----------
+    names
+        The decisions, one or two.
+    text
+        It in words.
+    runs
+        Number of measured runs that have it.
+    among
+        Number of runs of the same generation, family and stack line.
+    where
+        These runs in words.
+    """
+
+    names: tuple[str, ...]
+    text: str
+    runs: int
+    among: int
+    where: str
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Shown:
+    """
+    What runs of one generation, family and stack line have shown.
+
+    Parameters
+    ----------
+    line, generation, family
+        The stack line; the architecture of the devices, and the kind of model, or ``any``.
+    runs
+        How many they are.
+    features
+        Number of runs by feature, and by pair of them (joined by `` with ``).
+    """
+
+    line: str
+    generation: str
+    family: str
+    runs: int
+    features: Mapping[str, int]
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class EvidenceTable:
+    """
+    Everything that runs have shown.
+
+    Parameters
+    ----------
+    source
+        Which runs.
+    shown
+        One entry for each stack line, generation and family.
+    """
+
+    source: str
+    shown: tuple[Shown, ...]
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def tokens_of(cluster: Cluster, strategy: Strategy) -> list[tuple[Axis, int]]:
+    """Return the features of a strategy that want evidence, and the degrees above 1 that they may meet."""
+    decisions = strategy.decisions()
+    values = ((axis, int(axis.of(cluster.scale_up_size, decisions))) for axis in AXES.values())
+    matters = {"token_dispatcher": strategy.ep > 1, "sharding": strategy.dp * strategy.cp > 1}
+    return [(axis, value) for axis, value in values if value not in axis.usual and matters.get(axis.name, True)]
+
+
+def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, int], tuple[Axis, int]]]:
+    """Find the pairs of features that want evidence together."""
+    for one, other in combinations(tokens, 2):
+        if one[0] in FEATURES and makes_pair(*one, other[0]):
+            yield one, other
+
+
+def name_of(*tokens: tuple[Axis, int]) -> str:
+    """Return the name of a feature, or of a pair of them, in the table."""
+    return WITH.join(axis.token(value) for axis, value in tokens)
+
+
+def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
+    """
+    Count the runs that have each feature and pair, by stack line, generation of devices and family.
+
+    Parameters
+    ----------
+    runs
+        Facts and strategy of each.
+    """
+    counts: dict[tuple[str, str, str], Counter[str]] = {}
+    totals: Counter[tuple[str, str, str]] = Counter()
+    for facts, strategy in runs:
+        tokens = tokens_of(facts.cluster, strategy)
+        names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
+        line, generation, family = key_of(facts.model, facts.cluster)
+        for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
+            totals[key] += 1
+            counts.setdefault(key, Counter()).update(names)
+    return [
+        Shown(line=key[0], generation=key[1], family=key[2], runs=totals[key], features=dict(sorted(own.items())))
+        for key, own in sorted(counts.items())
+    ]
+
+
+def line_of(framework: Framework | None) -> str:
+    """
+    Return the stack line of a framework: software whose runs tell what it can do.
+
+    Frameworks whose plans go to Megatron-LM or Megatron-Bridge are one, others by their target or name.
+    """
+    if framework is None:
+        return ANY
+    first = next(iter(framework.targets), stack_of(framework.name.removesuffix(CHANGED)))
+    return LINES.get(first, first)
+
+
+def key_of(model: Model, cluster: Cluster) -> tuple[str, str, str]:
+    """Return stack line, generation and family of a job."""
+    return line_of(cluster.framework), cluster.device.architecture or ANY, architecture_of(model)
+
+
+@cache
+def evidence() -> Mapping[tuple[str, str, str], Shown]:
+    """Return the project's table by stack line, generation and family."""
+    return {(one.line, one.generation, one.family): one for one in stored(EvidenceTable, TABLE).shown}
+
+
+# --- a job's evidence ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """
+    What the measured runs that a job compares with have shown.
+
+    Parameters
+    ----------
+    key
+        Stack line, generation and family of the job.
+    own
+        Runs of these; None: there are none.
+    related
+        Runs of its stack line on any devices, from which a job without runs of its own has ZeRO; None: there are none.
+    where
+        Its own runs in words.
+    """
+
+    key: tuple[str, str, str]
+    own: Shown | None
+    related: Shown | None
+    where: str
+
+    @classmethod
+    def of(cls, key: tuple[str, str, str], where: str) -> Evidence:
+        """Return what runs of a stack line, generation and family have shown."""
+        line, generation, family = key
+        known = evidence()
+        related = known.get((line, ANY, family)) or known.get((line, ANY, ANY))
+        return cls(key=key, own=None if generation == ANY else known.get(key), related=related, where=where)
+
+    @property
+    def grounds(self) -> str:
+        """A clause on why something is left out."""
+        if self.own is None:
+            return f"no run of {self.where} was measured"
+        return f"fewer than {FEWEST_RUNS} of {self.own.runs:,} measured runs of {self.where} have it"
+
+    def runs(self, *tokens: tuple[Axis, int]) -> int:
+        """Number of runs that have a feature, or a pair of them."""
+        if self.own is not None:
+            return self.own.features.get(name_of(*tokens), 0)
+        if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
+            return 0
+        return self.related.features.get(name_of(*tokens), 0)
+
+    def shows(self, *tokens: tuple[Axis, int]) -> bool:
+        """Return whether enough runs have a feature, or a pair of them."""
+        is_unmeasured = self.own is None and self.related is None and tokens[0][0].name in INHERITED
+        return is_unmeasured or self.runs(*tokens) >= FEWEST_RUNS
+
+    def proven(self, axis: Axis) -> frozenset[int]:
+        """Return the values of a feature, beyond the usual ones, that enough runs have."""
+        if self.own is None and self.related is None and axis.name in INHERITED:
+            return frozenset(int(value) for value in Sharding if value not in axis.usual)
+        shown = self.own or self.related
+        names = () if shown is None else (one for one in shown.features if WITH not in one)
+        own = [axis.value_of(name) for name in names if name.partition("=")[0] == axis.name]
+        return frozenset(value for value in own if self.shows((axis, value)))
+
+    def unproven(self, *tokens: tuple[Axis, int]) -> Unproven:
+        """Say what too few runs have."""
+        return Unproven(
+            names=tuple(axis.name for axis, _ in tokens),
+            text=WITH.join(axis.text(value) for axis, value in tokens),
+            runs=self.runs(*tokens),
+            among=self.own.runs if self.own else 0,
+            where=self.where,
+        )
+
+
+FAMILIES = {"dense": "dense models", "moe": "models with experts", "hybrid": "hybrid models"}
+
+
+def evidence_for(model: Model, cluster: Cluster) -> Evidence:
+    """Return what runs have shown of a job's stack line, generation of devices and family of models."""
+    line, generation, family = key_of(model, cluster)
+    software = "any software" if line == ANY else line.capitalize()
+    devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
+    return Evidence.of((line, generation, family), f"{software} on {devices} with {FAMILIES[family]}")
+
+
+def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
+    """
+    Find the features of a strategy, and the pairs of features, that too few measured runs have.
+
+    Parameters
+    ----------
+    facts
+        What is trained, and on what: decides which runs count.
+    strategy
+        The decisions.
+
+    Returns
+    -------
+    tuple
+        Single features first; a pair only where each of the two is proven.
+    """
+    known = evidence_for(facts.model, facts.cluster)
+    tokens = tokens_of(facts.cluster, strategy)
+    alone = [one for one in tokens if one[0] in FEATURES and not known.shows(one)]
+    pairs = [pair for pair in pairs_of(tokens) if not set(pair) & set(alone) and not known.shows(*pair)]
+    return tuple(known.unproven(*one) for one in (*((one,) for one in alone), *pairs))
+
+
+# --- rules ---------------------------------------------------------------------------------------------------
+
+
+def evidence_rules(model: Model, cluster: Cluster, asked: Iterable[str]) -> tuple[Rule, ...]:
+    """
+    Make the rules that leave out what too few measured runs have.
+
+    Parameters
+    ----------
+    model, cluster
+        Decide which runs count.
+    asked
+        Decisions whose values the job names: their features are allowed, and pairs of two of them, or with one that
+        is unproven anyway.
+
+    Returns
+    -------
+    tuple
+        A rule for each feature and each pair of them that some value breaks.
+    """
+    known, size = evidence_for(model, cluster), cluster.scale_up_size
+    named = frozenset(axis.name for axis in AXES.values() if set(axis.decisions) & set(asked))
+    return _rules(known.key, known.where, size, named)
+
+
+@lru_cache(maxsize=64)
+def _rules(key: tuple[str, str, str], where: str, scale_up_size: int, asked: frozenset[str]) -> tuple[Rule, ...]:
+    known = Evidence.of(key, where)
+    proven = {axis.name: known.proven(axis) for axis in FEATURES}
+    alone = (_alone(known, axis, proven[axis.name], scale_up_size) for axis in FEATURES if axis.name not in asked)
+    pairs = (
+        _pair(known, (one, proven[one.name]), (other, proven.get(other.name, frozenset({1}))), scale_up_size)
+        for one, other in combinations(AXES.values(), 2)
+        if one in FEATURES and not {one.name, other.name} <= asked
+    )
+    return tuple(rule for rule in (*alone, *pairs) if rule is not None)
+
+
+def _alone(known: Evidence, axis: Axis, proven: frozenset[int], scale_up_size: int) -> Rule | None:
+    """Make the rule of one feature; None where runs have shown all its values."""
+    if axis.is_flag and proven:
+        return None
+    allowed = {int(value) for value in (*axis.usual, *proven)}
+
+    def holds(**decisions: Any) -> Holds:
+        values = np.asarray(axis.of(scale_up_size, decisions))
+        answer: Holds = reduce(or_, (values == one for one in sorted(allowed)))
+        return answer
+
+    few = axis.text(1) if axis.is_flag else f"{axis.words.partition(' {')[0]} {_values(axis, allowed)}"
+    text = f"leaves {few} out" if axis.is_flag else f"has {few} alone"
+    return _rule(holds, axis.decisions, f"The search {text}: {known.grounds} ({LIFTED}).")
+
+
+def _values(axis: Axis, values: Iterable[int]) -> str:
+    return " or ".join(decision_text(axis.name, value) for value in sorted(values))
+
+
+def _pair(
+    known: Evidence, one: tuple[Axis, frozenset[int]], other: tuple[Axis, frozenset[int]], scale_up_size: int
+) -> Rule | None:
+    """Make the rule of a pair of features, each proven alone; None where runs have shown all their values together."""
+    (first, left), (second, right) = one, other
+    apart = [
+        (a, b)
+        for a in sorted(left)
+        for b in sorted(right)
+        if makes_pair(first, a, second) and not known.shows((first, a), (second, b))
+    ]
+    if not apart:
+        return None
+
+    def holds(**decisions: Any) -> Holds:
+        have, meet = (np.asarray(axis.of(scale_up_size, decisions)) for axis in (first, second))
+        together = reduce(or_, ((have == a) & (meet == b) for a, b in apart))
+        answer: Holds = np.logical_not(together)
+        return answer
+
+    words = "; ".join(f"{first.text(a)} with {second.text(b)}" for a, b in apart)
+    names = tuple(dict.fromkeys((*first.decisions, *second.decisions)))
+    return _rule(holds, names, f"The search leaves {words} out: {known.grounds} ({LIFTED}).")
+
+
+LIFTED = "search.evidence: any"
+"""Entry of a job that lifts these rules."""
+
+
+def _rule(holds: Callable[..., Holds], decisions: Iterable[str], text: str) -> Rule:
+    """Return a function as a rule about some decisions, with its sentence."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in decisions]
+    holds.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    holds.__doc__ = text
+    return holds

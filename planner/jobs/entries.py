@@ -233,7 +233,8 @@ class SearchSection:
         After this long the best plan so far is reported, with its gap.
     stages
         What pipeline stages may differ in. ``even``: nothing; ``layers``: how many layers each holds (Megatron-LM's
-        ``--pipeline-model-parallel-layout``); ``free``: also what each rank recomputes and offloads.
+        ``--pipeline-model-parallel-layout``); ``free``: also what each rank recomputes and offloads. Default: ``even``,
+        with ``evidence: any`` ``layers``.
     """
 
     pin: Entries = field(default_factory=dict)
@@ -252,7 +253,7 @@ class SearchSection:
     fastest: Flag = False
     tolerance: Annotated[NotNegative, Field(le=1)] = 0.01
     time_limit_seconds: Annotated[Positive, Field(le=1e6), Quantity(SECONDS)] = 60.0
-    stages: Literal["even", "layers", "free"] = "layers"
+    stages: Literal["even", "layers", "free"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

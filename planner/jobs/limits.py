@@ -180,7 +180,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         target=section.target,
         preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,
-        stages=StageChoice(section.stages),
+        stages=StageChoice(section.stages or ("layers" if section.evidence == "any" else "even")),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
         candidates=read_candidate_list(candidates_file, complete) if candidates_file else None,
         max_bubble_fraction=section.max_bubble_fraction,

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, TARGET_RULES
+from constraints import (
+    FRAMEWORK_RULES,
+    MEGATRON_RULES,
+    MEMORY_RULES,
+    PHYSICS_RULES,
+    PREFERENCE_RULES,
+    TARGET_RULES,
+)
 from constraints.candidate_list import candidate_list_rules
 from constraints.limits import bubble_rule, devices_rule, limit_rules, nodes_rule
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
@@ -27,7 +34,7 @@ from costmodel.tables import signature
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
-from planner.uncertainty.evidence import evidence_rules
+from planner.uncertainty.evidence import MEGATRON, evidence_rules, line_of
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
@@ -166,7 +173,7 @@ def problem_rules(problem: Problem) -> Rules:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
     preferences = (*(PREFERENCE_RULES if search.preferences else ()), *_evidence_rules(problem))
-    frameworks = framework_rules(search)
+    frameworks = framework_rules(search, problem.facts.cluster)
     rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
@@ -189,11 +196,18 @@ def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
     return evidence_rules(problem.facts.model, problem.facts.cluster, chosen_values(problem))
 
 
-def framework_rules(search: SearchLimits) -> tuple[Rule, ...]:
-    """The rules of the job's target, else those of any framework; none where the job does without."""
+def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:
+    """
+    The rules of the job's target, else those of any framework; none where the job does without.
+
+    A plan without anything unproven can be exported: for frameworks that are Megatron Core, its rules hold.
+    """
     if not search.framework_rules:
         return ()
-    return FRAMEWORK_RULES if search.target is None else TARGET_RULES[search.target]
+    if search.target is not None:
+        return TARGET_RULES[search.target]
+    is_megatron = line_of(cluster.framework) == MEGATRON
+    return MEGATRON_RULES if is_megatron and search.needs_evidence else FRAMEWORK_RULES
 
 
 def needs(rule: Rule) -> set[str]:

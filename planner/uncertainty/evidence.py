@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic.dataclasses import dataclass as validated
 
-from constraints.rule import Holds, Rule
+from constraints.rule import Holds, Ints, Rule
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
@@ -39,7 +39,10 @@ TABLE = "evidence.yaml"
 FEWEST_RUNS = 3
 """Measured runs that a default plan's features and pairs of features have at least."""
 
-LINES: Mapping[str, str] = {"megatron-lm": "megatron", "megatron-bridge": "megatron"}
+MEGATRON = "megatron"
+"""The stack line of software whose layers are Megatron Core's."""
+
+LINES: Mapping[str, str] = {"megatron-lm": MEGATRON, "megatron-bridge": MEGATRON}
 """Stack lines of frameworks by what their plans are exported to: both run Megatron Core's layers."""
 
 
@@ -139,6 +142,9 @@ FEATURES: tuple[Axis, ...] = (
 DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
 """Degrees that make a pair with features that reach beyond a layer: others act inside of one, whatever they are."""
 
+DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or more", values=lambda _, vpp: vpp)
+"""Virtual stages per rank beyond those that runs reach."""
+
 AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
 
 WITH = " with "
@@ -195,6 +201,8 @@ class Shown:
         How many they are.
     features
         Number of runs by feature, and by pair of them (joined by `` with ``).
+    vpp
+        Number of runs by virtual stages per pipeline rank.
     """
 
     line: str
@@ -202,6 +210,16 @@ class Shown:
     family: str
     runs: int
     features: Mapping[str, int]
+    vpp: Mapping[int, int]
+
+    def reaching(self, vpp: int) -> int:
+        """Number of runs with as many virtual stages per rank, or more."""
+        return sum(runs for value, runs in self.vpp.items() if value >= vpp)
+
+    @property
+    def most_vpp(self) -> int:
+        """The largest number of virtual stages per rank that enough runs reach."""
+        return max((value for value in self.vpp if self.reaching(value) >= FEWEST_RUNS), default=1)
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -254,16 +272,23 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
         Facts and strategy of each.
     """
     counts: dict[tuple[str, str, str], Counter[str]] = {}
-    totals: Counter[tuple[str, str, str]] = Counter()
+    stages: dict[tuple[str, str, str], Counter[int]] = {}
     for facts, strategy in runs:
         tokens = tokens_of(facts.cluster, strategy)
         names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
         line, generation, family = key_of(facts.model, facts.cluster)
         for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
-            totals[key] += 1
             counts.setdefault(key, Counter()).update(names)
+            stages.setdefault(key, Counter())[strategy.vpp] += 1
     return [
-        Shown(line=key[0], generation=key[1], family=key[2], runs=totals[key], features=dict(sorted(own.items())))
+        Shown(
+            line=key[0],
+            generation=key[1],
+            family=key[2],
+            runs=stages[key].total(),
+            features=dict(sorted(own.items())),
+            vpp=dict(sorted(stages[key].items())),
+        )
         for key, own in sorted(counts.items())
     ]
 
@@ -333,6 +358,8 @@ class Evidence:
 
     def runs(self, *tokens: tuple[Axis, int]) -> int:
         """Number of runs that have a feature, or a pair of them."""
+        if tokens[0][0] is DEEP:
+            return self.own.reaching(tokens[0][1]) if self.own else 0
         if self.own is not None:
             return self.own.features.get(name_of(*tokens), 0)
         if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
@@ -343,6 +370,12 @@ class Evidence:
         """Return whether enough runs have a feature, or a pair of them."""
         is_unmeasured = self.own is None and self.related is None and tokens[0][0].name in INHERITED
         return is_unmeasured or self.runs(*tokens) >= FEWEST_RUNS
+
+    @property
+    def most_vpp(self) -> int | None:
+        """The largest number of virtual stages per rank that enough runs reach; None where nobody knows."""
+        shown = self.own or self.related
+        return None if shown is None else shown.most_vpp
 
     def proven(self, axis: Axis) -> frozenset[int]:
         """Return the values of a feature, beyond the usual ones, that enough runs have."""
@@ -395,7 +428,11 @@ def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
     tokens = tokens_of(facts.cluster, strategy)
     alone = [one for one in tokens if one[0] in FEATURES and not known.shows(one)]
     pairs = [pair for pair in pairs_of(tokens) if not set(pair) & set(alone) and not known.shows(*pair)]
-    return tuple(known.unproven(*one) for one in (*((one,) for one in alone), *pairs))
+    found = [known.unproven(*one) for one in (*((one,) for one in alone), *pairs)]
+    most = known.most_vpp
+    if most is not None and strategy.vpp > most:
+        found.append(known.unproven((DEEP, strategy.vpp)))
+    return tuple(found)
 
 
 # --- rules ---------------------------------------------------------------------------------------------------
@@ -419,7 +456,7 @@ def evidence_rules(model: Model, cluster: Cluster, asked: Iterable[str]) -> tupl
         A rule for each feature and each pair of them that some value breaks.
     """
     known, size = evidence_for(model, cluster), cluster.scale_up_size
-    named = frozenset(axis.name for axis in AXES.values() if set(axis.decisions) & set(asked))
+    named = frozenset(axis.name for axis in (*AXES.values(), DEEP) if set(axis.decisions) & set(asked))
     return _rules(known.key, known.where, size, named)
 
 
@@ -433,7 +470,20 @@ def _rules(key: tuple[str, str, str], where: str, scale_up_size: int, asked: fro
         for one, other in combinations(AXES.values(), 2)
         if one in FEATURES and not {one.name, other.name} <= asked
     )
-    return tuple(rule for rule in (*alone, *pairs) if rule is not None)
+    deep = None if "vpp" in asked else _few_stages(known)
+    return tuple(rule for rule in (*alone, *pairs, deep) if rule is not None)
+
+
+def _few_stages(known: Evidence) -> Rule | None:
+    """Make the rule that virtual stages per rank are no more than runs reach; None where nobody knows."""
+    most = known.most_vpp
+    if most is None:
+        return None
+
+    def holds(*, vpp: Ints) -> Holds:
+        return vpp <= most
+
+    return _rule(holds, ("vpp",), f"The search uses vpp up to {most}: of more, {known.grounds} ({LIFTED}).")
 
 
 def _alone(known: Evidence, axis: Axis, proven: frozenset[int], scale_up_size: int) -> Rule | None:

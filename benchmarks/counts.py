@@ -85,7 +85,11 @@ def random_job(seed: int) -> dict[str, Any]:
             "sequence_length": chooser.choice([2048, 4096, 8192]),
             "tokens": 1e12,
         },
-        "search": {"stages": "even" if chooser.randrange(UNEVEN) else "layers", "time_limit_seconds": 600},
+        "search": {
+            "stages": "even" if chooser.randrange(UNEVEN) else "layers",
+            "time_limit_seconds": 600,
+            "evidence": chooser.choice(["proven", "any"]),
+        },
     }
 
 

@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from planner.frameworks.target import Export as Export
     from planner.frameworks.target import Program as Program
     from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
-    from planner.idle_devices import FewerDevices as FewerDevices
     from planner.jobs.document import Document as Document
     from planner.jobs.limits import SearchLimits as SearchLimits
     from planner.jobs.problem import Alternative as Alternative
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
     from planner.search.branch_and_bound import Outcome as Outcome
     from planner.search.branch_and_bound import Status as Status
     from planner.search.listed import CandidateListReport as CandidateListReport
+    from planner.sizes.idle_devices import FewerDevices as FewerDevices
     from planner.studies.device_counts import PlansBySize as PlansBySize
     from planner.studies.device_counts import SizedPlan as SizedPlan
     from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
@@ -152,7 +152,7 @@ _HELD = {
     "planner.explanation.compare": "Side Unlike",
     "planner.explanation.explain": "Binding Difference",
     "planner.frameworks.target": "Program",
-    "planner.idle_devices": "FewerDevices",
+    "planner.sizes.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",
     "planner.jobs.limits": "SearchLimits",
     "planner.jobs.problem": "Alternative Machine",

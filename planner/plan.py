@@ -38,7 +38,7 @@ from planner.uncertainty.operators import operators_deviation, timed_operators
 
 if TYPE_CHECKING:
     from planner.alternatives import JointOutcome
-    from planner.idle_devices import FewerDevices
+    from planner.sizes.idle_devices import FewerDevices
 
 LEAST_SIMULATED = 5
 """Strategies that are simulated where stages may be uneven: of 117 jobs seven had another best plan with five than with
@@ -73,8 +73,8 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.alternatives import each_once
     from planner.certificate import certify_all
-    from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
+    from planner.sizes.idle_devices import search_numbers
 
     require_runnable(problem)
     problem = with_runnable_stages(problem)
@@ -124,7 +124,7 @@ def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
 
 def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, clock: Clock) -> tuple[Plan, ...]:
     """Plans for near-by batches, where devices stay idle or the batch shares a small divisor with them."""
-    from planner.nearby_batches import divides_poorly, nearby_batches
+    from planner.sizes.nearby_batches import divides_poorly, nearby_batches
 
     workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
     is_idle = fewer is not None and fewer.are_faster

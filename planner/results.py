@@ -28,9 +28,9 @@ from planner.uncertainty.peaks import Chance, chance_to_fit
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome
     from planner.certificate import Certificate
-    from planner.idle_devices import FewerDevices
     from planner.recommendation import Recommendation
     from planner.search.branch_and_bound import Outcome
+    from planner.sizes.idle_devices import FewerDevices
 
 SAME_FRACTION = 1e-9
 """Fraction of a step up to which two are equal."""

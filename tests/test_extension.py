@@ -307,7 +307,7 @@ def test_token_dispatcher(extend):
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
     a_dispatcher(copy)
-    experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.pin={}"
+    experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.evidence=any search.pin={}"
     pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
 
     _, known, added, *_ = copy.say(

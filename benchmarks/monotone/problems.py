@@ -116,7 +116,7 @@ def a_random_problem(chooser: random.Random) -> Problem | None:
             "sequence_length": chooser.choice(SEQUENCES),
             "tokens": 1e12,
         },
-        "search": {"framework_rules": chooser.random() < HELD},
+        "search": {"framework_rules": chooser.random() < HELD, "evidence": "any"},
     }
     try:
         return load(job)

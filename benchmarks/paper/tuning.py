@@ -102,7 +102,7 @@ def _problem(num_devices: int, global_batch_size: int) -> Problem:
                 "tokens": rows.TOKENS,
                 "precision": "mofa",
             },
-            "search": {"pin": {"cp": 1}, "forbid": exclusive, "framework_rules": False},
+            "search": {"pin": {"cp": 1}, "forbid": exclusive, "framework_rules": False, "evidence": "any"},
             "top": TOP,
         }
     )

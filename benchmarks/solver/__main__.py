@@ -154,7 +154,7 @@ def a_job(model: str, num_devices: int) -> Problem:
                 "sequence_length": SEQUENCE_LENGTHS[model],
                 "tokens": 1e12,
             },
-            "search": {"stages": "even", "memory_headroom_gib": 0},
+            "search": {"stages": "even", "memory_headroom_gib": 0, "evidence": "any"},
             "top": 1,
         }
     )

@@ -137,6 +137,7 @@ def tight_problem(chooser: random.Random) -> Problem:
             },
             "search": {
                 "stages": "free",
+                "evidence": "any",
                 "limits": ["vpp >= 2"],
                 "pin": {"optimizer_offload": False},
                 "memory_headroom_gib": 0,
@@ -230,7 +231,7 @@ def random_job(stages: StageChoice, seed: int) -> dict[str, Any]:
             "sequence_length": chooser.choice([2048, 4096, 8192]),
             "tokens": 1e12,
         },
-        "search": {"stages": str(stages), "framework_rules": chooser.random() < 0.8},
+        "search": {"stages": str(stages), "framework_rules": chooser.random() < 0.8, "evidence": "any"},
     }
 
 

@@ -222,8 +222,8 @@ class SearchSection:
         Whether plans keep what runs but is seldom good: tensor-parallel groups inside a scale-up domain, a micro-batch
         for each pipeline rank, equal virtual stages, gradients whole in pipelines.
     evidence
-        ``proven``: plans have only features, and pairs of features, that at least three measured runs of the same
-        generation of devices, family of models and stack line have, and those that the job pins or allows. ``any``:
+        ``proven``: plans have only features, and pairs of features, that at least three measured runs have, or that the
+        job pins or allows. Runs of the same generation of devices, family of models and stack line count. ``any``:
         whatever the rules allow; reports name what is unproven.
     fastest
         Whether the fastest plan comes first; default: of all within ``tolerance`` the one that an expert would start.

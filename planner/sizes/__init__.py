@@ -1,0 +1,1 @@
+"""Other numbers of devices, and of sequences, than those of the job."""

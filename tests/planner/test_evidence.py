@@ -1,0 +1,170 @@
+"""What measured runs have shown: counted, left out of default plans, named where it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from costmodel import catalog
+from costmodel.strategy import CudaGraphs, Sharding, TokenDispatcher
+from planner.jobs.problem import load
+from planner.plan import estimate, plan
+from planner.report import render
+from planner.search.space import build_space, strategy_of
+from planner.uncertainty.evidence import FEWEST_RUNS, evidence, evidence_for, line_of, shown_by, unproven_of
+from tests.builders_cluster import a_strategy
+from tests.planner.test_job import a_job
+
+EXPERTS = {"model": "qwen3-30b-a3b", "cluster__num_devices": 16}
+
+SPACES = {
+    "dense on Hopper": {"search__pin": {"mbs": 1, "recompute": "none"}},
+    "experts on Hopper": {**EXPERTS, "search__pin": {"mbs": 1, "recompute": "full", "pp": 2}},
+    "experts on Blackwell": {
+        **EXPERTS,
+        "cluster__device": "b200",
+        "search__pin": {"mbs": 1, "recompute": "none", "pp": 2},
+    },
+    "unmeasured devices": {
+        "search__target": None,
+        "cluster__device": "mi300x",
+        "search__pin": {"mbs": 1, "recompute": "none"},
+    },
+}
+
+
+def strategies(problem):
+    """Every strategy of a space."""
+    space = build_space(problem)
+    names, found = list(space.features), set()
+    for row in range(space.num_rows):
+        degrees = {name: int(values[row]) for name, values in space.rows.items()}
+        allowed = space.allowed[space.feature_class[row]]
+        for index in itertools.product(*(range(len(space.features[name])) for name in names)):
+            if allowed[index]:
+                features = {name: int(space.features[name][at]) for name, at in zip(names, index, strict=True)}
+                found.add(strategy_of(degrees | features))
+    return found
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_the_default_space_is_what_runs_have_shown(kind):
+    """It has nothing unproven, and everything of the whole space that is proven."""
+    job = {"cluster__num_devices": 8, "training__global_batch_size": 32, "search__target": "megatron-bridge"}
+    job |= SPACES[kind]
+    proven, every = (strategies(load(a_job(**job, search__evidence=one))) for one in ("proven", "any"))
+    facts = load(a_job(**job)).facts
+
+    assert proven
+    assert {one for one in proven if unproven_of(facts, one)} == set()
+    assert {one for one in every if not unproven_of(facts, one)} <= proven
+    assert any(unproven_of(facts, one) for one in every)
+
+
+def test_runs_are_counted_by_feature_and_pair():
+    """Two runs of the same generation, family and line: FSDP in both, with tp in one; a third stands elsewhere."""
+    hopper, ampere = (load(a_job(cluster__device=one)).facts for one in ("h100-80gb-sxm", "a100-80gb-sxm"))
+    flat = a_strategy(dp=8, sharding=Sharding.WEIGHTS)
+    split = a_strategy(tp=2, dp=4, sharding=Sharding.WEIGHTS, sequence_parallel=True)
+
+    shown = {
+        (one.line, one.generation, one.family): one
+        for one in shown_by([(hopper, flat), (hopper, split), (ampere, flat)])
+    }
+
+    assert shown["megatron", "hopper", "dense"].features == {"sharding=weights": 2, "sharding=weights with tp": 1}
+    assert shown["megatron", "hopper", "dense"].runs == 2
+    assert shown["megatron", "any", "dense"].features["sharding=weights"] == 3
+
+
+def test_features_without_effect_are_none():
+    """A dispatcher without experts on other devices, shards of one replica."""
+    facts = load(a_job(**EXPERTS)).facts
+    strategy = a_strategy(pp=16, token_dispatcher=TokenDispatcher.DEEPEP, sharding=Sharding.WEIGHTS)
+
+    assert unproven_of(facts, strategy) == ()
+
+
+def test_frameworks_of_megatron_core_are_one_line():
+    """Megatron-LM, Megatron-Bridge and NeMo; torchtitan is another one."""
+    names = ("megatron-lm-0.17", "megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3")
+
+    assert [line_of(catalog.framework(name)) for name in names] == ["megatron"] * 3 + ["torchtitan"]
+
+
+def test_pairs_of_proven_features_may_be_unproven():
+    """FSDP has run on Blackwell with dense models, not three times with tp."""
+    facts = load(a_job(model="llama3-70b", cluster__device="gb200", cluster__num_devices=64)).facts
+    flat, split = (a_strategy(tp=tp, dp=64 // tp, sharding=Sharding.WEIGHTS) for tp in (1, 2))
+
+    assert unproven_of(facts, flat) == ()
+    (pair,) = unproven_of(facts, split)
+    assert pair.names == ("sharding", "tp")
+    assert pair.runs < FEWEST_RUNS <= pair.among
+
+
+def test_devices_without_runs_have_no_features_of_their_own():
+    """Of their relatives they have degrees, ZeRO and recomputation."""
+    facts = load(a_job(cluster__device="mi300x")).facts
+    known = evidence_for(facts.model, facts.cluster)
+
+    assert known.own is None
+    assert unproven_of(facts, a_strategy(tp=8, pp=2, dp=4, sharding=Sharding.OPTIMIZER)) == ()
+    names = {
+        one.names for one in unproven_of(facts, a_strategy(dp=8, tp_overlap=True, cuda_graphs=CudaGraphs.of("attn")))
+    }
+    assert names == {("cuda_graphs",), ("tp_overlap",)}
+
+
+def test_what_the_job_pins_is_planned_and_said():
+    """A pinned graph of the whole iteration on Hopper; FSDP with tp where both are pinned."""
+    graph = load(a_job(search__pin={"cuda_graphs": "full_iteration"}))
+    pair = load(a_job(search__pin={"sharding": "weights", "tp": 2}))
+
+    graphs, shards = plan(graph, certified=False), plan(pair, certified=False)
+
+    assert [one.names for one in graphs.plans[0].unproven] == [("cuda_graphs",)]
+    assert (shards.plans[0].strategy.sharding, shards.plans[0].strategy.tp) == (Sharding.WEIGHTS, 2)
+    assert "one CUDA graph of the whole iteration" in " ".join(render(graphs, "table").split())
+    written = json.loads(render(graphs, "json"))["plans"][0]["unproven"]
+    assert [(one["names"], one["among"]) for one in written] == [(["cuda_graphs"], graphs.plans[0].unproven[0].among)]
+
+
+def test_a_given_strategy_is_told_what_the_search_leaves_out():
+    """As a preference, with the number of runs."""
+    report = estimate(load(a_job()), {"tp": 2, "dp": 32, "sharding": "weights", "cuda_graphs": "full_iteration"})
+
+    assert not report.broken_rules
+    assert any("FSDP" in one or "sharding" in one for one in report.broken_preferences)
+    assert any("search.evidence: any" in one for one in report.broken_preferences)
+
+
+def test_virtual_stages_stay_within_what_ran():
+    """As many as three runs reach."""
+    problem = load(a_job(model="llama3-70b", cluster__device="gb300", training__global_batch_size=256))
+    most = evidence_for(problem.facts.model, problem.facts.cluster).most_vpp
+    bold = problem.with_limits(is_bold=True)
+
+    assert max(build_space(problem).rows["vpp"]) <= most < max(build_space(bold).rows["vpp"])
+
+
+def test_every_entry_of_the_table_is_of_runs():
+    """No feature has more runs than there are."""
+    for one in evidence().values():
+        assert all(0 < runs <= one.runs for runs in one.features.values())
+        assert sum(one.vpp.values()) == one.runs
+
+
+def test_strategies_that_a_job_lists_need_no_evidence(tmp_path):
+    """They say themselves what they have."""
+    listed = tmp_path / "list.csv"
+    listed.write_text("tp,dp,sharding\n2,32,weights\n")
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(a_job(search__candidates="list.csv")))
+
+    found = plan(replace(load(path), top=1), certified=False).plans[0]
+
+    assert (found.strategy.tp, found.strategy.sharding) == (2, Sharding.WEIGHTS)

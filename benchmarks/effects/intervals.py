@@ -225,11 +225,18 @@ def left_out_hits(pairs: Sequence[PairError]) -> list[tuple[PairError, bool]]:
 
 def coverages(hits: Sequence[tuple[PairError, bool]]) -> dict[str, float]:
     """Shares inside: of pairs, of groups (each weighing the same), of sources."""
-    by = {"pairs": lambda hit: id(hit), "groups": lambda hit: hit[0].group, "sources": lambda hit: hit[0].source}
-    return {
-        name: round(float(np.mean([np.mean([inside for _, inside in same]) for same in grouped(hits, key).values()])), 3)
-        for name, key in by.items()
+    by: dict[str, Sequence[Hashable]] = {
+        "pairs": range(len(hits)),
+        "groups": [pair.group for pair, _ in hits],
+        "sources": [pair.source for pair, _ in hits],
     }
+    return {name: round(_mean_share(hits, keys), 3) for name, keys in by.items()}
+
+
+def _mean_share(hits: Sequence[tuple[PairError, bool]], keys: Sequence[Hashable]) -> float:
+    """The share inside, every key of the same weight."""
+    members = grouped(zip(keys, hits, strict=True), lambda item: item[0]).values()
+    return float(np.mean([np.mean([is_hit for _, (_, is_hit) in same]) for same in members]))
 
 
 def document(errors: ChangeErrors) -> str:
@@ -241,7 +248,9 @@ def document(errors: ChangeErrors) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the law and its coverage, and write it where asked; 0, or 1 where the coverage is off."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.effects.intervals", description=__doc__.split("\n\n")[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.effects.intervals", description=__doc__.split("\n\n")[1]
+    )
     parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
     options = parser.parse_args(arguments)
     pairs = pair_errors()

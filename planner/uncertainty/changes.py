@@ -19,6 +19,9 @@ from planner.uncertainty.stored import stored
 
 TABLE = "changes.yaml"
 
+SAME_DISTANCE = 1e-9
+"""Distance up to which two predictions are the same: sums of the same numbers."""
+
 
 class Change(StrEnum):
     """A kind of difference between two strategies or their jobs."""
@@ -223,7 +226,7 @@ class ChangeErrors:
         known = {one.change: one.factor for one in self.factors}
         factors = [known.get(change, self.other) for change in changes if change != Change.RELEASE]
         factors += [self.other] * num_unshown
-        if not factors and apart:
+        if not factors and apart > SAME_DISTANCE:
             factors = [self.other]
         variance = sum(factor**2 for factor in factors) * (self.floor**2 + self.rate**2 * apart)
         return math.sqrt(variance + (self.release**2 if Change.RELEASE in changes else 0.0))
@@ -286,7 +289,7 @@ def _logs(one: Costed, interval: Interval) -> tuple[float, float]:
 
 def _basis(errors: ChangeErrors, changes: frozenset[Change]) -> str:
     if not changes:
-        return "both are the same"
+        return "both are the same strategy for the same job"
     known = {one.change: one for one in errors.factors}
     shown = [
         f"{change} ({known[change].pairs:,} pairs)" if change in known else str(change) for change in sorted(changes)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.errors import SpecError
-from costmodel.strategy import Strategy, decision_text
+from costmodel.strategy import DECISIONS, Strategy, decision_text
+from costmodel.tables import Facts
 from planner.plan import Plan, judged
 from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
 from planner.uncertainty.ground import Gap
@@ -32,9 +33,9 @@ class Unproven:
     names: tuple[str, ...]
 
 
-def unproven_of(plan: Plan) -> tuple[Unproven, ...]:
-    """Return the features of a plan that no measured run of its software shows."""
-    found = unshown(plan.cluster, plan.strategy)
+def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
+    """Return the features of a strategy that no measured run of its software shows."""
+    found = unshown(facts.cluster, strategy)
     return tuple(Unproven(text=f"{one.name}={decision_text(one.name, one.value)}", names=(one.name,)) for one in found)
 
 
@@ -184,8 +185,8 @@ def _name(gap: Gap) -> tuple[str, str]:
 
 
 def _unproven_parts(given: Plan, best: Plan, fraction: float) -> Iterator[UnprovenPart]:
-    known = {one.text for one in unproven_of(given)}
-    for one in unproven_of(best):
+    known = {one.text for one in unproven_of(given.facts, given.strategy)}
+    for one in unproven_of(best.facts, best.strategy):
         if one.text not in known:
             part = UnprovenPart(text=one.text, names=one.names, fraction=fraction, is_needed=True)
             lost, is_needed = _without(given, best, [part], fraction)
@@ -194,8 +195,10 @@ def _unproven_parts(given: Plan, best: Plan, fraction: float) -> Iterator[Unprov
 
 def _without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
     """Part of the gain that is lost where features are as in the given strategy, and whether the plan needs them."""
-    names = {name: getattr(given.strategy, name) for part in parts for name in part.names}
-    seconds = _seconds_with(best, replace(best.strategy, **names))
+    named = {name for part in parts for name in part.names}
+    own = {name: getattr(given.strategy, name) for name in named if name in DECISIONS}
+    changed = replace(best.strategy, **own)
+    seconds = None if changed == best.strategy else _seconds_with(best, changed)
     if seconds is None:
         return fraction, True
     left = 1 - seconds / given.step_seconds * _scaled(given, best)

@@ -174,9 +174,9 @@ def test_other_batches_are_compared_by_token():
 # --- unproven features -------------------------------------------------------------------------------------
 
 
-def graphs_unproven(plan):
+def graphs_unproven(_facts, strategy):
     """Graphs of the whole iteration as the unproven feature."""
-    has = plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION
+    has = strategy.cuda_graphs == CudaGraphs.FULL_ITERATION
     return (Unproven(text="graphs of the whole iteration", names=("cuda_graphs",)),) if has else ()
 
 
@@ -209,9 +209,23 @@ def test_a_plan_that_needs_a_feature_rests_on_it_whole(monkeypatch):
     assert gain.unproven_fraction == gain.fraction
 
 
-def sharded(plan):
+def sharded(_facts, strategy):
     """FSDP as the unproven feature."""
-    return (Unproven(text="FSDP", names=("sharding",)),) if plan.strategy.sharding == 3 else ()
+    return (Unproven(text="FSDP", names=("sharding",)),) if strategy.sharding == 3 else ()
+
+
+def test_what_no_decision_of_the_given_strategy_changes_is_needed(monkeypatch):
+    """A feature of settings, or of a decision that both have: the whole gain rests on it."""
+    monkeypatch.setattr(of_gain, "unproven_of", settings_unproven)
+    gain = gain_of(estimated(**{**NVIDIA, "recompute": "full"}), estimated())
+
+    assert gain.unproven[0].is_needed
+    assert gain.unproven_fraction == gain.fraction > 0
+
+
+def settings_unproven(_facts, strategy):
+    """A setting as the unproven feature of what does not recompute."""
+    return () if strategy.recompute else (Unproven(text="8-bit gathers", names=("fp8_param_gather",)),)
 
 
 # --- measured runs -----------------------------------------------------------------------------------------

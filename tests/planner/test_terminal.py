@@ -200,8 +200,7 @@ def test_the_short_answer_of_a_plan(capsys):
     assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --full\n" in text
     assert f"planner explain {shlex.join(ONE_LINE)}\n" in text
     assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --format json -o plan.json\n" in text
-    assert "units" in names
-    assert "no price is given: --price 2.50" in text
+    assert not {"units", "money", "energy", "checkpoint"} & {*names}  # the same for every such job
 
 
 def test_the_next_commands_exist(capsys, tmp_path, monkeypatch):

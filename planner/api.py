@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from planner.explanation.explain import Difference as Difference
     from planner.explanation.explain import Explanation as Explanation
     from planner.explanation.explain import explain as explain
+    from planner.explanation.gain import Gain as Gain
     from planner.frameworks import export as export
     from planner.frameworks.accelerate import to_accelerate as to_accelerate
     from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
@@ -151,6 +152,7 @@ _HELD = {
     "planner.conventions": "Conventions ModelSummary",
     "planner.explanation.compare": "Side Unlike",
     "planner.explanation.explain": "Binding Difference",
+    "planner.explanation.gain": "Gain",
     "planner.frameworks.target": "Program",
     "planner.sizes.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",

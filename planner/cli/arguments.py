@@ -36,7 +36,7 @@ EXIT_CODES = """exit codes:
 """
 
 EXPLANATION_FORMATS = ("table", "json", "markdown")
-COMPARISON_FORMATS = (*EXPLANATION_FORMATS, "html")
+COMPARISON_FORMATS = (*EXPLANATION_FORMATS, "csv", "html")
 TEXT_FORMATS = ("table", "json")
 
 

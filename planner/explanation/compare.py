@@ -10,6 +10,7 @@ from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
 from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
+from planner.explanation.gain import Gain, gain_interval, gain_of
 from planner.jobs.problem import Problem, require_problem
 from planner.plan import estimate, judged, plan
 from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
@@ -115,11 +116,13 @@ class Comparison:
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the predictions cannot tell the two apart, which they can where the jobs are unlike."""
-        if self.unlike:
-            return False
-        best, given = sorted((self._best, self.given.plan), key=lambda one: one.step_seconds)
-        return given.is_within_noise(best)
+        """Whether the predictions cannot tell the two apart: the interval of their difference holds zero."""
+        return not gain_interval(self.given.plan, self._best).is_sure
+
+    @property
+    def gain(self) -> Gain | None:
+        """What the best plan gains, how sure that is and what it rests on; None without one."""
+        return gain_of(self.given.plan, self.best) if self.best else None
 
     @property
     def exit_code(self) -> int:

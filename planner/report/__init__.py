@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
 OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
-"""What only plans and estimates have."""
+"""What explanations do not have, and comparisons only one of."""
 
 
 def render(
@@ -33,7 +33,7 @@ def render(
         :func:`planner.explanation.compare.compare` returned.
     format
         ``table`` is all of it for a console, ``markdown`` and ``json`` too. Plans and estimates also have ``short``,
-        one screen with what to ask next, and ``csv`` with one row per plan. Both and comparisons have ``html``, a page;
+        one screen with what to ask next. Both and comparisons have ``csv`` with one row per plan, and ``html``, a page;
         that of a plan searches further around the best one in what the time limit leaves.
     screen
         How wide a console is, and whether it shows colours: 100 columns without, unless told otherwise.
@@ -68,10 +68,15 @@ def render(
                 raise SpecError("format", "explanations have no page.", "Use table, markdown or json.")
             return html_text(report)
         case "short" | "csv":
+            from planner.explanation.compare import Comparison
             from planner.results import EstimateReport, PlanReport
 
             if isinstance(report, PlanReport | EstimateReport):
                 return _of_plans(report, format, screen, asked)
+            if isinstance(report, Comparison) and format == "csv":
+                from planner.report.table_csv import comparison_csv_text
+
+                return comparison_csv_text(report)
             problem = f"explanations and comparisons have no {OF_PLANS[format]}."
             raise SpecError("format", problem, "Use table, markdown or json.")
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

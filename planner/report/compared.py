@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.explanation.compare import Comparison
 from planner.report.compared_two import figures_section, memory_section, two_sections
 from planner.report.conflicts import broken_sections, nothing_sections, preference_sections
+from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
 from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
@@ -34,6 +35,8 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     if best:
         yield figures_section("The given strategy against the fastest plan", given, best, ("given", "best"))
         if abs(comparison.saved_seconds) > SAME_SECONDS:
+            if whole.apart.gain:
+                yield gain_section(whole.apart.gain, ("given", "best"))
             yield differences_section(whole.differences, best, given, "given")
             yield memory_section(whole.apart.memory, ("best", "given"))
     else:
@@ -52,11 +55,11 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
         return f"{takes}{forbidden}; no plan is faster"
     proof = "" if comparison.exit_code == 0 else ", not proven best,"
     word = "less" if comparison.saved_seconds > 0 else "more"
-    noise = "; the difference is within the noise of the predictions" if whole.within_noise else ""
+    assert whole.apart.gain is not None, "there is a plan"
     return (
-        f"{takes}{forbidden}; the fastest plan{proof} takes {seconds(whole.best.step_time_seconds)} s, "
-        f"{abs(comparison.saved_fraction):.1%} {word}: {abs(comparison.saved_days):,.2f} days and "
-        f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours{_money(whole)} {word}{noise}"
+        f"{takes}{forbidden}; the fastest plan{proof} takes {seconds(whole.best.step_time_seconds)} s and "
+        f"{verdict(whole.apart.gain, 'the given one')}; as predicted {abs(comparison.saved_days):,.2f} days and "
+        f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours{_money(whole)} {word}"
     )
 
 

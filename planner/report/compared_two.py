@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.report.conflicts import broken_sections
+from planner.report.gain import gain_section, verdict
 from planner.report.results import FIGURES
 from planner.report.section import Section
 from planner.report.strategies import strategies_section
@@ -30,7 +31,7 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
     rows = [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
-    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, first, second))))
+    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, whole))))
     if whole.apart.unlike:
         yield _unlike_section(comparison, whole)
     for name, side in zip(NAMES, comparison.sides, strict=True):
@@ -39,6 +40,8 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     table = strategies_section([first.strategy, second.strategy])
     yield replace(table, notes=("1: the first job's strategy; 2: the second's.", *table.notes[1:]))
     yield figures_section("The first against the second", first, second, NAMES)
+    if whole.apart.gain:
+        yield gain_section(whole.apart.gain, NAMES)
     yield parts_section(comparison, whole)
     yield memory_section(whole.apart.memory, NAMES, swapped=True)
     for name, each in zip(NAMES, whole.apart.sides, strict=True):
@@ -55,22 +58,27 @@ def _side_text(side: SideRecord) -> str:
     )
 
 
-def _answer(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
-    ours, theirs = (one.tokens_per_second_per_gpu for one in (first, second))
+def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
+    first, second = whole.given, whole.best
+    assert second is not None, "both sides have a plan"
+    assert whole.apart.gain is not None, "both sides have a plan"
     if comparison.same_step:
-        text = (
-            f"the first takes {seconds(first.step_time_seconds)} s per step, the second "
-            f"{seconds(second.step_time_seconds)} s, {_more(second.step_time_seconds / first.step_time_seconds)}"
-        )
+        ours, theirs = (seconds(one.step_time_seconds) for one in (first, second))
+        text = f"the first takes {ours} s per step, the second {theirs} s"
     else:
-        text = f"the first trains {ours:,.1f} tokens/s/GPU, the second {theirs:,.1f}, {_more(theirs / ours)}"
-    noise = "; the difference is within the noise of the predictions" if comparison.is_within_noise else ""
+        ours, theirs = (f"{one.tokens_per_second_per_gpu:,.1f}" for one in (first, second))
+        text = f"the first trains {ours} tokens/s/GPU, the second {theirs}"
+    return f"{text}; the second {verdict(whole.apart.gain, 'the first')}{_training_text(comparison, first, second)}"
+
+
+def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
+    """Differences of the two trainings; the costs per token of trainings that are not alike."""
     figure = "cost" if comparison.same_run else "cost per trillion tokens"
     path, _ = FIGURES[figure]
     costs = [attrgetter(path)(one) for one in (first, second)] if _is_known(figure, first, second) else []
     if not comparison.same_run:
         both = [money(one, first.costs.currency) for one in costs]
-        return f"{text}{f'; {both[0]} and {both[1]} per trillion tokens' if both else ''}{noise}"
+        return f"; {both[0]} and {both[1]} per trillion tokens" if both else ""
     days, hours = comparison.saved_days, comparison.saved_gpu_hours
     less = [
         f"{abs(days):,.2f} days {'less' if days >= 0 else 'more'}",
@@ -79,11 +87,7 @@ def _answer(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> st
     if costs:
         cheaper = costs[0] - costs[1]
         less.append(f"{money(abs(cheaper), first.costs.currency)} {'less' if cheaper >= 0 else 'more'}")
-    return f"{text}: {', '.join(less)}{noise}"
-
-
-def _more(ratio: float) -> str:
-    return f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'}"
+    return f"; as predicted {', '.join(less)}"
 
 
 def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:

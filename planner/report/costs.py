@@ -40,16 +40,10 @@ def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
     )
 
 
-def total_rows(whole: SettingRecord, plan: NumberedPlanRecord) -> Iterator[tuple[str, str]]:
-    """Money and energy of a plan in a line each, or how to get them."""
-    basis, costs = whole.job.costs, plan.costs
-    yield next(_money_rows(basis, costs))
-    joined, each = costs.facility_energy_mwh, costs.facility_energy_mwh_per_trillion_tokens
-    if joined is None or each is None or costs.it_energy_mwh is None:
-        yield next(_energy_rows(whole, plan))
-    else:
-        at_pue = f"{energy(joined)} at PUE {basis.pue:g}, {energy(each)} {TRILLION_TOKENS}"
-        yield "energy", f"{at_pue}; {energy(costs.it_energy_mwh)} of the {_drawing(basis, costs)}"
+def money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
+    """Money of a training in a line; nothing where no price is given."""
+    if basis.price_per_device_hour is not None or basis.electricity_price_per_kwh is not None:
+        yield next(_money_rows(basis, costs))
 
 
 def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:

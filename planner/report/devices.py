@@ -65,6 +65,21 @@ def searched_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer none can be, by what the layers take"
 
 
+LEAST_GAIN = 0.03
+"""Gain in tokens per second from which on a near-by batch belongs to the first screen."""
+
+
+def nearby_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
+    """The near-by batch that gains most, where that is much."""
+    best = max(whole.nearby_batches, key=lambda one: one.gain_fraction, default=None)
+    if best is not None and best.gain_fraction > LEAST_GAIN:
+        yield (
+            "near-by batch",
+            f"{best.global_batch_size:,} sequences ({best.change_fraction:+.1%}) on all {best.num_devices:,} GPUs: "
+            f"{seconds(best.step_time_seconds)} s, {best.gain_fraction:+.1%} tokens/s",
+        )
+
+
 def nearby_sections(whole: PlanReportRecord) -> Iterator[Section]:
     """Near-by batches with which all devices train faster."""
     nearby = whole.nearby_batches

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.conflicts import LIFTED, conflict_sections, none_text
-from planner.report.costs import total_rows
-from planner.report.devices import used_rows
+from planner.report.costs import money_rows
+from planner.report.devices import nearby_rows, used_rows
+from planner.report.first_screen import fit_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
@@ -19,9 +20,8 @@ from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import proof_text
 from planner.report.setting import batch_text, title_of, units_text
-from planner.report.strategies import degrees_text, sentence_of
+from planner.report.strategies import degrees_text
 from planner.report.wording import amount, count, gib, seconds, share, span
-from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
@@ -41,16 +41,16 @@ MOST_ROWS = 6
 def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
     """The short answer as sections."""
     whole = report_record(report)
-    title = title_of(whole)
+    title = f"{title_of(whole)}{_framework_text(report)}"
     if not whole.plans:
         conflict = whole.conflict if isinstance(whole, PlanReportRecord) else None
         yield Section(title=title, rows=tuple(_nothing_rows(report, whole, conflict)))
         if conflict:
             yield from map(_cut, conflict_sections(whole, conflict))
     else:
-        yield Section(title=title, rows=tuple(_rows(report, whole)))
+        yield Section(title=title, rows=fit_rows(tuple(_rows(report, whole))))
         if whole.plans[1:]:
-            yield _others(whole.plans)
+            yield replace(_others(whole.plans), notes=tuple(_notes(report, whole)))
     yield Section(title="Next", rows=tuple(_next(whole, asked or UNKNOWN)), is_verbatim=True)
 
 
@@ -72,6 +72,13 @@ def _nothing_rows(
     yield from _given(report, whole)
 
 
+def _framework_text(report: PlanReport | EstimateReport) -> str:
+    """The software that the times are of; that nobody named it."""
+    framework = report.problem.facts.cluster.framework
+    assumed = " (assumed)" if is_assumed(report.problem) else ""
+    return f", {framework.name}{assumed}" if framework else ""
+
+
 def _given(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterator[tuple[str, str]]:
     """What of the job could be read in another way."""
     if said := units_text(report.problem):
@@ -85,25 +92,16 @@ def _given(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterato
 def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[tuple[str, str]]:
     best = whole.plans[0]
     low, high = best.step_time_interval_seconds
-    run, checkpoint = best.training_run, best.checkpoint
+    run = best.training_run
     yield from _forbidden(whole)
-    yield "strategy", sentence_of(best.strategy)
     yield "degrees", best.strategy.words
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
     yield from (("" if number else "small runs", text) for number, text in enumerate(small))
     yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
-    if best.settings:
-        yield "settings", text_of(best.settings)
     yield (
         "step",
-        f"{seconds(best.step_time_seconds)} s; {best.step_time_interval_probability:.0%} of measured steps lie between "
-        f"{seconds(low)} and {seconds(high)} s ({low / best.step_time_seconds - 1:+.0%} to "
-        f"{high / best.step_time_seconds - 1:+.0%})",
-    )
-    yield (
-        "speed",
-        f"{best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%} ({best.model_tflops_per_gpu:,.1f} of "
-        f"{whole.conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, {whole.conventions.peak_dtype})",
+        f"{seconds(best.step_time_seconds)} s ({best.step_time_interval_probability:.0%} of measured steps: "
+        f"{seconds(low)} to {seconds(high)} s); {best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%}",
     )
     yield (
         "memory",
@@ -113,15 +111,15 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     if best.unproven:
         yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
-    yield from total_rows(whole, best)
-    yield (
-        "checkpoint",
-        f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)})",
-    )
+    yield from money_rows(whole.job.costs, best.costs)
     if isinstance(whole, PlanReportRecord):
-        yield "proof", proof_text(report, whole)
-    yield "uncertain", "; ".join(_doubts(report, whole)) or "nothing beyond the interval"
-    yield from _given(report, whole)
+        if report.exit_code or not whole.plans[1:]:
+            yield "proof", proof_text(report, whole)
+        yield from nearby_rows(whole)
+    if doubts := "; ".join(_doubts(report, whole)):
+        yield "uncertain", doubts
+    if said := batch_text(whole.training):
+        yield "batch", said
 
 
 def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
@@ -137,7 +135,7 @@ def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
 
 
 def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
-    """What the interval is wide for, what is assumed, and which plans are as good."""
+    """What the interval is wide for."""
     plans, cluster = whole.plans, report.problem.facts.cluster
     if plans[0].gaps:
         yield f"extrapolated: {gaps_text(plans[0].gaps)}"
@@ -145,12 +143,15 @@ def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterato
         yield f"no measured run of {cluster.framework.name} on {cluster.device.architecture} is known"
     if nearest := nearest_relative(cluster):
         yield nearest
-    if is_assumed(report.problem) and cluster.framework:
-        yield f"{cluster.framework.name} is assumed (cluster.framework)"
-    alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
-    if alike:
+
+
+def _notes(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
+    """What is proven of the first plan, and which ones predictions cannot tell from it."""
+    if isinstance(whole, PlanReportRecord) and not report.exit_code:
+        yield f"Plan 1: {proof_text(report, whole)}."
+    if alike := [str(plan.number) for plan in whole.plans[1:] if plan.within_noise_of_best]:
         noise = f"{report.plans[0].noise_fraction:.1%}"
-        yield f"within the noise of {noise} of plan 1: {', '.join(alike)}"
+        yield f"Within the noise of {noise} of plan 1: {', '.join(alike)}."
 
 
 def _others(plans: Sequence[NumberedPlanRecord]) -> Section:

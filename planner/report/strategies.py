@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, ENUMS, OVERLAPS, default_microbatch_group
 from planner.report.section import Section
-from planner.report.wording import NOTHING, count
+from planner.report.wording import NOTHING
 from planner.setting_choices import OFFLOAD_OF, value_text, with_effect
 
 if TYPE_CHECKING:
@@ -145,42 +145,6 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
 # --- in a line ---------------------------------------------------------------------------------------------
 
 
-DEGREE_WORDS = {
-    "tp": "tensor",
-    "cp": "context",
-    "pp": "pipeline",
-    "dp": "data",
-    "ep": "expert",
-    "etp": "tensor inside experts",
-}
-"""What the degrees of parallelism split."""
-
-SHARDING_WORDS = {
-    "optimizer": "optimizer states sharded",
-    "gradients": "optimizer states and gradients sharded",
-    "weights": "weights, gradients and optimizer states sharded",
-}
-"""What data-parallel ranks share."""
-
-
-def sentence_of(strategy: StrategyRecord) -> str:
-    """
-    A strategy as people say it.
-
-    >>> from costmodel.strategy import DECISIONS
-    >>> from planner.report.records.strategy import StrategyRecord
-    >>> from planner.search.space import strategy_of
-    >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
-    >>> strategy = strategy_of({**plain, "tp": 8, "dp": 4, "recompute": 2})
-    >>> sentence_of(StrategyRecord.read(strategy, num_microbatches=16))
-    'tensor 8 x data 4, 16 micro-batches of 1 sequence; recompute full'
-    """
-    degrees = [f"{word} {own}" for name, word in DEGREE_WORDS.items() if (own := getattr(strategy, name)) > 1]
-    chunks = f", {strategy.vpp} chunks per pipeline rank" if strategy.vpp > 1 else ""
-    batches = f"{count(strategy.num_microbatches, 'micro-batch', 'micro-batches')} of {count(strategy.mbs, 'sequence')}"
-    return "; ".join([f"{' x '.join(degrees) or 'one GPU'}{chunks}, {batches}", *filter(None, _features(strategy))])
-
-
 def degrees_text(strategy: StrategyRecord) -> str:
     """
     How a job is split, as a command line spells it.
@@ -193,21 +157,6 @@ def degrees_text(strategy: StrategyRecord) -> str:
     'tp=8 mbs=2'
     """
     return decisions_text({name: own for name in DEGREES if (own := getattr(strategy, name)) > 1 or name == "mbs"})
-
-
-def _features(strategy: StrategyRecord) -> Iterator[str]:
-    """Decisions that are on, in words."""
-    yield "uneven stages" if strategy.has_own_stages else ""
-    yield "sequence parallelism" if strategy.sequence_parallel else ""
-    yield SHARDING_WORDS.get(strategy.sharding, "")
-    yield f"recompute {strategy.recompute.replace('+', ', ')}" if strategy.recompute != "none" else "no recomputation"
-    if strategy.activation_offload or strategy.optimizer_offload:
-        yield f"offload of {_offload_text(strategy).replace('act', 'activations').replace('opt', 'optimizer states')}"
-    if (overlap := _overlap_text(strategy)) != "none":
-        yield f"overlap of {overlap}"
-    if strategy.cuda_graphs != "none":
-        graphs = strategy.cuda_graphs.replace("full_iteration", "the whole iteration")
-        yield f"CUDA graphs of {graphs.replace('+', ', ')}"
 
 
 def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:

@@ -6,15 +6,21 @@ import csv
 import json
 from collections.abc import Sequence
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.step.estimate import PARTS
+from planner.report.gain import BEST, GIVEN
 from planner.report.records.costs import CostsRecord
-from planner.report.records.plan import NumberedPlanRecord
+from planner.report.records.explained import ComparisonRecord
+from planner.report.records.plan import NumberedPlanRecord, PlanRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
+from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.results import EstimateReport, PlanReport
+
+if TYPE_CHECKING:
+    from planner.explanation.compare import Comparison
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 
@@ -85,30 +91,105 @@ def csv_text(report: PlanReport | EstimateReport) -> str:
 
 def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
     """The entries of a plan, its strategy and its search by name, and those that have a longer name in a table."""
-    step_seconds, fits = plan.step_time_interval_seconds, plan.chance_to_fit
     entries = {
         **(dict(whole.search) if isinstance(whole, PlanReportRecord) else {}),
         **dict(whole),
-        **dict(plan),
-        **dict(plan.training_run),
-        **dict(plan.costs),
-        **plan.strategy.model_dump(),
-        **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
-        "job": whole.job.name,
-        "chance_to_fit": fits.share,
-        "gaps": "; ".join(gap.sentence for gap in plan.gaps),
-        "unproven": "; ".join(one.text for one in plan.unproven),
-        **_ends("step_time", "seconds", step_seconds),
-        **_ends("peak_memory", "bytes", fits.peak_memory_interval_bytes),
-        **_ends("reserved", "bytes", fits.reserved_interval_bytes),
-        **{f"{part.name}_{kind}": getattr(part, kind) for part in plan.breakdown for kind in OF_PART},
+        **_of_plan(whole, plan),
         **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
-        **{f"checkpoint_{name}": value for name, value in plan.checkpoint},
     }
     if not isinstance(whole, PlanReportRecord):
         entries["broken_rules"] = " ".join(whole.broken_rules)
         entries["broken_preferences"] = " ".join(whole.broken_preferences)
-    return {name: _cell(finite(entries[name])) for name in COLUMNS if name in entries}
+    return _cells(entries, COLUMNS)
+
+
+def _of_plan(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
+    """The entries of a plan for a job."""
+    fits = plan.chance_to_fit
+    return {
+        **dict(plan),
+        **dict(plan.training_run),
+        **dict(plan.costs),
+        **plan.strategy.model_dump(),
+        **{name: getattr(setting.cluster, name) for name in OF_CLUSTER},
+        "job": setting.job.name,
+        "chance_to_fit": fits.share,
+        "gaps": "; ".join(gap.sentence for gap in plan.gaps),
+        "unproven": "; ".join(one.text for one in plan.unproven),
+        **_ends("step_time", "seconds", plan.step_time_interval_seconds),
+        **_ends("peak_memory", "bytes", fits.peak_memory_interval_bytes),
+        **_ends("reserved", "bytes", fits.reserved_interval_bytes),
+        **{f"{part.name}_{kind}": getattr(part, kind) for part in plan.breakdown for kind in OF_PART},
+        **{f"checkpoint_{name}": value for name, value in plan.checkpoint},
+    }
+
+
+# --- comparisons -------------------------------------------------------------------------------------------
+
+OF_GAIN = (
+    "gain_fraction",
+    "gain_low_fraction",
+    "gain_high_fraction",
+    "gain_is_sure",
+    "gain_unproven_fraction",
+    "gain_measured_fraction",
+)
+
+OF_MEASURED = ("id", "source", "release", "step_time_seconds", "predicted_seconds")
+
+OF_SEARCH = (
+    "number",
+    "slower_fraction",
+    "chance_fastest",
+    "difference_seconds",
+    *(f"{part}_difference_seconds" for part in PARTS),
+    "difference_cost",
+    "status",
+    "lower_bound_seconds",
+    "gap",
+    "rounding_bound_seconds",
+    "num_strategies",
+    "num_candidates",
+    "broken_rules",
+    "broken_preferences",
+)
+"""Columns of plans beside others, which a comparison has none of."""
+
+COMPARED_COLUMNS = (
+    "side",
+    *(name for name in COLUMNS if name not in OF_SEARCH),
+    *OF_GAIN,
+    *(f"measured_{name}" for name in OF_MEASURED),
+)
+
+
+def comparison_csv_text(comparison: Comparison) -> str:
+    """A header, a row for the given strategy and one for the best plan, where there is one, with what it gains."""
+    whole = ComparisonRecord.of(comparison)
+    settings = [side.setting for side in whole.apart.sides] or [whole, whole]
+    rows = [_side(GIVEN, settings[0], whole.given, whole)]
+    if whole.best is not None:
+        rows.append(_side(BEST, settings[1], whole.best, whole))
+    stream = StringIO()
+    writer = csv.DictWriter(stream, COMPARED_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: ComparisonRecord) -> dict[str, Any]:
+    measured = next((one for one in whole.apart.gain.measured if one.side == name), None) if whole.apart.gain else None
+    entries = {
+        **_of_plan(setting, plan),
+        "side": name,
+        **{f"measured_{entry}": getattr(measured, entry) for entry in OF_MEASURED if measured},
+        **({f"gain_{entry}": value for entry, value in whole.apart.gain if name == BEST} if whole.apart.gain else {}),
+    }
+    return _cells(entries, COMPARED_COLUMNS)
+
+
+def _cells(entries: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    return {name: _cell(finite(entries[name])) for name in columns if name in entries}
 
 
 def _ends(name: str, unit: str, interval: Sequence[Any]) -> dict[str, Any]:

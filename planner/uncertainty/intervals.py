@@ -363,6 +363,11 @@ def _of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spr
     return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
 
 
+def widens(gap: Gap) -> bool:
+    """Whether a gap is an error of its own: what no run shows, and rows left out do not stand for."""
+    return gap.dimension not in UNSEEN_BY_GAP and (not gap.runs or gap.beyond > 1)
+
+
 def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
     r"""
     The spread where n features, degrees or sizes were never measured: :math:`\sqrt{1 + n}` times as wide.
@@ -370,7 +375,7 @@ def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[S
     Assumption: each is one more error, independent of the others and as large as that of comparable runs. No run says
     better; the seven runs of ``benchmarks/effects`` with what no fit has seen are off by as much or more.
     """
-    others = [gap for gap in gaps if gap.dimension not in UNSEEN_BY_GAP and (not gap.runs or gap.beyond > 1)]
+    others = [gap for gap in gaps if widens(gap)]
     if not others:
         return spread, basis
     factor = math.sqrt(1 + len(others))

@@ -89,7 +89,7 @@ def test_a_strategy_is_asked_for():
 
 
 def test_formats(comparison):
-    """A table, Markdown with the same figures, JSON with units in the names; no rows for CSV."""
+    """A table, Markdown with the same figures, JSON with units in the names; no short answer."""
     document = json.loads(render(comparison, "json"))
 
     assert document["kind"] == "comparison"
@@ -97,8 +97,8 @@ def test_formats(comparison):
     assert document["given"]["step_time_seconds"] == comparison.given.plan.step_seconds
     assert f"{comparison.saved_gpu_hours:,.0f} GPU-hours less" in " ".join(render(comparison).split())
     assert "| step, s" in render(comparison, "markdown")
-    with pytest.raises(SpecError, match="no rows"):
-        render(comparison, "csv")
+    with pytest.raises(SpecError, match="no short answer"):
+        render(comparison, "short")
 
 
 def test_the_command(tmp_path, capsys):

@@ -21,6 +21,7 @@ from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.short import short_sections
+from planner.report.wording import money
 
 JOB = {
     "model": "llama3-8b",
@@ -151,14 +152,14 @@ def test_plans_that_leave_nodes_idle_pay_for_them():
     assert next(report_rows(report, "money")).endswith("; 8 idle GPUs are paid")
 
 
-def test_the_short_answer_has_the_energy_of_the_data_centre():
-    """With a PUE it is what the facility draws; what the GPUs draw stands behind it."""
-    report = estimated("costs.pue=1.25")
-    joules = report.plan.costs.energy.it_joules / MWH_JOULES
+def test_the_short_answer_has_money_where_there_is_a_price():
+    """Without one it says nothing; energy and checkpoints stand in the whole report."""
+    priced, free = estimated("costs.price_per_device_hour=2"), estimated("costs.pue=1.25")
+    names = {name for name, _ in next(short_sections(priced)).rows}
 
-    (said,) = report_rows(report, "energy")
-    assert said.startswith(f"{1.25 * joules:.4g} MWh at PUE 1.25, ")
-    assert said.endswith(f"; {joules:.4g} MWh of the GPUs")
+    assert next(report_rows(priced, "money")).startswith(money(2 * priced.plan.costs.device_hours, "USD"))
+    assert not [*report_rows(free, "money")]
+    assert not names & {"energy", "checkpoint"}
 
 
 def report_rows(report, name: str) -> Iterator[str]:

@@ -264,13 +264,14 @@ def saved_range(base: float, other: float, noise_fraction: float) -> Chart:
     return {"range": ends, "range_text": f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"}
 
 
-def differences_chart(differences: Sequence[DifferenceRecord], given: Plan, best: Plan) -> Chart:
-    """By how many seconds each part of the given step is longer than the best plan's."""
+def differences_chart(
+    differences: Sequence[DifferenceRecord], given: Plan, best: Plan, gain: tuple[float, float]
+) -> Chart:
+    """By how many seconds each part of the given step is longer than the best plan's, with the ends of the gain."""
     rows = [("step", given.step_seconds - best.step_seconds)]
     least = LEAST_SHOWN * given.step_seconds
     rows += [(part_label(one.name), one.difference_seconds) for one in differences if _is_seen(one, least)]
-    noise = given.noise_fraction
-    ends = [given.step_seconds / (1 + noise) - best.step_seconds, given.step_seconds * (1 + noise) - best.step_seconds]
+    ends = [end * given.step_seconds for end in gain]
     within = f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"
     return {
         "type": "changes",

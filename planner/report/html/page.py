@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.explanation.compare import Comparison
+from planner.explanation.gain import gain_interval
 from planner.report.document import document
 from planner.report.html import compared, content
 from planner.report.html.charts import (
@@ -99,8 +100,10 @@ def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str,
     charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
     charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
     if comparison.best is not None and comparison.same_step:
-        differences = ComparisonRecord.of(comparison).differences
-        charts["differences"] = differences_chart(differences, comparison.given.plan, comparison.best)
+        record, given = ComparisonRecord.of(comparison), comparison.given.plan
+        gain = gain_interval(given, comparison.best)
+        ends = (gain.low_fraction, gain.high_fraction)
+        charts["differences"] = differences_chart(record.differences, given, comparison.best, ends)
     return charts
 
 

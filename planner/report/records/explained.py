@@ -9,6 +9,7 @@ from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import decision_text
 from planner.jobs.strategy_file import LAYOUT, layers_text
 from planner.report.records.costs import SavedCostsRecord
+from planner.report.records.gain import GainRecord
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.record import Figure, Record, entry
@@ -185,6 +186,9 @@ class ApartRecord(Record):
     """What sets two strategies apart besides the parts of their steps."""
 
     sides: list[SideRecord] = entry("Two jobs; what the report begins with is the second's. Empty where it is one job.")
+    gain: GainRecord | None = entry(
+        "What the best plan gains, how sure that is and what it rests on; null without one."
+    )
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
@@ -196,6 +200,7 @@ class ApartRecord(Record):
         return cls.read(
             comparison,
             sides=[SideRecord.of(side) for side in comparison.sides],
+            gain=GainRecord.of(comparison.gain),
             per_token=TokenDifferenceRecord.of(comparison),
             memory=MemoryDifferenceRecord.of(best, given) if best else [],
             saved_costs=SavedCostsRecord.of(given.costs, best.costs) if best else None,
@@ -224,7 +229,7 @@ class ComparisonRecord(SettingRecord):
     saved_days: Figure | None = entry("Days that the best plan saves.")
     saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
     within_noise: bool | None = entry(
-        "Whether the difference is within the noise of the predictions.", "is_within_noise"
+        "Whether the interval of the gain holds zero, so that the two cannot be told apart.", "is_within_noise"
     )
     differences: list[DifferenceRecord] = entry("In which lines of the step.")
     apart: ApartRecord = entry("What else sets the two apart.")

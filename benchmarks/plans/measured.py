@@ -1,0 +1,87 @@
+"""``python -m benchmarks.plans.measured --write``: measured runs with their steps, for the planner to name."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.accuracy.tables import read_table
+from costmodel.models.parameters import parameters
+from planner.runs.predictions import Prediction, predictions
+from planner.runs.table import Run
+from planner.uncertainty.intervals import release_name, size_of
+from planner.uncertainty.measured import TABLE, decisions_of, job_of
+
+FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE
+
+COLUMNS = (
+    "id",
+    "source",
+    "model",
+    "parameters",
+    "hidden_size",
+    "num_experts",
+    "job",
+    "release",
+    "decisions",
+    "step_seconds",
+    "predicted_seconds",
+)
+
+
+def measured() -> Iterator[Prediction]:
+    """Predict the usable pretraining runs whose whole step was timed, the newest first."""
+    found = [one for one in predictions(*read_table()) if isinstance(one, Prediction) and _is_timed(one.run)]
+    yield from sorted(found, key=lambda one: one.run.date, reverse=True)
+
+
+def _is_timed(run: Run) -> bool:
+    """A sum of parts that were timed alone is no measured step."""
+    return run.kind == "pretrain" and bool(run.step_seconds) and run.get("settings.composition") != "parts"
+
+
+def row(one: Prediction) -> tuple[str, ...]:
+    """One row of the planner's table."""
+    hidden_size, num_experts = size_of(one.facts.model)
+    return (
+        one.run.id,
+        one.run.source,
+        one.run.model,
+        f"{parameters(one.facts.model):.5g}",
+        str(hidden_size),
+        str(num_experts),
+        " ".join(map(str, job_of(one.facts))),
+        release_name(one.facts.cluster),
+        " ".join(f"{name}={value}" for name, value in decisions_of(one.strategy).items()),
+        f"{one.run.step_seconds:.5g}",
+        f"{one.step_seconds:.5g}",
+    )
+
+
+def text_of(runs: Iterable[Prediction]) -> str:
+    """The planner's table."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(map(row, runs))
+    return stream.getvalue()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count the runs, and write them where asked; 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.measured", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
+    options = parser.parse_args(arguments)
+    text = text_of(measured())
+    print(f"{len(text.splitlines()) - 1:,} runs, {len(text.encode()):,} bytes")
+    if options.write:
+        FILE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -35,9 +35,10 @@ from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import num_held, num_spares, says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.ground import Gap, ground_of
-from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
-from planner.uncertainty.operators import TimedOperator, operators_deviation, timed_operators
+from planner.uncertainty.intervals import Interval, noise_fraction
+from planner.uncertainty.operators import TimedOperator, timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
+from planner.uncertainty.records import BestRun, interval_and_record
 
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome, JointOutcome
@@ -77,6 +78,8 @@ class Plan:
         The same over the peak; the report's conventions say which.
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
+    record
+        The best published run that it compares with; None where there is none.
     gaps
         What of it measured runs have shown little or nothing of.
     operators
@@ -99,6 +102,7 @@ class Plan:
     mfu: float
     hfu: float
     interval: Interval
+    record: BestRun | None
     gaps: tuple[Gap, ...]
     operators: tuple[TimedOperator, ...]
     noise_fraction: float
@@ -529,6 +533,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
     operators, gaps = timed_operators(used, strategy, estimated.breakdown), ground_of(used, strategy)
+    interval, record = interval_and_record(used, step_seconds=estimated.step_seconds, operators=operators, gaps=gaps)
     return Plan(
         problem=problem,
         estimate=estimated,
@@ -538,13 +543,8 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         hardware_flops_per_second_per_device=hardware_flops,
         mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
-        interval=step_interval(
-            used.model,
-            used.cluster,
-            step_seconds=estimated.step_seconds,
-            operators_deviation=operators_deviation(operators),
-            gaps=gaps,
-        ),
+        interval=interval,
+        record=record,
         gaps=tuple(gaps),
         operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),

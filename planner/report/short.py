@@ -12,6 +12,7 @@ from planner.report.conflicts import LIFTED, conflict_sections, none_text
 from planner.report.costs import total_rows
 from planner.report.devices import used_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
+from planner.report.published import doubt_rows, published_rows
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import FIGURES, gaps_text
@@ -86,6 +87,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     best = whole.plans[0]
     low, high = best.step_time_interval_seconds
     run, checkpoint = best.training_run, best.checkpoint
+    yield from doubt_rows(best)
     yield from _forbidden(whole)
     yield "strategy", sentence_of(best.strategy)
     yield "degrees", best.strategy.words
@@ -105,6 +107,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
         f"{best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%} ({best.model_tflops_per_gpu:,.1f} of "
         f"{whole.conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, {whole.conventions.peak_dtype})",
     )
+    yield from published_rows(whole, is_short=True)
     yield (
         "memory",
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "

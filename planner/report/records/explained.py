@@ -185,6 +185,9 @@ class ApartRecord(Record):
     """What sets two strategies apart besides the parts of their steps."""
 
     sides: list[SideRecord] = entry("Two jobs; what the report begins with is the second's. Empty where it is one job.")
+    given_name: str = entry(
+        "What the given strategy is called, such as a published recipe; empty where it has no name."
+    )
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")

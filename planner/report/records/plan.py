@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.memory.rank import seen_bytes
 from planner.report.records.costs import CostsRecord, difference
+from planner.report.records.published import BestRunRecord
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.fastest import chances_fastest
@@ -159,6 +160,7 @@ class SpeedRecord(Record):
     step_time_interval_seconds: list[Figure] = entry("Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
     step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
+    record: BestRunRecord | None = entry("The best published run that compares; null where there is none.")
     gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
     tokens_per_second_per_gpu: Figure = entry(
         "Tokens that one device trains per second.", "tokens_per_second_per_device"

@@ -17,7 +17,7 @@ from benchmarks.measured_runs.architectures import Architecture, architectures, 
 from benchmarks.measured_runs.columns import COLLECTED, JOB
 from benchmarks.measured_runs.conversion import convert
 from benchmarks.recipes.published import BRIDGE, DGXC, Published, read_published
-from costmodel.models.shape import shape_of
+from costmodel.models.shape import COLUMNS, shape_of
 
 CATALOG = Path(__file__).parents[2] / "costmodel" / "catalog" / "recipes"
 MODELS = Path(__file__).parents[1] / "measured_runs" / "collected" / "models.yaml"
@@ -41,7 +41,6 @@ GRAPHS = {"local:layer": GRAPH_PER_LAYER, "transformer_engine:layer": GRAPH_PER_
 """Graphs as recipes spell them that collected runs spell otherwise."""
 
 OWN = ("id", "kind", "source", "source_ref", "recipe", "releases", "scales")
-SHAPE = ("num_layers", "hidden_size", "parameters", "active_parameters")
 LAST = ("not_modelled", "refused")
 
 
@@ -110,6 +109,7 @@ def _collected(number: int, one: Published) -> dict[str, str]:
         "usable": "1",
         "gpu": cells["device"],
         "model": MODEL_NAMES.get(cells["model"], cells["model"]),
+        "token_dispatcher": cells["token_dispatcher"] if int(cells["ep"] or 1) > 1 else "",
         "optimizer": SHARDINGS[cells["fsdp"]],
         "cuda_graph": GRAPHS.get(graphs, graphs),
         "memory_kind": "",
@@ -138,13 +138,13 @@ def _model_name(key: str, of: Architecture) -> str:
 
 def _shape(of: Architecture) -> dict[str, str]:
     shape = shape_of(of.model) if of.model else None
-    return {name: str(getattr(shape, name)) if shape else "" for name in SHAPE}
+    return {name: str(getattr(shape, name)) if shape else "" for name in COLUMNS}
 
 
 def table(rows: Iterable[Mapping[str, str]]) -> str:
     """Rows as CSV, with the columns that some row fills."""
     rows, text = list(rows), io.StringIO()
-    columns = [*OWN, "model", *SHAPE, *(name for name in JOB if name != "model"), *LAST]
+    columns = [*OWN, "model", *COLUMNS, *(name for name in JOB if name != "model"), *LAST]
     used = [name for name in columns if any(row.get(name) for row in rows)]
     writer = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.tables import RUNS, read_table
+from costmodel.models.shape import COLUMNS as SHAPE
 from costmodel.models.shape import shape_of
 from planner.runs.predictions import Case, cases
 from planner.runs.table import RejectedRow, Run
@@ -33,8 +34,8 @@ ROUNDED = "QUANTISED"
 """How notes say that a source prints whole samples per second."""
 
 COLUMNS = (
-    *("id", "label", "source", "framework", "date", "model", "num_layers", "hidden_size", "parameters"),
-    *("active_parameters", "device", "precision", "sequence_length", "num_devices"),
+    *("id", "label", "source", "framework", "date", "model", *SHAPE, "device", "precision", "sequence_length"),
+    "num_devices",
     *("tokens_per_second_per_device", "notes"),
 )
 
@@ -108,7 +109,7 @@ def _row(case: Case, notes: Mapping[str, str]) -> dict[str, str]:
         "framework": str(run.get("cluster.framework") or ""),
         "date": run.date,
         "model": run.model,
-        **{name: str(getattr(shape, name)) for name in shape.__slots__},
+        **{name: str(getattr(shape, name)) for name in SHAPE},
         "device": facts.cluster.device.name,
         "precision": work.precision.name,
         "bits": str(num_bits(work.precision)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from constraints import sentence
 from constraints.verdict import violated
@@ -13,7 +14,7 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.plan import EstimateReport, judged
 from planner.recipes.catalog import LISTED, recipe
-from planner.recipes.layouts import PublishedLayout, fit_recipe, nearest_layouts, recipes_for
+from planner.recipes.layouts import PublishedLayout, fit_recipe, nearest_layouts, recipes_for, refused_recipes
 from planner.search.rules import problem_rules
 
 OPTION = "--recipe"
@@ -106,12 +107,16 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
     if name:
         found = judge_layout(fit_recipe(recipe(name), problem.each[0]))
     else:
-        nearest = nearest_recipe(problem)
-        if nearest is None:
-            facts = problem.facts
-            job = f"{facts.model.name} on {facts.cluster.num_devices:,} x {facts.cluster.device.name}"
-            raise SpecError(OPTION, f"no layout is published for {job} in {facts.workload.precision.name}.", LISTED)
-        found = nearest
+        found = nearest_recipe(problem) or _refuse(problem.each[0])
     layout = found.layout
     said = "; ".join((f"{layout.title} {layout.recipe.id}", *layout.notes))
     return Comparison(given=found.report, report=fastest(problem), given_name=said)
+
+
+def _refuse(problem: Problem) -> NoReturn:
+    """Say that no layout is published for a job, or why the nearest one is none for it."""
+    for _, reason in refused_recipes(problem):
+        raise SpecError(OPTION, f"no published layout fits the job. The nearest: {reason}", LISTED)
+    facts = problem.facts
+    job = f"{facts.model.name} on {facts.cluster.device.name} in {facts.workload.precision.name}"
+    raise SpecError(OPTION, f"no layout is published for {job}.", LISTED)

@@ -10,7 +10,7 @@ from costmodel import catalog
 from costmodel.catalog.files import read_table
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.models.shape import Shape
+from costmodel.models.shape import Shape, shape_in
 from costmodel.validation import shown
 
 TABLES = ("recipes/megatron-bridge.csv", "recipes/dgxc-benchmarking.csv")
@@ -72,10 +72,7 @@ class Recipe:
     @property
     def shape(self) -> Shape | None:
         """The shape of its model; None where the model is not known."""
-        names = ("num_layers", "hidden_size", "parameters", "active_parameters")
-        if not self.cells["num_layers"]:
-            return None
-        return Shape(**{name: int(self.cells[name]) for name in names})
+        return shape_in(self.cells)
 
     @property
     def device(self) -> str:

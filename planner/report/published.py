@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
     """The doubt in a plan that is predicted far above every published run; it stands in front of all else."""
     if plan is not None and plan.record is not None and plan.record.is_doubtful:
-        above = f"predicted {plan.record.above_fraction:.0%} above the best published run"
+        above = f"predicted {plan.above_record_fraction:.0%} above the best published run"
         rate = f"{_rate_text(plan.record)}, {seconds(plan.record.step_time_seconds)} s per step of this job"
         yield "doubt", f"{above}: {rate}"
 
@@ -25,9 +25,10 @@ def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[t
     """The nearest published layout, and the best published run unless the prediction is doubted by it."""
     rows = [layout_text(whole.published, is_short=is_short)] if whole.published else []
     if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
-        side = "above" if record.above_fraction >= 0 else "below"
+        fraction = whole.plans[0].above_record_fraction or 0.0
+        side = "above" if fraction >= 0 else "below"
         known = f"best published run: {_rate_text(record)}"
-        rows.append(f"{known}; this plan is predicted {abs(record.above_fraction):.0%} {side}")
+        rows.append(f"{known}; this plan is predicted {abs(fraction):.0%} {side}")
     yield from (("" if number else "published", text) for number, text in enumerate(rows))
 
 
@@ -39,7 +40,8 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
     """
     figures = f"{layout.title}: {seconds(layout.step_time_seconds)} s, {layout.slower_fraction:+.1%}"
     forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
-    left_out = [f"not searched: {layout.outside[0]}"] if layout.outside and not (forbidden or is_short) else []
+    reason = layout.outside[0].partition(" (search.")[0] if layout.outside and not (forbidden or is_short) else ""
+    left_out = [f"not searched: {reason}"] if reason else []
     return "; ".join((figures, *layout.notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
 
 
@@ -48,4 +50,4 @@ def _rate_text(record: BestRunRecord) -> str:
     at = [] if record.same_sequence else [f"sequences of {record.sequence_length:,} tokens"]
     precision = [] if record.precision == "bf16" else [record.precision]
     where = ", ".join([record.label, *precision, f"{record.num_devices:,} GPUs", *at, *filter(None, [record.notes])])
-    return f"{record.tokens_per_second_per_gpu:,.5g} tokens/s/GPU ({where})"
+    return f"{record.tokens_per_second_per_gpu:,.0f} tokens/s/GPU ({where})"

@@ -12,7 +12,7 @@ from costmodel.catalog.releases import month_of_date, release_of
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.workload import Precision
 from costmodel.models.flops import model_flops_per_token
-from costmodel.models.shape import Shape, shape_of
+from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.models.utilization import tokens_per_second_per_device
 from costmodel.tables import Facts
 from planner.uncertainty.ground import Gap
@@ -96,8 +96,8 @@ class BestRun:
     above_fraction
         By which fraction the predicted rate is above that; negative where it is below.
     is_recent
-        True where that run, or a slower one that compares as well, is of a release at most ``MONTHS`` older than the
-        costed one: a prediction above runs of older software alone may be right by what is newer.
+        True where a comparable run, the record or a slower one, is of a release at most ``MONTHS`` older than the costed
+        one. Newer software may well be faster than all runs of older software.
     record_step_seconds
         A step of the job at that rate.
     """
@@ -126,10 +126,11 @@ def records() -> tuple[RunRecord, ...]:
 
 
 def _record(row: Mapping[str, str]) -> RunRecord:
-    numbers = ("num_layers", "hidden_size", "parameters", "active_parameters")
+    shape = shape_in(row)
+    assert shape is not None, f"{row['id']} has no shape"
     return RunRecord(
         **{name: row[name] for name in ("id", "label", "source", "framework", "date", "device", "precision", "notes")},
-        shape=Shape(**{name: int(row[name]) for name in numbers}),
+        shape=shape,
         sequence_length=int(row["sequence_length"]),
         num_devices=int(row["num_devices"]),
         tokens_per_second_per_device=float(row["tokens_per_second_per_device"]),

@@ -29,7 +29,6 @@ class BestRunRecord(Record):
     )
     same_sequence: bool = entry("Whether its sequences are as long as the job's.")
     step_time_seconds: Figure = entry("A step of the job at that rate.", "record_step_seconds")
-    above_fraction: Figure = entry("By which fraction the predicted rate is above it; negative where it is below.")
     is_recent: bool = entry("Whether a run that compares is of a release at most a year older than the costed one.")
     is_doubtful: bool = entry("Whether the prediction is so far above it that it is doubted.")
 

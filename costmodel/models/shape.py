@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isclose
 
-from costmodel.facts.model import Experts, LinearAttention, Mixer, Mlp, Model
+from costmodel.facts.model import Experts, Mixer, Mlp, Model
 from costmodel.models.parameters import parameters
 
 TOLERANCE = 0.02
@@ -46,6 +46,9 @@ class Shape:
         )
 
 
+HEADS = ("num_heads", "num_value_heads")
+"""Entries of mixers that count heads which no source counts otherwise."""
+
 COLUMNS = tuple(one.name for one in fields(Shape))
 """Columns of a table that hold a shape."""
 
@@ -75,8 +78,8 @@ def _words(block: Mixer | Mlp | Experts) -> str:
         return f"{block.top_k} of {block.num_experts} experts {_width(block)}"
     if isinstance(block, Mlp):
         return f"mlp {_width(block)}"
-    heads = block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads
-    return f"{heads} heads"
+    heads = [getattr(block, name) for name in HEADS if hasattr(block, name)]
+    return f"{heads[0]} heads" if heads else type(block).__name__
 
 
 def _width(block: Mlp | Experts) -> str:

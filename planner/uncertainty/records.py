@@ -96,8 +96,8 @@ class BestRun:
     above_fraction
         By which fraction the predicted rate is above that; negative where it is below.
     is_recent
-        True where a comparable run, the record or a slower one, is of a release at most ``MONTHS`` older than the costed
-        one. Newer software may well be faster than all runs of older software.
+        True where a comparable run, the record or a slower one, is of a release at most ``MONTHS`` older than the
+        costed one. Newer software may well be faster than all runs of older software.
     record_step_seconds
         A step of the job at that rate.
     """

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner import estimate, load, render
+from planner import compare, compare_two, estimate, load, plan, render
+from planner.explanation.compare import side_of
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.records import best_run, reach_record, record_month, records
 
@@ -175,3 +176,18 @@ def test_the_best_run_is_named_where_there_is_no_doubt():
     said = " ".join(render(estimate(load(job), {"tp": 8, "cp": 2, "pp": 8, "vpp": 8, "mbs": 1}), "short").split())
 
     assert "best published run: 208 tokens/s/GPU (dgxc 24.11.1, 576 GPUs); this plan is predicted" in said
+
+
+def test_every_report_begins_with_the_doubt():
+    """Whoever asks why, or what is gained, reads it before the answer."""
+    job = load({**DEEPSEEK, "search": {"time_limit_seconds": 60}})
+    doubted = plan(job, certified=False)
+    assert doubted.plans[0].record.is_doubtful, "the job is one whose plan is above everything measured"
+    given = {"pp": 8, "ep": 32, "mbs": 1, "recompute": "full"}
+    compared = compare(job, given)
+    pair = compare_two(side_of(compared.given, "ours"), side_of(doubted, "theirs"))
+
+    texts = [render(one, "table") for one in (doubted, compared, pair)]
+
+    assert all(text.index("\ndoubt") < text.index("\nanswer") for text in texts)
+    assert "the second is predicted" in texts[2]

@@ -30,6 +30,9 @@ TAGGED = re.compile(r"^(dgxc|mb)-(\d\d\.\d\d(?:\.\d\d?)?)-")
 """Ids that name the project and its tag or container."""
 PROJECTS = {"dgxc": "dgxc", "mb": "Megatron-Bridge"}
 
+BALANCED = "force-balanced"
+"""How notes say that the router was forced to balance, where no column does."""
+
 ROUNDED = "QUANTISED"
 """How notes say that a source prints whole samples per second."""
 
@@ -135,7 +138,7 @@ def _label(run: Run) -> str:
 def _remarks(run: Run, notes: str) -> Iterator[str]:
     """What makes a rate better than it would be elsewhere, or less exact."""
     words, _, forced = notes.rpartition("\n")
-    if forced in ("1", "True", "true"):
+    if forced in ("1", "True", "true") or (not forced and BALANCED in words):
         yield "routing is balanced by force"
     if ROUNDED in words:
         yield "rounded to whole samples per second"

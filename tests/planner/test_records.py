@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,18 @@ def test_a_doubt_is_said_first():
     said = " ".join(lines)
     assert "predicted 38% above the best published run: 1,002 tokens/s/GPU (NeMo AutoModel" in said
     assert best.record_step_seconds == pytest.approx(32.70, abs=0.01)
+
+
+def test_tables_have_the_fraction_above_the_record():
+    """Of a plan, and nothing where no run compares."""
+    measured = estimate(load({**DEEPSEEK, "cluster": {"device": "h100", "num_devices": 256}}), {"pp": 8, "ep": 32})
+    unknown = estimate(load({**DEEPSEEK, "cluster": {"device": "h200", "num_devices": 256}}), {"pp": 8, "ep": 32})
+
+    rows = [next(csv.DictReader(render(one, "csv").splitlines())) for one in (measured, unknown)]
+    cells = [row["above_record_fraction"] for row in rows]
+
+    assert float(cells[0]) == pytest.approx(measured.plan.tokens_per_second_per_device / 1002 - 1)
+    assert cells[1] == ""
 
 
 def test_the_best_run_is_named_where_there_is_no_doubt():

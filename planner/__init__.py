@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from planner.api import SpecError as SpecError
     from planner.api import SpecErrors as SpecErrors
     from planner.api import compare as compare
+    from planner.api import compare_recipe as compare_recipe
     from planner.api import compare_two as compare_two
     from planner.api import estimate as estimate
     from planner.api import explain as explain
     from planner.api import export as export
     from planner.api import from_megatron_lm as from_megatron_lm
     from planner.api import import_job as import_job
+    from planner.api import judge_recipes as judge_recipes
     from planner.api import launched as launched
     from planner.api import load as load
     from planner.api import plan as plan
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from planner.api import plan_many as plan_many
     from planner.api import read_any as read_any
     from planner.api import read_plan as read_plan
+    from planner.api import recipe_candidates as recipe_candidates
+    from planner.api import recipes_for as recipes_for
     from planner.api import render as render
     from planner.api import to_accelerate as to_accelerate
     from planner.api import to_deepspeed as to_deepspeed

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from planner.explanation.explain import Explanation as Explanation
     from planner.explanation.explain import explain as explain
     from planner.explanation.gain import Gain as Gain
+    from planner.explanation.recipes import JudgedLayout as JudgedLayout
+    from planner.explanation.recipes import compare_recipe as compare_recipe
+    from planner.explanation.recipes import judge_recipes as judge_recipes
     from planner.frameworks import export as export
     from planner.frameworks.accelerate import to_accelerate as to_accelerate
     from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
@@ -85,6 +88,9 @@ if TYPE_CHECKING:
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
     from planner.plan import estimate as estimate
     from planner.plan import plan as plan
+    from planner.recipes.layouts import PublishedLayout as PublishedLayout
+    from planner.recipes.layouts import recipe_candidates as recipe_candidates
+    from planner.recipes.layouts import recipes_for as recipes_for
     from planner.recommendation import Recommendation as Recommendation
     from planner.report import render as render
     from planner.report.screen import Asked as Asked
@@ -105,6 +111,7 @@ if TYPE_CHECKING:
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
+    from planner.uncertainty.records import BestRun as BestRun
 
     __version__: str
 
@@ -115,6 +122,7 @@ _NAMES = {
     "planner.explanation.any_job": "AnyJob read_any",
     "planner.explanation.compare": "Comparison compare compare_two",
     "planner.explanation.explain": "Explanation explain",
+    "planner.explanation.recipes": "compare_recipe judge_recipes",
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",
     "planner.frameworks.deepspeed": "to_deepspeed",
@@ -127,6 +135,7 @@ _NAMES = {
     "planner.frameworks.torchtitan": "to_torchtitan",
     "planner.jobs.problem": "Problem load",
     "planner.plan": "estimate plan",
+    "planner.recipes.layouts": "recipe_candidates recipes_for",
     "planner.report": "render",
     "planner.report.screen": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
@@ -153,6 +162,7 @@ _HELD = {
     "planner.explanation.compare": "Side Unlike",
     "planner.explanation.explain": "Binding Difference",
     "planner.explanation.gain": "Gain",
+    "planner.explanation.recipes": "JudgedLayout",
     "planner.frameworks.target": "Program",
     "planner.sizes.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",
@@ -160,6 +170,7 @@ _HELD = {
     "planner.jobs.problem": "Alternative Machine",
     "planner.jobs.strategy_file": "StrategyFile",
     "planner.recommendation": "Recommendation",
+    "planner.recipes.layouts": "PublishedLayout",
     "planner.saved_plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
@@ -167,6 +178,7 @@ _HELD = {
     "planner.uncertainty.intervals": "Interval",
     "planner.uncertainty.operators": "TimedOperator",
     "planner.uncertainty.peaks": "Chance",
+    "planner.uncertainty.records": "BestRun",
 }
 """What those records hold."""
 

@@ -17,8 +17,13 @@ from costmodel.validation import build, shown
 from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.entries import TrainingSection
 from planner.jobs.model import read
+from planner.recipes.catalog import recipe, recipes, select_recipes
+from planner.runs.table import plain
 
 Plain: TypeAlias = dict[str, Any]
+
+RECIPES = "recipes"
+"""The list of the catalog that words select from."""
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -158,18 +163,24 @@ def _sequence_length(value: object) -> int:
 # --- the catalog -------------------------------------------------------------------------------------------
 
 
-def describe_catalog(entry: str | None) -> Plain:
+def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
     """
     The catalog, one of its lists, or one entry.
 
     Parameters
     ----------
     entry
-        ``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None
-        for everything.
+        ``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, ``recipes``, the name of
+        one, or None for all but the recipes, which are many.
+    words
+        Models, devices, precisions and releases that all recipes of the list are for.
     """
+    if entry == RECIPES:
+        return {RECIPES: [_recipe(one.id) for one in select_recipes(words)]}
+    if words:
+        raise SpecError("catalog", f"takes no further words, got {shown(words[0])}.", f"Words select only {RECIPES}.")
     if entry is None:
-        return {name: _list(name) for name in LISTS}
+        return {name: _list(name) for name in LISTS if name != RECIPES}
     if entry in LISTS:
         return {entry: _list(entry)}
     for names, described, _ in LISTS.values():
@@ -209,6 +220,49 @@ def _model(name: str) -> Plain:
 
 def _precision(name: str) -> Plain:
     return {**asdict(catalog.precision(name)), "source": catalog.precision_source(name)}
+
+
+RECIPE_TEXTS: Mapping[str, str] = {
+    "id": "A name that no other recipe has.",
+    "source": "The project that publishes it.",
+    "source_ref": "Tag, file and line there, of the newest release.",
+    "recipe": "Its name there.",
+    "model": "Its model: a name of the catalog, or the source's.",
+    "refused": "Why it cannot run or be read; empty: it can.",
+    "not_modelled": "What of it the cost model has no formula for.",
+}
+"""What a recipe says of itself."""
+
+RECIPE_COLUMNS = {
+    "batch": "training.global_batch_size",
+    "sequence": "training.sequence_length",
+    **{name: f"strategy.{name}" for name in ("tp", "cp", "pp", "vpp", "ep", "mbs", "sharding", "recompute")},
+    "CUDA graphs": "strategy.cuda_graphs",
+}
+"""Headings of a table of recipes, and the keys of a job below them."""
+
+
+def _recipe_names() -> tuple[str, ...]:
+    return tuple(one.id for one in recipes())
+
+
+def _recipe(name: str) -> Plain:
+    """A recipe by its id: what it says of itself, and the keys of a job that it fills."""
+    one = recipe(name)
+    texts = {column: one.cells.get(column, "") for column in RECIPE_TEXTS}
+    job = {key: plain(cell, key) for key, cell in one.cells.items() if "." in key and cell}
+    return {**texts, "releases": list(one.releases), "scales": list(one.scales), **job}
+
+
+def _recipe_row(one: Plain) -> Plain:
+    return {
+        "name": one["id"],
+        "GPUs": ", ".join(map(str, one["scales"])),
+        **{heading: str(one.get(key, "-")) for heading, key in RECIPE_COLUMNS.items()},
+        "releases": ", ".join(one["releases"]),
+        "source": f"{one['source']} {one['source_ref']}",
+        "note": one["refused"],
+    }
 
 
 def _device_row(device: Plain) -> Plain:
@@ -321,6 +375,7 @@ LISTS: Mapping[str, tuple[Callable[[], Sequence[str]], Callable[[str], Plain], C
     "frameworks": (catalog.frameworks, lambda name: asdict(catalog.framework(name)), _framework_row),
     "models": (catalog.models, _model, _model_row),
     "precisions": (catalog.precisions, _precision, _precision_row),
+    RECIPES: (_recipe_names, _recipe, _recipe_row),
 }
 """Each list of the catalog: the names in it, what is known of one of them, and its row in a table."""
 

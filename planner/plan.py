@@ -33,8 +33,9 @@ from planner.search.listed import listed
 from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.ground import ground_of
-from planner.uncertainty.intervals import noise_fraction, step_interval
-from planner.uncertainty.operators import operators_deviation, timed_operators
+from planner.uncertainty.intervals import noise_fraction
+from planner.uncertainty.operators import timed_operators
+from planner.uncertainty.records import interval_and_record
 
 if TYPE_CHECKING:
     from planner.alternatives import JointOutcome
@@ -232,6 +233,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
     operators, gaps = timed_operators(used, strategy, estimated.breakdown), ground_of(used, strategy)
+    interval, record = interval_and_record(used, step_seconds=estimated.step_seconds, operators=operators, gaps=gaps)
     return Plan(
         problem=problem,
         estimate=estimated,
@@ -241,13 +243,8 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         hardware_flops_per_second_per_device=hardware_flops,
         mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
-        interval=step_interval(
-            used.model,
-            used.cluster,
-            step_seconds=estimated.step_seconds,
-            operators_deviation=operators_deviation(operators),
-            gaps=gaps,
-        ),
+        interval=interval,
+        record=record,
         gaps=tuple(gaps),
         operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),

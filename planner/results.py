@@ -24,6 +24,7 @@ from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator
 from planner.uncertainty.peaks import Chance, chance_to_fit
+from planner.uncertainty.records import BestRun
 
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome
@@ -60,6 +61,8 @@ class Plan:
         The same over the peak; the report's conventions say which.
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
+    record
+        The best published run that it compares with; None where there is none.
     gaps
         What of it measured runs have shown little or nothing of.
     operators
@@ -82,6 +85,7 @@ class Plan:
     mfu: float
     hfu: float
     interval: Interval
+    record: BestRun | None
     gaps: tuple[Gap, ...]
     operators: tuple[TimedOperator, ...]
     noise_fraction: float

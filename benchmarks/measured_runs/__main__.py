@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -16,6 +17,9 @@ from benchmarks.measured_runs.writing import models_file, table
 from costmodel.errors import PlanningError, SpecError
 
 FOLDER = Path(__file__).parent
+RUNS = FOLDER / "collected" / "runs.csv"
+NEWER = RUNS.with_name("newer.csv")
+"""Runs that were collected when constants, intervals and what releases have shown were fitted and counted already."""
 
 ROWS_REFUSED = 1
 NOTHING_TO_READ = 2
@@ -27,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         converted = convert_files(options.runs, options.models)
         write(converted, options.output)
+        if options.runs == RUNS and options.output == FOLDER:
+            newer = convert_files(NEWER, options.models)
+            (FOLDER / NEWER.name).write_text(table(newer.rows), encoding="utf-8")
+            converted = replace(converted, rows=[*converted.rows, *newer.rows])
     except (PlanningError, OSError) as error:
         print(error, file=sys.stderr)
         return NOTHING_TO_READ
@@ -65,10 +73,11 @@ def write(converted: Converted, folder: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    collected = FOLDER / "collected"
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measured_runs", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=collected / "runs.csv", help="collected table (default: ours)")
-    parser.add_argument("--models", type=Path, default=collected / "models.yaml", help="architectures, as collected")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="collected table (default: ours)")
+    parser.add_argument(
+        "--models", type=Path, default=RUNS.with_name("models.yaml"), help="architectures, as collected"
+    )
     parser.add_argument("-o", "--output", type=Path, default=FOLDER, help="folder to write runs.csv and models.yaml to")
     return parser
 

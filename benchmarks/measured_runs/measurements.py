@@ -7,8 +7,9 @@ import re
 from benchmarks.measured_runs.cells import Row
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+from planner.runs.table import PLANNED
 
-KINDS = ("pretrain", "proxy", "finetune", "oom", "component")
+KINDS = ("pretrain", "proxy", "finetune", "oom", "component", PLANNED)
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
 
 ADAPTERS = re.compile(r"\b[qQ]?L[oO]RA\b|adapter|PEFT")
@@ -63,9 +64,10 @@ def require_consistent(row: Row) -> dict[str, object]:
         If one that did not fit has a time, another nothing at all, or time and tokens per second disagree.
     """
     seconds, tokens = row.number_or_none("step_time_s"), row.number_or_none("tokens_per_s_per_gpu")
-    if row.text("kind") == "oom" and seconds is not None:
-        raise SpecError("step_time_s", f"must be empty for a run that did not fit, got {seconds:g}.")
-    if row.text("kind") != "oom" and seconds is None and row.number_or_none("peak_memory_gib") is None:
+    if row.text("kind") in ("oom", PLANNED) and seconds is not None:
+        what = "run that did not fit" if row.text("kind") == "oom" else "planned run"
+        raise SpecError("step_time_s", f"must be empty for a {what}, got {seconds:g}.")
+    if row.text("kind") not in ("oom", PLANNED) and seconds is None and row.number_or_none("peak_memory_gib") is None:
         raise SpecError("step_time_s", "is empty, as is peak_memory_gib; nothing was measured.")
     work = [row.count_or_none(column) for column in ("gbs", "seq_len", "n_gpus")]
     if seconds is not None and tokens is not None and all(work):

@@ -50,6 +50,34 @@ class Release:
             return "year"
         return "month" if 20 <= first < 100 and len(self.number) > 1 else "version"
 
+    def month(self, since: str = "") -> float:
+        """
+        Months from 2000 to it, by its number where its stack counts by months, else by a date; a branch is newest.
+
+        Parameters
+        ----------
+        since
+            When it came, as the catalog says it; empty: nobody knows, as if it were newest.
+
+        >>> Release(stack="nemo", number=(25, 2)).month(), Release(stack="torchtitan", number=(0, 3)).month("2025-02")
+        (302.0, 302.0)
+        """
+        if self.scheme != "month":
+            return month_of_date(since) if since and self.scheme != "branch" else inf
+        year, month, *patch = self.number
+        return 12 * year + month + sum(patch) / 100
+
+
+def month_of_date(date: str) -> float:
+    """
+    Months from 2000 to a date: of several the last one; a year alone is its end.
+
+    >>> month_of_date("2025-02"), month_of_date("2024-08-12"), month_of_date("2025-11..2026-05"), month_of_date("2023")
+    (302.0, 296.0, 317.0, 288.0)
+    """
+    year, _, month = date.rpartition(".")[2].partition("-")
+    return 12.0 * (int(year) - 2000) + int(month[:2] or 12)
+
 
 def release_of(name: str) -> Release | None:
     """

@@ -40,7 +40,13 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
         "entry",
         metavar="WHAT",
         nargs="?",
-        help="devices, aliases, calibrations, architectures, frameworks, models, precisions, or the name of one",
+        help="devices, aliases, calibrations, architectures, frameworks, models, precisions, recipes, or one's name",
+    )
+    parser.add_argument(
+        "only",
+        metavar="WORD",
+        nargs="*",
+        help="of recipes: only those of a model, device, precision or release, such as 'recipes llama3-70b h100'",
     )
     add_output(parser, TEXT_FORMATS)
 
@@ -71,7 +77,7 @@ def run_catalog(arguments: argparse.Namespace) -> int:
     with progress("reading the catalog"):
         from planner.describe import catalog_tables, catalog_text, describe_catalog, json_text, leaves
 
-        described = describe_catalog(arguments.entry)
+        described = describe_catalog(arguments.entry, arguments.only)
     check_output(arguments.output, ())
     tables = [
         Section(title=name, header=tuple(rows[0]) if rows else (), rows=tuple(tuple(row.values()) for row in rows))

@@ -15,6 +15,7 @@ from planner.cli.arguments import (
     add_variables,
     describe,
     overridden,
+    read_job,
     rendered,
     report_on_job,
 )
@@ -66,6 +67,13 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, description, COMPARE_EXIT_CODES)
     add_job(parser)
     parser.usage = f"{parser.usage}\n       {parser.prog} [options] JOB JOB [key=value ...]"
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        help="compare a published layout for the job: the nearest one, or that of a name (planner catalog recipes)",
+    )
     add_variables(parser)
     add_time_limit(parser, "the best plan so far is compared with")
     add_output(parser, COMPARISON_FORMATS)
@@ -73,6 +81,8 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare and print."""
+    if arguments.recipe is not None:
+        return _run_compare_recipe(arguments)
     words = [arguments.job, *arguments.assignments]
     jobs = [word for word in words if "=" not in (word.split() or [""])[0]]
     from planner.explanation.any_job import is_job
@@ -95,6 +105,24 @@ def run_compare(arguments: argparse.Namespace) -> int:
         read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
         report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_fastest()
+        text = rendered(report, arguments)
+    write(text, arguments.output)
+    return int(report.exit_code)
+
+
+def _run_compare_recipe(arguments: argparse.Namespace) -> int:
+    """Compare a published layout with a job's fastest plan, and print."""
+    with progress(f"comparing {arguments.job}"):
+        from planner.explanation.recipes import OPTION, compare_recipe
+        from planner.jobs.problem import load, split_overrides
+
+        document, overrides = read_job(arguments, arguments.assignments)
+        entries, decisions = split_overrides(overrides)
+        if decisions:
+            raise SpecError(OPTION, f"a recipe is a whole strategy, which {decisions[0]} cannot change.")
+        problem = load(document, overridden(entries, arguments))
+        check_output(arguments.output, problem.sources)
+        report = compare_recipe(problem, arguments.recipe)
         text = rendered(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

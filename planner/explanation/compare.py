@@ -73,11 +73,14 @@ class Comparison:
         The estimate of the given strategy, with the rules that forbid it. Of two jobs the first one's.
     sides
         The two jobs, first and second; empty where one job's strategy is compared with its fastest plan.
+    given_name
+        What the given strategy is called and what of it was changed for the job; empty where it has no name.
     """
 
     report: PlanReport | EstimateReport
     given: EstimateReport
     sides: tuple[Side, ...] = ()
+    given_name: str = ""
 
     @property
     def problem(self) -> Problem:

@@ -10,6 +10,7 @@ from planner.report.compared_two import figures_section, memory_section, two_sec
 from planner.report.conflicts import broken_sections, nothing_sections, preference_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
+from planner.report.published import doubt_rows
 from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
@@ -26,7 +27,8 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
         return
     given, best = whole.given, whole.best
     answer = ("answer", _answer(comparison, whole))
-    yield setting_section(comparison.problem, whole, answer, best=best, assumed=whole.assumed)
+    rows = (*doubt_rows(best or given), *_given_name(comparison), answer)
+    yield setting_section(comparison.problem, whole, *rows, best=best, assumed=whole.assumed)
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
@@ -42,6 +44,12 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     else:
         yield from nothing_sections(whole, whole.conflict)
     yield from missing_sections(whole, given)
+
+
+def _given_name(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """What the given strategy is called, where it has a name."""
+    if comparison.given_name:
+        yield "given", comparison.given_name
 
 
 def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:

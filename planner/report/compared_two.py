@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.report.conflicts import broken_sections
 from planner.report.gain import gain_section, verdict
+from planner.report.published import doubt_rows
 from planner.report.results import FIGURES
 from planner.report.section import Section
 from planner.report.strategies import strategies_section
@@ -30,7 +31,9 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     """The sections of two jobs that are compared, in reading order."""
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
-    rows = [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
+    plans = zip(NAMES, (first, second), strict=True)
+    rows = [(label, f"the {name} is {text}") for name, plan in plans for label, text in doubt_rows(plan)]
+    rows += [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
     yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, whole))))
     if whole.apart.unlike:
         yield _unlike_section(comparison, whole)

@@ -10,6 +10,7 @@ from planner.explanation.explain import Explanation, Kind
 from planner.jobs.limits import StageChoice
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
+from planner.report.published import doubt_rows
 from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
@@ -51,7 +52,8 @@ def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
     general = "why does nothing fit?" if whole.conflict else "which constraints bind the fastest plan?"
     question = f"why not {decisions_text(whole.asked)}?" if whole.asked else general
     answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
-    return setting_section(explanation.problem, whole, ("question", question), ("answer", answer), best=whole.best)
+    rows = (*doubt_rows(whole.best), ("question", question), ("answer", answer))
+    return setting_section(explanation.problem, whole, *rows, best=whole.best)
 
 
 def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:

@@ -13,6 +13,7 @@ from planner.report.devices import nearby_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import alternatives_sections, listed_sections, search_section
+from planner.report.published import doubt_rows, published_rows
 from planner.report.reasons import explained_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
@@ -82,7 +83,12 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
     idle = whole.idle if isinstance(whole, PlanReportRecord) else None
     answer = ("answer", _answer(report, whole))
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
-    rows = (answer, *(("small runs" if number == 0 else "", text) for number, text in enumerate(small)))
+    rows = (
+        *doubt_rows(best),
+        answer,
+        *published_rows(whole),
+        *(("small runs" if number == 0 else "", text) for number, text in enumerate(small)),
+    )
     return setting_section(report.problem, whole, *rows, best=best, assumed=assumed, idle=idle)
 
 

@@ -13,6 +13,7 @@ from planner.report.costs import money_rows
 from planner.report.devices import nearby_rows, used_rows
 from planner.report.first_screen import fit_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
+from planner.report.published import doubt_rows, published_rows
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import FIGURES, gaps_text, unproven_text
@@ -93,6 +94,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     best = whole.plans[0]
     low, high = best.step_time_interval_seconds
     run = best.training_run
+    yield from doubt_rows(best)
     yield from _forbidden(whole)
     yield "degrees", best.strategy.words
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
@@ -103,6 +105,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
         f"{seconds(best.step_time_seconds)} s ({best.step_time_interval_probability:.0%} of measured steps: "
         f"{seconds(low)} to {seconds(high)} s); {best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%}",
     )
+    yield from published_rows(whole, is_short=True)
     yield (
         "memory",
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "

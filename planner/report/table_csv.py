@@ -44,6 +44,7 @@ COLUMNS = (
     "num_devices",
     "step_time_seconds",
     "tokens_per_second_per_gpu",
+    "above_record_fraction",
     "model_tflops_per_gpu",
     "hardware_tflops_per_gpu",
     "mfu",

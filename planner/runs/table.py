@@ -257,7 +257,7 @@ def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> 
             return _not_run(cells, line, cells["refused"].strip(), is_refused=True)
         if missing := [column for column in ESSENTIAL if not cells.get(column, "").strip()]:
             return _not_run(cells, line, f"no layout: the row does not say {', '.join(missing)}")
-        return _run(cells)
+        return read_run(cells)
     except SpecError as error:
         return _not_run(cells, line, str(error), is_refused=True)
 
@@ -323,7 +323,15 @@ def _number_or_none(cell: str | None) -> float | None:
 # --- one row -----------------------------------------------------------------------------------------------
 
 
-def _run(cells: Mapping[str, str]) -> Run:
+def read_run(cells: Mapping[str, str]) -> Run:
+    """
+    Read a row that is offered and has a layout.
+
+    Raises
+    ------
+    SpecError
+        If a cell is wrong, or the row contradicts itself.
+    """
     run = Run(
         id=cells["id"].strip(),
         source=cells.get("source", "").strip(),

@@ -10,7 +10,7 @@ from costmodel.facts.framework import Framework
 from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
 from costmodel.facts.workload import Precision
 from costmodel.models.flops import AttentionConvention
-from planner.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS
+from planner.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS, RECIPE_TEXTS
 from planner.schema.records import Schema, closed, record_schema, whole
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
@@ -38,6 +38,7 @@ def model_schema() -> Schema:
 def catalog_schema() -> Schema:
     """Of ``planner catalog``: all lists, one of them, or one entry."""
     definitions: Schema = {"Model": closed({**_model_facts(), **_model_counts()}), "Alias": _alias()}
+    definitions["Recipe"] = _recipe()
     for record in (Device, Calibration, Silicon, Framework, Precision):
         made = record_schema(record, "serialization")
         definitions.update(made.pop("$defs", {}))
@@ -69,6 +70,7 @@ ENTRIES = {
     "frameworks": "Framework",
     "models": "Model",
     "precisions": "Precision",
+    "recipes": "Recipe",
 }
 """The record of each list of the catalog."""
 
@@ -85,6 +87,16 @@ def _model_counts() -> Schema:
 
 def _alias() -> Schema:
     return closed({name: {**TEXT, "description": text} for name, text in ALIAS.items()})
+
+
+def _recipe() -> Schema:
+    """What a recipe says of itself, and keys of a job, whose values are as in job files."""
+    lists = {
+        "releases": {"type": "array", "items": TEXT, "description": "Releases that have it, oldest first."},
+        "scales": {"type": "array", "items": COUNT, "description": "Numbers of devices that it is published for."},
+    }
+    texts = {name: {**TEXT, "description": text} for name, text in RECIPE_TEXTS.items()}
+    return {**closed(texts | lists), "patternProperties": {r"^(cluster|training|settings|strategy)\.": {}}}
 
 
 def _layer_kinds() -> Schema:

@@ -89,7 +89,7 @@ def test_no_command_prints_the_help(capsys):
         (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
         (["plan", "job.yaml", "tp"], "'tp': expected key=value"),
         (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
-        (["catalog", "devices", "a=b"], "unrecognized arguments: a=b"),
+        (["catalog", "devices", "a=b"], "catalog: takes no further words, got 'a=b'"),
     ],
 )
 def test_wrong_arguments_end_with_2(arguments, message, verbs, capsys, job, monkeypatch):

@@ -189,6 +189,9 @@ class ApartRecord(Record):
     gain: GainRecord | None = entry(
         "What the best plan gains, how sure that is and what it rests on; null without one."
     )
+    given_name: str = entry(
+        "What the given strategy is called, such as a published recipe; empty where it has no name."
+    )
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")

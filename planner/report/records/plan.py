@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.memory.rank import seen_bytes
 from planner.report.records.costs import CostsRecord, difference
+from planner.report.records.published import BestRunRecord
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.fastest import chances_fastest
@@ -169,6 +170,11 @@ class SpeedRecord(Record):
     step_time_interval_seconds: list[Figure] = entry("Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
     step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
+    above_record_fraction: Figure | None = entry(
+        "By which fraction its tokens per second are above the best published run's that compares; negative where they "
+        "are below, null where there is none."
+    )
+    record: BestRunRecord | None = entry("The best published run that compares; null where there is none.")
     gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
     unproven: list[UnprovenRecord] = entry("Features, and pairs of them, that too few measured runs have.")
     tokens_per_second_per_gpu: Figure = entry(
@@ -205,6 +211,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster)),
             step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
             step_time_interval_probability=COVERAGE,
+            above_record_fraction=plan.record.above_fraction if plan.record else None,
             model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,
             hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
             strategy=StrategyRecord.of(plan.problem, plan.strategy),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from planner.explanation.recipes import nearest_recipe
 from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
 from planner.report.records.outcome import (
     EVEN,
@@ -16,6 +17,7 @@ from planner.report.records.outcome import (
     OutcomeRecord,
 )
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
+from planner.report.records.published import PublishedLayoutRecord
 from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
@@ -28,6 +30,9 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
 
     kind: Literal["plan"] = entry("Of which kind the report is.")
     plans: list[NumberedPlanRecord] = entry("The recommended one first, then by their steps.")
+    published: PublishedLayoutRecord | None = entry(
+        "The nearest published layout, costed for the job; null where none is for it, or no plan was found."
+    )
     small_runs: list[str] = entry("What small runs say, whose constants the device has; empty without any.")
     recommendation: RecommendationRecord | None = entry(
         "Why the first plan is the first; null where the fastest one was asked for, or none was found."
@@ -55,6 +60,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),
+            published=_published(report),
             small_runs=list(report.small_runs),
             recommendation=RecommendationRecord.of(report),
             alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
@@ -76,6 +82,9 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
     """The report of planner estimate."""
 
     kind: Literal["estimate"] = entry("Of which kind the report is.")
+    published: PublishedLayoutRecord | None = entry(
+        "The nearest published layout, costed for the job; null where none is for it."
+    )
 
     @classmethod
     def of_report(cls, report: EstimateReport) -> EstimateReportRecord:
@@ -83,6 +92,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         return cls(
             **dict(SettingRecord.of_job(report, "estimate")),
             **dict(PlanRecord.of_plan(report.plan)),
+            published=_published(report),
             allowed=not report.broken_rules,
             broken_rules=list(report.broken_rules),
             broken_preferences=list(report.broken_preferences),
@@ -106,6 +116,13 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
 
 
 ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
+
+
+def _published(report: PlanReport | EstimateReport) -> PublishedLayoutRecord | None:
+    """The nearest published layout beside the first plan of a report."""
+    if not report.plans:
+        return None
+    return PublishedLayoutRecord.of(nearest_recipe(report.chosen), report.plans[0].step_seconds)
 
 
 def report_record(report: PlanReport | EstimateReport) -> ReportRecord:

@@ -1,0 +1,123 @@
+"""Published layouts costed as a job's own strategies: the nearest one, those of the default space, any by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from constraints import sentence
+from constraints.verdict import violated
+from costmodel.errors import SpecError
+from planner.explanation.compare import Comparison, fastest
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
+from planner.plan import judged
+from planner.recipes.catalog import LISTED, recipe
+from planner.recipes.layouts import PublishedLayout, fit_recipe, nearest_layouts, recipes_for, refused_recipes
+from planner.results import EstimateReport
+from planner.search.rules import problem_rules
+
+OPTION = "--recipe"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedLayout:
+    """
+    A published layout with its estimate.
+
+    Parameters
+    ----------
+    layout
+        The layout, and what of it was changed for the job.
+    report
+        Its estimate, and the rules that forbid it.
+    """
+
+    layout: PublishedLayout
+    report: EstimateReport
+
+    @property
+    def is_allowed(self) -> bool:
+        """True where no rule forbids it; it fits then, too."""
+        return not self.report.broken_rules
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The sentences for which it is not in the job's default space; empty: it is in it."""
+        return tuple(reasons_outside(self.report))
+
+
+def judge_recipes(problem: Problem) -> tuple[JudgedLayout, ...]:
+    """
+    Cost every published layout for a job, the nearest first.
+
+    Parameters
+    ----------
+    problem
+        The job; of several values of a setting the first is taken.
+    """
+    return tuple(map(judge_layout, recipes_for(problem.each[0])))
+
+
+def judge_layout(layout: PublishedLayout) -> JudgedLayout:
+    """Cost one published layout."""
+    return JudgedLayout(layout=layout, report=judged(layout.problem, layout.strategy))
+
+
+def nearest_recipe(problem: Problem) -> JudgedLayout | None:
+    """
+    Return the published layout that is nearest to a job, of several the fastest that no rule forbids.
+
+    Parameters
+    ----------
+    problem
+        The job; of several values of a setting the first is taken.
+    """
+    found = map(judge_layout, nearest_layouts(problem.each[0]))
+    return min(found, key=lambda one: (not one.is_allowed, one.report.plan.step_seconds), default=None)
+
+
+def reasons_outside(report: EstimateReport) -> Iterator[str]:
+    """Rules and preferences that a costed strategy breaks, bounds of the search, and stages that it does not try."""
+    yield from report.broken_rules
+    yield from report.broken_preferences
+    problem, strategy = report.problem, report.plan.strategy
+    bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
+    yield from (sentence(rule) for rule in bounds)
+    if strategy.layout is not None and problem.search.stages == StageChoice.EVEN:
+        yield "The search uses even stages (search.stages changes that)."
+
+
+def compare_recipe(problem: Problem, name: str = "") -> Comparison:
+    """
+    Compare a published layout with the job's fastest plan.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    name
+        The recipe's id, or its published name; empty: the nearest one.
+
+    Raises
+    ------
+    SpecError
+        If no recipe has that name, if it is no layout for this job, or if none is.
+    """
+    if name:
+        found = judge_layout(fit_recipe(recipe(name), problem.each[0]))
+    else:
+        found = nearest_recipe(problem) or _refuse(problem.each[0])
+    layout = found.layout
+    said = "; ".join((f"{layout.title} {layout.recipe.id}", *layout.notes))
+    return Comparison(given=found.report, report=fastest(problem), given_name=said)
+
+
+def _refuse(problem: Problem) -> NoReturn:
+    """Say that no layout is published for a job, or why the nearest one is none for it."""
+    for _, reason in refused_recipes(problem):
+        raise SpecError(OPTION, f"no published layout fits the job. The nearest: {reason}", LISTED)
+    facts = problem.facts
+    job = f"{facts.model.name} on {facts.cluster.device.name} in {facts.workload.precision.name}"
+    raise SpecError(OPTION, f"no layout is published for {job}.", LISTED)

@@ -1,0 +1,170 @@
+"""The published recipes of the catalog: model, device, precision, work, layout, and the releases that have each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from costmodel import catalog
+from costmodel.catalog.files import read_table
+from costmodel.catalog.releases import Release, release_of
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.models.shape import Shape, shape_in
+from costmodel.validation import shown
+
+TABLES = ("recipes/megatron-bridge.csv", "recipes/dgxc-benchmarking.csv")
+
+PUBLISHER = "NVIDIA"
+"""Who publishes the recipes of both tables."""
+
+SEPARATOR = ";"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """
+    One published layout; nobody says that it was measured, or that it is the best one.
+
+    Parameters
+    ----------
+    cells
+        Its row: what it is for and its decisions, by the columns of tables of measured runs.
+    """
+
+    cells: Mapping[str, str] = field(hash=False)
+
+    @property
+    def id(self) -> str:
+        """The name that no other recipe has."""
+        return self.cells["id"]
+
+    @property
+    def name(self) -> str:
+        """The recipe's name where it is published."""
+        return self.cells["recipe"]
+
+    @property
+    def source(self) -> str:
+        """The project, tag and file that publish it."""
+        return f"{self.cells['source']} {self.cells['source_ref']}"
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Numbers of the releases that have it, oldest first."""
+        return tuple(self.cells["releases"].split(SEPARATOR))
+
+    @property
+    def stack(self) -> str:
+        """Its software, such as ``megatron-bridge``."""
+        return self.cells["cluster.framework"].rpartition("-")[0]
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """Numbers of devices that it is published for."""
+        return tuple(map(int, self.cells["scales"].split(SEPARATOR)))
+
+    @property
+    def model(self) -> str:
+        """The name of its model."""
+        return self.cells["model"]
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of its model; None where the model is not known."""
+        return shape_in(self.cells)
+
+    @property
+    def device(self) -> str:
+        """The name of its device."""
+        return self.cells["cluster.device"]
+
+    @property
+    def precision(self) -> str:
+        """The name of its precision recipe."""
+        return self.cells["training.precision"]
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens per sequence; None where the source does not say."""
+        return int(self.cells["training.sequence_length"]) if self.cells["training.sequence_length"] else None
+
+    @property
+    def batch_per_device(self) -> float:
+        """Sequences of a step that each device gets."""
+        return int(self.cells["training.global_batch_size"]) / int(self.cells["cluster.num_devices"])
+
+    @property
+    def refused(self) -> str:
+        """The reason why it cannot run, or cannot be read; empty: it can."""
+        return self.cells["refused"]
+
+    def framework(self, release: str) -> Release:
+        """One of its releases, to be compared with others."""
+        found = release_of(f"{self.stack}-{release}")
+        assert found is not None, f"{self.id} names the release {release}"
+        return found
+
+
+@cache
+def recipes() -> tuple[Recipe, ...]:
+    """Return every published recipe."""
+    return tuple(Recipe(cells=row) for table in TABLES for row in read_table(table))
+
+
+def recipe(name: str) -> Recipe:
+    """
+    Return the recipe of an id, or of its published name; of several layouts of one name the newest.
+
+    Raises
+    ------
+    SpecError
+        If there is none, with what may have been meant.
+    """
+    same = [one for one in recipes() if one.id == name]
+    same = same or [one for one in recipes() if one.name.lower() == name.lower()]
+    if not same:
+        known = [one.id for one in recipes()] + [one.name for one in recipes()]
+        raise SpecError("recipe", f"{shown(name)} is not known.", did_you_mean(name, known) or LISTED)
+    return max(same, key=lambda one: one.framework(one.releases[-1]).number)
+
+
+LISTED = "planner catalog recipes MODEL DEVICE lists them."
+
+
+def select_recipes(words: Sequence[str]) -> tuple[Recipe, ...]:
+    """
+    Return the recipes that all words describe: a model, a device, a precision or a release.
+
+    Raises
+    ------
+    SpecError
+        If a word is none of these.
+
+    >>> {one.device for one in select_recipes(["llama3-70b", "h100", "bf16"])}
+    {'h100-80gb-sxm'}
+    """
+    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_known_word, words)))
+
+
+def _says(one: Recipe, word: str) -> bool:
+    return word in (one.model, one.device, one.precision, *one.releases)
+
+
+def _known_word(word: str) -> str:
+    """A word as the recipes spell it: devices and models by any of their names."""
+    own = _words(recipes())
+    if word in own:
+        return word
+    found = catalog.known_name(word)
+    if found is not None and found.device in own:
+        return found.device
+    if (model := catalog.hub_names().get(word)) in own:
+        return str(model)
+    if found is not None or catalog.means_several(word) or word in catalog.models() or word in catalog.precisions():
+        raise SpecError("catalog", f"no published recipe is for {shown(word)}.", LISTED)
+    raise SpecError("catalog", f"{shown(word)} is no model, device, precision or release.", did_you_mean(word, own))
+
+
+def _words(of: Iterable[Recipe]) -> dict[str, None]:
+    return dict.fromkeys(word for one in of for word in (one.model, one.device, one.precision, *one.releases))

@@ -1,0 +1,53 @@
+"""Rows on what is published: a prediction above every measured run, the best run, and the nearest layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from planner.report.wording import seconds
+
+if TYPE_CHECKING:
+    from planner.report.records.plan import PlanRecord
+    from planner.report.records.published import BestRunRecord, PublishedLayoutRecord
+    from planner.report.records.reports import ReportRecord
+
+
+def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
+    """The doubt in a plan that is predicted far above every published run; it stands in front of all else."""
+    if plan is not None and plan.record is not None and plan.record.is_doubtful:
+        above = f"predicted {plan.above_record_fraction:.0%} above the best published run"
+        rate = f"{_rate_text(plan.record)}, {seconds(plan.record.step_time_seconds)} s per step of this job"
+        yield "doubt", f"{above}: {rate}"
+
+
+def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
+    """The nearest published layout, and the best published run unless the prediction is doubted by it."""
+    rows = [layout_text(whole.published, is_short=is_short)] if whole.published else []
+    if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
+        fraction = whole.plans[0].above_record_fraction or 0.0
+        side = "above" if fraction >= 0 else "below"
+        known = f"best published run: {_rate_text(record)}"
+        rows.append(f"{known}; this plan is predicted {abs(fraction):.0%} {side}")
+    yield from (("" if number else "published", text) for number, text in enumerate(rows))
+
+
+def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str:
+    """
+    A published layout beside the first plan.
+
+    Unless it is short, what else keeps the search from trying it is said where no rule forbids it.
+    """
+    figures = f"{layout.title}: {seconds(layout.step_time_seconds)} s, {layout.slower_fraction:+.1%}"
+    forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
+    reason = layout.outside[0].partition(" (search.")[0] if layout.outside and not (forbidden or is_short) else ""
+    left_out = [f"not searched: {reason}"] if reason else []
+    return "; ".join((figures, *layout.notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
+
+
+def _rate_text(record: BestRunRecord) -> str:
+    """A measured rate with what it was measured on; its recipe where there are several of as many bits."""
+    at = [] if record.same_sequence else [f"sequences of {record.sequence_length:,} tokens"]
+    precision = [] if record.precision == "bf16" else [record.precision]
+    where = ", ".join([record.label, *precision, f"{record.num_devices:,} GPUs", *at, *filter(None, [record.notes])])
+    return f"{record.tokens_per_second_per_gpu:,.0f} tokens/s/GPU ({where})"

@@ -1,0 +1,64 @@
+"""What is published beside a plan: the best run that was measured, and the nearest layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.report.records.record import Figure, Record, entry
+from planner.report.records.strategy import StrategyRecord
+
+if TYPE_CHECKING:
+    from planner.explanation.recipes import JudgedLayout
+
+
+class BestRunRecord(Record):
+    """The best published run of the job's model, device and bits of its matmuls, beside the prediction."""
+
+    id: str = entry("Its id among the project's measured runs.", "record.id")
+    label: str = entry("The project and release.", "record.label")
+    source: str = entry("Who published it.", "record.source")
+    framework: str = entry("Its software, as the catalog calls it; empty where it has none.", "record.framework")
+    date: str = entry("When it was published.", "record.date")
+    precision: str = entry("Its precision recipe.", "record.precision")
+    sequence_length: int = entry("Tokens of a sequence.", "record.sequence_length")
+    num_devices: int = entry("Devices.", "record.num_devices")
+    tokens_per_second_per_gpu: Figure = entry("Measured.", "record.tokens_per_second_per_device")
+    notes: str = entry("What flatters it; empty: nothing.", "record.notes")
+    comparable_tokens_per_second_per_gpu: Figure = entry(
+        "The same at the job's sequence length, by model FLOP/s.", "comparable_rate"
+    )
+    same_sequence: bool = entry("Whether its sequences are as long as the job's.")
+    step_time_seconds: Figure = entry("A step of the job at that rate.", "record_step_seconds")
+    is_recent: bool = entry("Whether a run that compares is of a release at most a year older than the costed one.")
+    is_doubtful: bool = entry("Whether the prediction is so far above it that it is doubted.")
+
+
+class PublishedLayoutRecord(Record):
+    """A published layout as a strategy of the job."""
+
+    title: str = entry("The name that reports give it.", "layout.title")
+    recipe: str = entry("The id of its recipe: planner compare JOB.yaml --recipe ID.", "layout.recipe.id")
+    name: str = entry("The recipe's name where it is published.", "layout.recipe.name")
+    source: str = entry("The project, tag and file that publish it.", "layout.recipe.source")
+    release: str = entry("The one of its releases that is nearest to the job's.", "layout.release")
+    notes: list[str] = entry("What of it was changed for the job.")
+    strategy: StrategyRecord = entry("The decisions.")
+    step_time_seconds: Figure = entry("Its step by the planner's own estimate.", "report.plan.step_seconds")
+    peak_memory_bytes: Figure = entry("Its peak.", "report.plan.estimate.device_bytes")
+    slower_fraction: Figure = entry("How much longer its step is than the first plan's, as a fraction of that.")
+    broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
+    outside: list[str] = entry("Why the job's search does not try it; empty: it does.")
+
+    @classmethod
+    def of(cls, judged: JudgedLayout | None, step_seconds: float) -> PublishedLayoutRecord | None:
+        """The record of a judged layout beside the first plan's step."""
+        if judged is None:
+            return None
+        return cls.read(
+            judged,
+            notes=list(judged.layout.notes),
+            strategy=StrategyRecord.of(judged.layout.problem, judged.layout.strategy),
+            slower_fraction=judged.report.plan.step_seconds / step_seconds - 1,
+            broken_rules=list(judged.report.broken_rules),
+            outside=list(judged.outside),
+        )

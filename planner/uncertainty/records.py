@@ -1,0 +1,242 @@
+"""The best published tokens per second and device of comparable runs, and predictions that are above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, log2
+
+from costmodel import catalog
+from costmodel.catalog.releases import month_of_date, release_of
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.workload import Precision
+from costmodel.models.flops import model_flops_per_token
+from costmodel.models.shape import Shape, shape_in, shape_of
+from costmodel.models.utilization import tokens_per_second_per_device
+from costmodel.tables import Facts
+from planner.uncertainty.ground import Gap
+from planner.uncertainty.intervals import Interval, release_name, step_interval
+from planner.uncertainty.operators import TimedOperator, operators_deviation
+from planner.uncertainty.stored import stored_rows
+
+TABLE = "records.csv"
+
+DOUBTFUL = 0.1
+"""Fraction above the record from which on a prediction is doubted."""
+
+MONTHS = 12
+"""Months by which the release of a run may be older than the costed one for it to be a ground of doubt."""
+
+FURTHEST_SEQUENCE = 2.0
+"""Ratio of two sequence lengths up to which their rates are compared."""
+
+BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
+"""Bits of what matmuls of a recipe multiply, by the dtype; of all others 16."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """
+    A published run that no later one of its model, device, precision and sequence length is as fast as.
+
+    Parameters
+    ----------
+    id, label, source
+        The run, the name that reports give it, and where it is published.
+    framework, date
+        Its software, as the catalog calls it (empty: not in the catalog), and year and month of its publication.
+    shape
+        Of its model.
+    device, precision
+        Names of the catalog.
+    sequence_length, num_devices
+        Tokens of a sequence, and devices.
+    tokens_per_second_per_device
+        Measured.
+    notes
+        What flatters it, in words: balanced by force, rounded, and the like.
+    """
+
+    id: str
+    label: str
+    source: str
+    framework: str
+    date: str
+    shape: Shape
+    device: str
+    precision: str
+    sequence_length: int
+    num_devices: int
+    tokens_per_second_per_device: float
+    notes: str = ""
+
+    @property
+    def month(self) -> float:
+        """Months from 2000 to its release, or to its publication where that came first or says more."""
+        return record_month(self.framework, self.date)
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of what its matmuls multiply."""
+        return num_bits(catalog.precision(self.precision))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestRun:
+    """
+    A prediction beside the best published run that it compares with.
+
+    Parameters
+    ----------
+    record
+        The fastest run.
+    comparable_rate
+        Tokens per second and device of the job at the record's model FLOP/s: its own rate where sequences are as long.
+    above_fraction
+        By which fraction the predicted rate is above that; negative where it is below.
+    is_recent
+        True where a comparable run, the record or a slower one, is of a release at most ``MONTHS`` older than the
+        costed one. Newer software may well be faster than all runs of older software.
+    record_step_seconds
+        A step of the job at that rate.
+    """
+
+    record: RunRecord
+    comparable_rate: float
+    above_fraction: float
+    is_recent: bool
+    record_step_seconds: float
+
+    @property
+    def same_sequence(self) -> bool:
+        """True where its sequences are as long as the job's, so that both rates are of the same FLOPs."""
+        return self.comparable_rate == self.record.tokens_per_second_per_device
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True where the prediction is further above the record than newer software explains."""
+        return self.is_recent and self.above_fraction > DOUBTFUL
+
+
+@cache
+def records() -> tuple[RunRecord, ...]:
+    """Return the project's records."""
+    return tuple(_record(row) for row in stored_rows(TABLE))
+
+
+def _record(row: Mapping[str, str]) -> RunRecord:
+    shape = shape_in(row)
+    assert shape is not None, f"{row['id']} has no shape"
+    return RunRecord(
+        **{name: row[name] for name in ("id", "label", "source", "framework", "date", "device", "precision", "notes")},
+        shape=shape,
+        sequence_length=int(row["sequence_length"]),
+        num_devices=int(row["num_devices"]),
+        tokens_per_second_per_device=float(row["tokens_per_second_per_device"]),
+    )
+
+
+def record_month(framework: str, date: str) -> float:
+    """Months from 2000 to a run's release, or to its publication where that came first or says more."""
+    release = release_of(framework)
+    return min(month_of_date(date), inf if release is None else release.month())
+
+
+def num_bits(precision: Precision) -> int:
+    """Bits of what the matmuls of a recipe multiply."""
+    return BITS.get(precision.compute, 16)
+
+
+def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | None:
+    """
+    The best published run of a job's model and device that compares with it; None where there is none.
+
+    Comparable runs have as many bits per operand of their matmuls and sequences at most ``FURTHEST_SEQUENCE`` times
+    longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s.
+
+    Parameters
+    ----------
+    facts
+        The job.
+    tokens_per_second_per_device
+        Its predicted rate.
+    """
+    alike = _comparable(facts)
+    if not alike:
+        return None
+    since = _costed_month(facts.cluster) - MONTHS
+    record = max(alike, key=lambda one: one.tokens_per_second_per_device)
+    comparable = record.tokens_per_second_per_device * _flops(facts, record.sequence_length) / _flops(facts, None)
+    work, devices = facts.workload, facts.cluster.num_devices
+    return BestRun(
+        record=record,
+        comparable_rate=comparable,
+        above_fraction=tokens_per_second_per_device / comparable - 1,
+        is_recent=any(one.month >= since for one in alike),
+        record_step_seconds=work.global_batch_size * work.sequence_length / devices / comparable,
+    )
+
+
+def _comparable(facts: Facts) -> list[RunRecord]:
+    shape, bits = shape_of(facts.model), num_bits(facts.workload.precision)
+    found = [one for one in _of_device(facts.cluster.device.name) if one.num_bits == bits and one.shape.is_like(shape)]
+    ratios = {one.id: abs(log2(one.sequence_length / facts.workload.sequence_length)) for one in found}
+    nearest = min(ratios.values(), default=inf)
+    return [one for one in found if ratios[one.id] == nearest] if nearest <= log2(FURTHEST_SEQUENCE) else []
+
+
+@cache
+def _of_device(name: str) -> tuple[RunRecord, ...]:
+    return tuple(one for one in records() if one.device == name)
+
+
+def _costed_month(cluster: Cluster) -> float:
+    """Months from 2000 to the release that is costed; without software all records are recent."""
+    release = release_of(release_name(cluster))
+    framework = cluster.framework
+    if release is None and framework is None:
+        return -inf
+    since = framework.since if framework else ""
+    month = inf if release is None else release.month(since)
+    return month_of_date(since) if month == inf and since else month
+
+
+def _flops(facts: Facts, sequence_length: int | None) -> float:
+    """Model FLOPs of a token in sequences of a length; None: the job's."""
+    return model_flops_per_token(facts.model, sequence_length or facts.workload.sequence_length, "causal")
+
+
+def interval_and_record(
+    facts: Facts, *, step_seconds: float, operators: tuple[TimedOperator, ...], gaps: Sequence[Gap]
+) -> tuple[Interval, BestRun | None]:
+    """
+    The interval of a predicted step, and the best published run beside it.
+
+    Parameters
+    ----------
+    facts
+        The job, its cluster the devices that the strategy uses.
+    step_seconds
+        The prediction.
+    operators, gaps
+        How sure the times of its operators are, and what of it measured runs have shown little or nothing of.
+    """
+    rate = float(tokens_per_second_per_device(facts.cluster, facts.workload, step_seconds=step_seconds))
+    best = best_run(facts, tokens_per_second_per_device=rate)
+    interval = step_interval(
+        facts.model,
+        facts.cluster,
+        step_seconds=step_seconds,
+        operators_deviation=operators_deviation(operators),
+        gaps=gaps,
+    )
+    return reach_record(interval, best), best
+
+
+def reach_record(interval: Interval, best: BestRun | None) -> Interval:
+    """Return the interval of a step whose slow end reaches the record's step where the prediction is doubted."""
+    if best is None or not best.is_doubtful or interval.high_seconds >= best.record_step_seconds:
+        return interval
+    basis = f"{interval.basis}; its slow end is the best published run"
+    return replace(interval, high_seconds=best.record_step_seconds, basis=basis)

@@ -17,7 +17,7 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
         gated=mlp.gated,
         bias=mlp.bias,
         squared_relu=mlp.squared_relu,
-        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_input=shape.kept_input_elements,
     )
 
 

@@ -108,7 +108,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     yield (
         "memory",
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
-        f"{best.chance_to_fit.share:.0%}",
+        f"{best.chance_to_fit.share:.0%}, to be fast {best.chance_fast.share:.0%}",
     )
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
     yield from total_rows(whole, best)

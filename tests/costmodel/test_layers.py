@@ -405,6 +405,17 @@ def test_all_to_all_context_parallelism_keeps_the_output_twice():
     assert "core_attention" not in found[1]
 
 
+def test_a_gathered_input_may_be_kept():
+    """Of two ranks with sequence parallelism each keeps half of 16 tokens, 32 wide, in 2 bytes, or all of them."""
+    layer, sizes = LAYERS["dense"], {"tp": 2, "sequence_parallel": 1}
+
+    own, whole = (saved(layer, a_shape(**sizes, memory=MemoryModel(gathered_inputs=kept))) for kept in (False, True))
+
+    assert (own["attention_input"], whole["attention_input"]) == (2 * 8 * 32, 2 * 16 * 32)
+    assert whole["mlp"] - own["mlp"] == 2 * 8 * 32
+    assert whole["activation"] == own["activation"]
+
+
 def test_8_bit_recipes_keep_their_copy_of_the_attention_output():
     """The core keeps it in 16 bits, the projection in 8: 2 + 1 bytes; the feed-forward's input only in 8."""
     wide, narrow = saved(LAYERS["dense"], a_shape()), saved(LAYERS["dense"], a_shape(linear_input_bytes=1.0))

@@ -12,13 +12,13 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.allocator.allocator import Allocator
 from benchmarks.allocator.buffers import lines
 from benchmarks.allocator.steps import Job, Rank, jobs
-from costmodel.catalog.allocators import ALLOCATORS, HeldShare, allocator
+from costmodel.catalog.allocators import ALLOCATORS, Share, Shares, allocator
 from costmodel.catalog.allocators import Allocator as Known
 
 TOLERANCE = 0.01
@@ -31,7 +31,12 @@ LEAST_INSIDE = 7
 """Of nine measured layouts, how many lie within the low and the high share: 80 %, rounded down."""
 
 ROUNDS = 5
-"""Halvings of the interval in which the least memory lies that a job runs in."""
+"""Halvings of the interval in which the least memory lies that a job runs in, or runs in without retries."""
+
+STEPS = 5
+"""Steps that are played; the last one tells whether retries go on."""
+
+KINDS = ("whole", "gathered", "gathered_recomputed")
 
 RUNS = Path(__file__).parents[1] / "measured_runs" / "runs.csv"
 
@@ -43,34 +48,31 @@ def kind_of(job: Job) -> str:
     return "gathered_recomputed" if job.recompute == "full" else "gathered"
 
 
-def shares_of(job: Job, name: str) -> tuple[float, float]:
-    """Bytes held over bytes in tensors, minus 1: reserved where there is room; and at least, where there is none."""
-    played = _played(job, name)
-    low, high = float(played.most_allocated), float(played.most_reserved)
-    for _ in range(ROUNDS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _runs_in(job, name, middle) else (middle, high)
-    return played.most_reserved / played.most_allocated - 1, high / played.most_allocated - 1
+def shares_of(job: Job, name: str) -> tuple[float, float, float]:
+    """Bytes reserved over bytes in tensors, minus 1: where there is room, at least, and at least without retries."""
+    played, _ = _played(job, name)
+    ends = float(played.most_allocated), float(played.most_reserved)
+    least = _least(lambda capacity: _retries(job, name, capacity) is not None, *ends)
+    quiet = _least(lambda capacity: _retries(job, name, capacity) == 0, *ends)
+    return ends[1] / ends[0] - 1, least / ends[0] - 1, quiet / ends[0] - 1
 
 
 def simulated(name: str) -> Known:
     """The catalog's entry as the simulation has it."""
-    reserved: dict[str, list[float]] = defaultdict(list)
-    least: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for job in jobs():
-        share, needed = shares_of(job, name)
-        reserved[kind_of(job)].append(share)
-        least[kind_of(job)].append(needed)
-    shares = {
-        kind: HeldShare(low=quantile(found, TAIL), middle=quantile(found, 0.5), high=quantile(found, 1 - TAIL))
-        for kind, found in reserved.items()
+        found[kind_of(job)].append(shares_of(job, name))
+    held, least, quiet = ({kind: [one[i] for one in found[kind]] for kind in KINDS} for i in range(3))
+    return Known(at_the_limit=quantile(least["whole"], 0.5), held=_shares(held), without_retries=_shares(quiet))
+
+
+def _shares(found: Mapping[str, list[float]]) -> Shares:
+    tails = {"low": TAIL, "middle": 0.5, "high": 1 - TAIL}
+    made = {
+        kind: Share(**{name: quantile(values, share) for name, share in tails.items()})
+        for kind, values in found.items()
     }
-    return Known(
-        at_the_limit=quantile(least["whole"], 0.5),
-        whole=shares["whole"],
-        gathered=shares["gathered"],
-        gathered_recomputed=shares["gathered_recomputed"],
-    )
+    return Shares(**made)
 
 
 def measured_shares() -> Mapping[str, float]:
@@ -93,24 +95,34 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def _played(job: Job, name: str, capacity: float = float("inf")) -> Allocator:
+def _played(job: Job, name: str, capacity: float = float("inf")) -> tuple[Allocator, int]:
+    """The allocator after all steps, and the retries of the last one."""
     played = Allocator(expandable=name == "expandable", capacity=capacity)
-    Rank(job, played).run()
-    return played
+    return played, Rank(job, played).run(STEPS)
 
 
-def _runs_in(job: Job, name: str, capacity: float) -> bool:
+def _retries(job: Job, name: str, capacity: float) -> int | None:
+    """Retries of the last step in a device's memory; None where the job does not run."""
     try:
-        _played(job, name, capacity)
+        return _played(job, name, capacity)[1]
     except MemoryError:
-        return False
-    return True
+        return None
+
+
+def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float:
+    """The least capacity that is enough, by bisection; the high one is."""
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def _numbers(one: Known) -> dict[str, float]:
-    shares = {kind: getattr(one, kind) for kind in ("whole", "gathered", "gathered_recomputed")}
     told = {
-        f"{kind}.{name}": getattr(held, name) for kind, held in shares.items() for name in ("low", "middle", "high")
+        f"{group}.{kind}.{name}": getattr(getattr(getattr(one, group), kind), name)
+        for group in ("held", "without_retries")
+        for kind in KINDS
+        for name in ("low", "middle", "high")
     }
     return {"at_the_limit": one.at_the_limit, **told}
 
@@ -119,10 +131,10 @@ def _wrong() -> Iterator[str]:
     for name in ALLOCATORS:
         known, found = _numbers(allocator(name)), _numbers(simulated(name))
         for key, value in found.items():
-            print(f"{name:<12} {key:<28} {value:>8.1%} catalog {known[key]:>7.1%}")
+            print(f"{name:<12} {key:<36} {value:>8.1%} catalog {known[key]:>7.1%}")
             if abs(value - known[key]) > TOLERANCE:
                 yield f"{name}.{key}: the catalog says {known[key]:.3f}, the simulation {value:.3f}"
-    measured, whole = measured_shares(), allocator("segments").whole
+    measured, whole = measured_shares(), allocator("segments").held.whole
     inside = sum(whole.low <= share <= whole.high for share in measured.values())
     print(f"measured on {len(measured)} layouts: {', '.join(f'{share:.1%}' for share in sorted(measured.values()))}")
     print(f"of which {inside} lie within {whole.low:.1%} and {whole.high:.1%} (at least {LEAST_INSIDE})")

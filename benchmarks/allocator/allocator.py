@@ -62,12 +62,13 @@ class Allocator:
     expandable
         ``expandable_segments:True`` of ``PYTORCH_CUDA_ALLOC_CONF``.
     capacity
-        Bytes of memory; segments that are free are given back before more is asked for than there is.
+        Bytes of memory; segments that are free are given back before more is asked for than there is: a retry, for
+        which the device waits.
     """
 
     def __init__(self, *, expandable: bool, capacity: float = float("inf")):
         self.expandable, self.capacity = expandable, capacity
-        self.allocated = self.reserved = self.most_allocated = self.most_reserved = 0
+        self.allocated = self.reserved = self.most_allocated = self.most_reserved = self.retries = 0
         self._free: dict[Hashable, list[Block]] = {}
         self._ends: dict[Hashable, Block] = {}
         self._live: dict[Hashable, tuple[Block, Hashable]] = {}
@@ -154,6 +155,7 @@ class Allocator:
 
     def _reserve(self, nbytes: int) -> None:
         if self.reserved + nbytes > self.capacity:
+            self.retries += 1
             self.empty_cache()
         if self.reserved + nbytes > self.capacity:
             raise MemoryError(f"{nbytes} bytes beyond {self.reserved} reserved, {self.allocated} allocated")

@@ -86,8 +86,8 @@ class Rank:
         self._numbers = 0
         self._saved: dict[tuple[int, int], list[int]] = {}
 
-    def run(self, steps: int = 3) -> None:
-        """States, then steps; the optimizer's states come with the first update."""
+    def run(self, steps: int = 3) -> int:
+        """Play steps, the optimizer's states with the first update; return the retries of the last step."""
         job = self.job
         edge = job.vocabulary * job.hidden // job.tp
         weights = [*job.matrices * job.layers, edge, edge]
@@ -97,13 +97,16 @@ class Rank:
             self._new((4 if is_sharded else 2) * size / shards)
         if not is_sharded:
             self._new(4 * sum(weights))
+        before = 0
         for step in range(steps):
+            before = self.allocator.retries
             self._passes()
             if step == 0:
                 for size in weights:
                     for _ in range(2 if is_sharded else 3):
                         self._new(4 * size / job.ranks)
             self._update(weights)
+        return self.allocator.retries - before
 
     def _update(self, weights: list[int]) -> None:
         """Norms and foreach temporaries of the update: a few tensors of the largest shards."""

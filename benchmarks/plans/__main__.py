@@ -1,9 +1,9 @@
 """
 ``python -m benchmarks.plans``: whether the plans of plain jobs are ones that people would run.
 
-Each job says nothing but what it must. Its plan fits with a chance of 95 % at least, offloads nothing unless the job
-fits no other way or gains more than 10 %, and exports to Megatron-LM. Then each is planned for each target: every plan
-exports, or the job is refused before the search. Exits with 1 where one does not.
+Each job says nothing but what it must. Its plan fits with a chance of 95 % at least and is fast with one of 90 %,
+offloads nothing unless the job fits no other way or gains more than 10 %, and exports to Megatron-LM. Then each is
+planned for each target: every plan exports, or the job is refused before the search. Exits with 1 where one does not.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from planner.plan import plan
 from planner.report.wording import gib
 from planner.results import Plan, PlanReport
 from planner.uncertainty.peaks import STARTS
+from planner.uncertainty.retries import RUNS_FAST, chance_fast
 
 OFFLOAD_GAIN = 0.1
 """What offload must gain at least, as a fraction of the step without it."""
@@ -36,6 +37,9 @@ def complaints(report: PlanReport) -> Iterator[str]:
     first = report.plans[0]
     if first.chance_to_fit.share < STARTS - ROUNDING:
         yield f"fits with a chance of {first.chance_to_fit.share:.1%}"
+    fast = chance_fast(first.cluster, first.strategy, device_bytes=first.estimate.device_bytes).share
+    if fast < RUNS_FAST - ROUNDING:
+        yield f"is fast with a chance of {fast:.1%}"
     if offloads(first):
         yield from _needless(report, first)
     try:

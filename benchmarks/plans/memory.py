@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.accuracy.tables import read_table
+from costmodel.strategy import Sharding
 from planner.calibration.cases import group_of
 from planner.runs.predictions import GIB, Prediction, predictions
 from planner.uncertainty.peaks import (
@@ -24,6 +25,7 @@ from planner.uncertainty.peaks import (
     TABLE,
     Law,
     Use,
+    chance_to_fit,
     fitted_laws,
     interval_of,
     left_out_chances,
@@ -31,6 +33,7 @@ from planner.uncertainty.peaks import (
     reserved_interval,
     stack_of,
 )
+from planner.uncertainty.retries import RUNS_FAST, chance_fast
 
 MOST_WRONG_SHARE = 0.02
 """Share of the runs that ran which may get a chance below one half."""
@@ -89,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = (
         *(*_law_lines(laws), "", *_chance_lines(predicted, uses, chances), "", *_judged_lines(uses)),
         *_reserved_lines(predicted),
+        *_headroom_lines(predicted),
     )
     for line in lines:
         print(line)
@@ -145,6 +149,27 @@ def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
             ends = reserved_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
             found.append(ends[0] <= one.run.peak_memory_gib * GIB <= ends[1])
     yield f"reserved: {sum(found)} of {len(found)} measured peaks lie within the interval of the allocator's simulation"
+
+
+def _headroom_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
+    """How many layouts that ran the default headroom leaves out, for the one chance and for both."""
+    ran = [one for one in predicted if one.run.kind != "oom" and one.run.step_seconds and not one.is_silent]
+    unfit = [one for one in ran if _fits(one) < STARTS]
+    slow = [one for one in ran if _fits(one) >= STARTS and _fast(one) < RUNS_FAST]
+    whole = [one for one in slow if one.strategy.sharding != Sharding.WEIGHTS]
+    yield (
+        f"of {len(ran)} layouts that ran, and say what they recompute, {len(unfit)} have a chance to fit below "
+        f"{STARTS:.0%}, {len(slow)} more a chance to be fast below {RUNS_FAST:.0%}, of which {len(whole)} with whole "
+        "weights, by which the default headroom goes"
+    )
+
+
+def _fits(one: Prediction) -> float:
+    return chance_to_fit(one.facts.cluster, device_bytes=one.device_bytes).share
+
+
+def _fast(one: Prediction) -> float:
+    return chance_fast(one.facts.cluster, one.strategy, device_bytes=one.device_bytes).share
 
 
 def _law_lines(laws: Sequence[Law]) -> Iterator[str]:

@@ -15,9 +15,9 @@ ALLOCATORS = ("segments", "expandable")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
-class HeldShare:
+class Share:
     """
-    Reserved bytes over those of tensors at their peaks, minus 1, where the device has room.
+    Reserved bytes over those of tensors at their peaks, minus 1.
 
     Parameters
     ----------
@@ -31,6 +31,24 @@ class HeldShare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Shares:
+    """
+    Shares by what comes and goes during a step.
+
+    Parameters
+    ----------
+    whole
+        Where weights are not sharded.
+    gathered, gathered_recomputed
+        Where sharded weights are gathered layer by layer; with full recomputation besides.
+    """
+
+    whole: Share
+    gathered: Share
+    gathered_recomputed: Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Allocator:
     """
     One setting of the allocator.
@@ -38,19 +56,18 @@ class Allocator:
     Parameters
     ----------
     at_the_limit
-        What it needs at least beyond tensors, as a share of them: before it fails it gives back segments that are free.
-    whole
-        Where weights are not sharded.
-    gathered, gathered_recomputed
-        Where sharded weights are gathered layer by layer; with full recomputation besides.
+        Least share that a step runs in: before the allocator fails it gives back segments that are free.
+    held
+        Shares that it reserves where the device has room.
+    without_retries
+        Shares with which it has to give nothing back in the fifth step; with less, every step waits for that.
     source
         Where the shares come from.
     """
 
     at_the_limit: NotNegative
-    whole: HeldShare
-    gathered: HeldShare
-    gathered_recomputed: HeldShare
+    held: Shares
+    without_retries: Shares
     source: str = ""
 
 

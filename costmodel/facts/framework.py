@@ -239,6 +239,9 @@ class MemoryModel:
         The same where tensor-parallel ranks share the vocabulary; None: as many.
     context_output
         Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
+    gathered_inputs
+        Whether column-parallel matmuls keep the sequence as it was gathered for them; else it is gathered again in the
+        backward pass.
     expert_output
         Whether the router's scores weight what experts put out, which is kept for it; else their inner activation.
     weight_gradient_bytes
@@ -273,6 +276,7 @@ class MemoryModel:
     eager_logit_bytes: Positive | None = None
     shared_logit_bytes: Positive | None = None
     context_output: bool = False
+    gathered_inputs: bool = False
     expert_output: bool = True
     weight_gradient_bytes: NotNegative = 0.0
     workspace_bytes: NotNegative = 0.0

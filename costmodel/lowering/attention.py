@@ -80,7 +80,7 @@ def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers)
         shape,
         widths,
         has_bias=attention.qkv_bias,
-        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_elements=shape.kept_input_elements,
         saved_as="attention_input",
     )
 

@@ -68,7 +68,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         rows=shape.tokens,
         inputs=shape.hidden_size,
         outputs=outputs,
-        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_elements=shape.kept_input_elements,
         saved_as="head",
         narrow=False,
         dtype=shape.wide_dtype,

@@ -532,6 +532,10 @@ normalised input before the weight.
 """
 
 
+EAGER = "eager_"
+"""Before the name of what is saved by several kernels, which recomputation may drop in part."""
+
+
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     Norms over the hidden size; each keeps its input.
@@ -564,7 +568,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         all_counted=True,
         kernels=count if is_one_kernel else UNFUSED_NORM_KERNELS * count,
         saved_elements=kept,
-        saved_as="norm",
+        saved_as=f"{EAGER}norm" if shape.memory.unfused_kernels else "norm",
         parameters=count * weights * shape.hidden_size,
     )
     if norm == "none" or not (is_one_kernel or shape.kernels.torch_functions):

@@ -65,7 +65,7 @@ def _projections(attention: LinearAttention, shape: Shape, widths: _Widths) -> t
         rows=shape.tokens,
         inputs=shape.hidden_size,
         outputs=widths.queries_keys_values + widths.gate,
-        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_elements=shape.kept_input_elements,
         saved_as="attention_input",
     )
     if attention.variant == "lightning":

@@ -55,7 +55,7 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
             inputs=shape.hidden_size,
             outputs=widths.projected,
             bias=widths.projected if mamba.bias else 0,
-            saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+            saved_elements=shape.kept_input_elements,
             saved_as="attention_input",
         ),
         _convolution(mamba, shape, widths),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
-from costmodel.lowering.kernels import as_torch_function, elementwise, row_parallel, shared_input
+from costmodel.lowering.kernels import EAGER, as_torch_function, elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -17,7 +17,7 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
         gated=mlp.gated,
         bias=mlp.bias,
         squared_relu=mlp.squared_relu,
-        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_input=shape.kept_input_elements,
     )
 
 
@@ -115,6 +115,7 @@ def activation(
         Whether the square of ReLU is one kernel.
     """
     halves, elements = 2 if gated else 1, rows * width
+    is_eager = gated and shape.memory.unfused_kernels
     forward_passes, backward_passes = halves + 1, 2 * halves + 1
     in_pieces = squared_relu and not is_fused
     if in_pieces:
@@ -128,8 +129,8 @@ def activation(
         forward_passes=forward_passes,
         backward_passes=backward_passes,
         all_counted=not in_pieces,
-        saved_elements=(halves + 1 if gated and shape.memory.unfused_kernels else halves) * elements,
-        saved_as=saved_as,
+        saved_elements=(halves + is_eager) * elements,
+        saved_as=f"{EAGER}{saved_as}" if is_eager else saved_as,
     )
     kernel = "squared_relu" if squared_relu else "swiglu" if gated else "gelu"
     return as_torch_function(made, shape, kernel, rows=rows, width=width)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes import added, present
+from costmodel.lowering.kernels import EAGER
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
 
@@ -46,7 +47,7 @@ FEED_FORWARD_PROJECTIONS = ("up", "gate_projection", "up_projection")
 CONTENTS: dict[str, Module] = {
     "core_attention": Module(drops=_whole("core_attention"), repeats=_whole("core_attention", "softmax")),
     "qkv": Module(drops=_whole("qkv"), repeats=_whole(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
-    "norms": Module(drops=_whole("norm_output"), repeats=_whole("norms")),
+    "norms": Module(drops={**_whole("norm_output"), "eager_norm": 2 / 3}, repeats=_whole("norms")),
     "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
     "shared_experts": Module(
         drops=_whole("shared_mlp", "shared_activation"),
@@ -63,7 +64,7 @@ CONTENTS: dict[str, Module] = {
         },
     ),
     "every_other_matmul": Module(
-        drops={**_whole("attention_input", "mlp"), "activation": 1 / 2},
+        drops={**_whole("attention_input", "mlp"), "activation": 1 / 2, "eager_activation": 2 / 3, "eager_norm": 2 / 3},
         repeats={
             **_whole("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
             "qkv": 1 / 6,
@@ -77,8 +78,8 @@ mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``
 ``core_attention+qkv``, its equations (29) and (30).
 
 ``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the attention core's output and
-every second matmul's: wq, wv, w1 and w2. It computes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all
-between them again. It is not for use with other modules.
+every second matmul's: wq, wv, w1 and w2; of eager SwiGLU's three tensors one, of eager norms' the input. It computes wk
+(a sixth of Q, K and V at 4 queries per key), wo, w3 and all between them again. It is not for use with other modules.
 """
 
 
@@ -162,4 +163,7 @@ CORE_AND_PROJECTIONS = Recompute.of("core_attention", "qkv")
 
 
 def _share(operator: Operator, module: Module, dropped: bool) -> float:
-    return module.drops.get(operator.saved_as, 0.0) if dropped else module.repeats.get(operator.name, 0.0)
+    if not dropped:
+        return module.repeats.get(operator.name, 0.0)
+    saved = operator.saved_as
+    return module.drops.get(saved, module.drops.get(saved.removeprefix(EAGER), 0.0))

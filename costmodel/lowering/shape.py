@@ -94,6 +94,11 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
+    def kept_input_elements(self) -> Numbers:
+        """Elements of its input that a column-parallel matmul keeps: the rank's own, or all that were gathered."""
+        return self.tokens * self.hidden_size / (1 if self.memory.gathered_inputs else self.sequence_shards)
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """The broadcast shape of the decisions."""
         sizes = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)

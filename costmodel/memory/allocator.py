@@ -1,20 +1,17 @@
-"""What PyTorch's allocator reserves beyond tensors where there is room: more than it needs where there is none."""
+"""Memory that PyTorch's allocator reserves beyond tensors: where there is room, and to run without retries."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.catalog.allocators import HeldShare, allocator
+from costmodel.catalog.allocators import Share, Shares, allocator
 from costmodel.facts.framework import MemoryModel
 from costmodel.strategy import Recompute, Sharding, Strategy
 
 
-def held_share(memory_model: MemoryModel, strategy: Strategy) -> HeldShare:
+def held_share(memory_model: MemoryModel, strategy: Strategy) -> Share:
     """
-    Reserved bytes over those of tensors, minus 1, at their peaks.
-
-    Tensors of many sizes come and go where sharded weights are gathered, and most of all where layers are recomputed
-    between them. Where weights stay whole, it is what the software's own runs measured, within the simulated shares.
+    Reserved bytes over those of tensors, minus 1, at their peaks, where the device has room.
 
     Parameters
     ----------
@@ -27,7 +24,27 @@ def held_share(memory_model: MemoryModel, strategy: Strategy) -> HeldShare:
     ----------
     The catalog's ``allocators.yaml``: simulations of ``benchmarks.allocator``.
     """
-    known, own = allocator(memory_model.allocator), memory_model.fragmentation
-    if strategy.sharding == Sharding.WEIGHTS:
-        return known.gathered_recomputed if strategy.recompute == Recompute.FULL else known.gathered
-    return replace(known.whole, low=min(known.whole.low, own), middle=own, high=max(known.whole.high, own))
+    return _of_strategy(allocator(memory_model.allocator).held, memory_model, strategy)
+
+
+def share_without_retries(memory_model: MemoryModel, strategy: Strategy | None = None) -> Share:
+    """
+    Reserved bytes over those of tensors, minus 1, that a device needs so that the allocator never retries.
+
+    With less, ``cudaMalloc`` fails in every step: the allocator waits for the device, frees its cached segments and
+    asks again. Arguments and references as in :func:`held_share`; without a strategy weights are whole.
+    """
+    return _of_strategy(allocator(memory_model.allocator).without_retries, memory_model, strategy)
+
+
+def _of_strategy(shares: Shares, memory_model: MemoryModel, strategy: Strategy | None) -> Share:
+    """
+    The share of a strategy.
+
+    Tensors of many sizes come and go where sharded weights are gathered, and most of all where layers are recomputed
+    between them. Where weights stay whole, it is what the software's own runs measured, within the simulated shares.
+    """
+    if strategy is not None and strategy.sharding == Sharding.WEIGHTS:
+        return shares.gathered_recomputed if strategy.recompute == Recompute.FULL else shares.gathered
+    own = memory_model.fragmentation
+    return replace(shares.whole, low=min(shares.whole.low, own), middle=own, high=max(shares.whole.high, own))

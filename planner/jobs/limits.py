@@ -23,7 +23,7 @@ from planner.jobs.document import parse
 from planner.jobs.entries import Job, SearchSection
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import counted, decision_value, require_entry, require_one_of
-from planner.uncertainty.peaks import usual_headroom_bytes
+from planner.uncertainty.retries import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000
 

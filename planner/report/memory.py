@@ -101,6 +101,8 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
     peak = f"peak {gib(memory.peak_memory_bytes)} GiB ({within})"
     yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}; {peak}."
+    fast = memory.chance_fast
+    yield f"Chance that it is fast, without retries of PyTorch's allocator: {fast.share:.0%}; {fast.basis}."
     reserved = " to ".join(map(gib, chance.reserved_interval_bytes))
     yield (
         f"PyTorch counts {gib(memory.allocated_bytes)} GiB of it as allocated; reserved where there is room: "

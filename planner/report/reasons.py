@@ -16,6 +16,8 @@ from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
 from planner.report.strategies import decisions_text, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
+from planner.uncertainty.peaks import STARTS
+from planner.uncertainty.retries import RUNS_FAST
 
 if TYPE_CHECKING:
     from planner.report.records.explained import BindingRecord, DifferenceRecord
@@ -163,7 +165,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
                 (str(number), constraint_text(one), seconds(own.step_seconds), f"{own.saved_fraction:.2%}")
                 for number, (one, own) in enumerate(zip(bindings, explanation.bindings, strict=True), start=1)
             ),
-            notes=(*_next(bindings), *_even_note(explanation)),
+            notes=(*_next(bindings), *_chances(bindings), *_even_note(explanation)),
         )
         yield Section(
             title="Best strategy without each constraint",
@@ -188,6 +190,16 @@ def constraint_text(binding: BindingRecord) -> str:
         Kind.PREFERENCES: "the preferences of the search",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
+
+
+def _chances(bindings: Sequence[BindingRecord]) -> Iterator[str]:
+    """Why the headroom is kept."""
+    for number, one in enumerate(bindings, start=1):
+        if one.chance_to_fit is not None and one.chance_fast is not None:
+            yield (
+                f"Without the headroom strategy {number} fits with a chance of {one.chance_to_fit:.0%} and is fast "
+                f"with one of {one.chance_fast:.0%}; by default the headroom leaves {STARTS:.0%} and {RUNS_FAST:.0%}."
+            )
 
 
 def _next(bindings: Sequence[BindingRecord]) -> Iterator[str]:

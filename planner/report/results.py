@@ -40,6 +40,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "peak GiB": ("peak_memory_bytes", gib),
     "free GiB": ("headroom_bytes", gib),
     "fits": ("chance_to_fit.share", "{:.0%}".format),
+    "fast": ("chance_fast.share", "{:.0%}".format),
     "host memory GiB": ("host_memory_bytes", gib),
     "steps per checkpoint": ("checkpoint.interval_steps", "{:,.0f}".format),
     "ETTR": ("training_run.ettr", "{:.2%}".format),

@@ -109,7 +109,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     yield (
         "memory",
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
-        f"{best.chance_to_fit.share:.0%}",
+        f"{best.chance_to_fit.share:.0%}, to be fast {best.chance_fast.share:.0%}",
     )
     if best.unproven:
         yield "unproven", unproven_text(best)

@@ -42,7 +42,7 @@ def report_row_schema() -> Schema:
         **_ends("peak_memory", "bytes", "measured peak"),
         **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
     }
-    entries["chance_to_fit"] = _entries(ChanceRecord)["share"]
+    entries |= dict.fromkeys(("chance_to_fit", "chance_fast"), _entries(ChanceRecord)["share"])
     return whole("Row of a report", closed({name: cell(entries[name]) for name in COLUMNS}))
 
 

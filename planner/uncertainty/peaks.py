@@ -1,4 +1,4 @@
-"""The chance that a strategy fits: how far peaks of memory are from predictions, and the headroom that follows."""
+"""The chance that a strategy fits: how far peaks of memory are from predictions."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def law_of(cluster: Cluster) -> Law:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chance:
     """
-    The chance that a strategy fits.
+    The chance that a strategy fits, or that it is fast.
 
     Parameters
     ----------
     share
         From 0 to 1.
     basis
-        The runs that it follows from.
+        What it follows from.
     """
 
     share: float
@@ -209,13 +209,6 @@ def _basis(law: Law) -> str:
     everything = "of all stacks" if law.stack == ANY else f"of {law.stack}"
     leaning = "" if law.stack == ANY else f"; those of other stacks count as {OWN_ROWS}"
     return f"{own}, {everything}{leaning}"
-
-
-def usual_headroom_bytes(cluster: Cluster) -> float:
-    """What to leave free so that a strategy fits with a chance of ``STARTS``, in bytes per device."""
-    memory_bytes = cluster.device.memory_bytes
-    share = -math.expm1(-law_of(cluster).log_ratio_of(STARTS))
-    return max(share * memory_bytes, LEAST_HEADROOM_BYTES)
 
 
 # --- from runs to laws --------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ def test_a_power_limit_moves_the_sustained_clock():
     [
         ({"kernels": "eager"}, "kernels.fused_kernels", True, False),
         ({"kernels": "fused"}, "kernels.fused_kernels", False, True),
+        ({"kernels": "eager"}, "memory.unfused_kernels", False, True),
+        ({"kernels": "fused"}, "memory.unfused_kernels", True, False),
         ({"attention": "unfused"}, "kernels.fused_attention", True, False),
         ({"attention": "flash"}, "kernels.fused_attention", False, True),
         ({"launches": "blocking"}, "host.launch_blocking", False, True),

@@ -391,8 +391,20 @@ def test_several_kernels_keep_what_they_hand_on():
 
     assert several["core_attention"] == 5 * 4 * 8**2 * 2
     assert several["dropout"] == 2 * 16 * 32
-    assert several["norm"] == 3 * one_kernel["norm"]
-    assert several["activation"] == 1.5 * one_kernel["activation"]
+    assert several["eager_norm"] == 3 * one_kernel["norm"]
+    assert several["eager_activation"] == 1.5 * one_kernel["activation"]
+
+
+def test_recomputing_every_other_matmul_drops_what_eager_kernels_hand_on():
+    """Of SwiGLU's three tensors one stays, as of the two of one kernel, and of norms their 16-bit input."""
+    kept = []
+    for memory in (MemoryModel(), MemoryModel(unfused_kernels=True)):
+        operators = layer_operators(LAYERS["dense"], a_shape(memory=memory))
+        nbytes = [one.saved_bytes for one in operators]
+        dropped = per_module(operators, nbytes, dropped=True)[MODULES.index("every_other_matmul")]
+        kept.append(float(sum(nbytes) - dropped))
+
+    assert kept[1] == pytest.approx(kept[0])
 
 
 def test_all_to_all_context_parallelism_keeps_the_output_twice():
@@ -403,6 +415,17 @@ def test_all_to_all_context_parallelism_keeps_the_output_twice():
 
     assert found[2]["core_attention"] == found[2]["output_projection"]
     assert "core_attention" not in found[1]
+
+
+def test_a_gathered_input_may_be_kept():
+    """Of two ranks with sequence parallelism each keeps half of 16 tokens, 32 wide, in 2 bytes, or all of them."""
+    layer, sizes = LAYERS["dense"], {"tp": 2, "sequence_parallel": 1}
+
+    own, whole = (saved(layer, a_shape(**sizes, memory=MemoryModel(gathered_inputs=kept))) for kept in (False, True))
+
+    assert (own["attention_input"], whole["attention_input"]) == (2 * 8 * 32, 2 * 16 * 32)
+    assert whole["mlp"] - own["mlp"] == 2 * 8 * 32
+    assert whole["activation"] == own["activation"]
 
 
 def test_8_bit_recipes_keep_their_copy_of_the_attention_output():

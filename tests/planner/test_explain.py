@@ -109,10 +109,16 @@ def test_every_kind_of_constraint_is_relaxed():
 
 
 def test_the_headroom_binds_where_it_makes_the_plan_slower():
-    """Without the headroom the search finds something faster."""
+    """Without the headroom the search finds something faster; the report says with which chances."""
     problem = a_tight_problem(pin=FEW_FEATURES, memory_headroom_bytes=0.1 * GB)
 
-    found = binding(explain(problem), Kind.HEADROOM)
+    explanation = explain(problem)
+    found = binding(explanation, Kind.HEADROOM)
+
+    (told,) = [one for one in json.loads(render(explanation, "json"))["bindings"] if one["kind"] == "headroom"]
+    assert told["chance_fast"] <= told["chance_to_fit"] < 1
+    chances = f"fits with a chance of {told['chance_to_fit']:.0%} and is fast with one of {told['chance_fast']:.0%}"
+    assert chances in " ".join(render(explanation).split())
 
     without = replace(problem, search=limits_of(pin=FEW_FEATURES))
     assert found.step_seconds == pytest.approx(seconds_of(without), abs=TICK)

@@ -1,4 +1,4 @@
-"""The chance to fit: laws of random runs are found again, and the headroom that follows from them."""
+"""The chance to fit: laws of random runs are found again, and a job gets the default headroom."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from planner.plan import estimate, plan
 from planner.uncertainty.peaks import (
     ANY,
     COVERAGE,
-    LEAST_HEADROOM_BYTES,
     OWN_ROWS,
     STARTS,
     Law,
     Use,
-    chance_to_fit,
     fitted_laws,
     interval_of,
     law_of,
@@ -27,8 +25,8 @@ from planner.uncertainty.peaks import (
     left_out_laws,
     peak_interval,
     reserved_interval,
-    usual_headroom_bytes,
 )
+from planner.uncertainty.retries import usual_headroom_bytes
 from tests.planner.test_job import a_job
 
 MEAN, DEVIATION = 0.03, 0.02
@@ -113,18 +111,6 @@ def test_a_run_is_not_judged_by_its_own_group():
 
     assert max(chances[60:]) < 0.5
     assert found([*usual, *odd], "a").share_below(-0.06) > max(chances[60:])
-
-
-def test_the_default_headroom_starts_as_often_as_said():
-    """A plan that fills all but the headroom has the chance; devices with little memory keep the least."""
-    cluster = load(a_job()).facts.cluster
-    large, small = (replace(cluster, device=replace(cluster.device, memory_bytes=size)) for size in (180e9, 16e9))
-
-    full = large.device.memory_bytes - usual_headroom_bytes(large)
-
-    assert chance_to_fit(large, device_bytes=full).share == pytest.approx(STARTS, abs=1e-6)
-    assert usual_headroom_bytes(small) == LEAST_HEADROOM_BYTES
-    assert chance_to_fit(small, device_bytes=16e9 - LEAST_HEADROOM_BYTES).share > STARTS
 
 
 def test_a_job_gets_the_default_unless_it_says_otherwise():

@@ -157,6 +157,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.kernels is not None:
         kernels["fused_kernels"] = settings.kernels == "fused"
         kernels["torch_functions"] = settings.kernels == "eager"
+        memory["unfused_kernels"] = settings.kernels == "eager"
     if settings.attention is not None:
         kernels["fused_attention"] = settings.attention == "flash"
     if settings.launches is not None:

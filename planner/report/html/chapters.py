@@ -32,6 +32,7 @@ ALL_ROWS = 10**6
 def tiles(one: Shown) -> Iterator[Tile]:
     """The large figures of a plan, each with the interval that is known of it."""
     record, chance = one.record, one.record.chance_to_fit
+    chances = f"fits: {chance.share:.0%}, fast: {record.chance_fast.share:.0%}"
     low, high = record.step_time_interval_seconds
     tokens = record.tokens_per_second_per_gpu * record.step_time_seconds
     step = record.step_time_seconds
@@ -39,7 +40,7 @@ def tiles(one: Shown) -> Iterator[Tile]:
         "step, s": f"{seconds(low)} to {seconds(high)}",
         "tokens/s/GPU": f"{tokens / high:,.1f} to {tokens / low:,.1f}",
         "MFU": f"{record.mfu * step / high:.1%} to {record.mfu * step / low:.1%}",
-        "peak GiB": f"{' to '.join(map(gib, chance.peak_memory_interval_bytes))}; fits: {chance.share:.0%}",
+        "peak GiB": f"{' to '.join(map(gib, chance.peak_memory_interval_bytes))}; {chances}",
         "ETTR": " to ".join(f"{end:.2%}" for end in interval_of(one.plan, one.plan.schedule).ettr),
         "days": days_text(interval_of(one.plan, one.plan.schedule).days),
     }
@@ -111,10 +112,10 @@ def memory_blocks(one: Shown) -> Iterator[str]:
     """What each rank of a plan holds; the table of all ranks is folded where a shorter one represents it."""
     short = memory_section(one.setting, one.record, one.of)
     whole = memory_section(one.setting, one.record, one.of, most_rows=ALL_ROWS)
-    chance = one.record.chance_to_fit
+    chance, fast = one.record.chance_to_fit, one.record.chance_fast
     caption = (
         f"Peak memory{one.of}; the lines at the tops: the {chance.interval_probability:.0%} intervals of measured "
-        f"peaks. Chance that the fullest rank fits: {chance.share:.0%}"
+        f"peaks. Chance that the fullest rank fits: {chance.share:.0%}, that it is fast: {fast.share:.0%}"
     )
     yield side_by_side(plot(f"memory {one.number}", caption), section_html(short))
     if len(whole.rows) > len(short.rows):

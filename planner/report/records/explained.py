@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from costmodel.pipelines.stages import stage_layers
+from costmodel.step.estimate import estimate
 from costmodel.strategy import decision_text
 from planner.jobs.strategy_file import LAYOUT, layers_text
 from planner.report.records.costs import SavedCostsRecord
@@ -16,6 +17,8 @@ from planner.report.records.record import Figure, Record, entry
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.results import PlanReport
+from planner.uncertainty.peaks import chance_to_fit
+from planner.uncertainty.retries import chance_fast
 
 if TYPE_CHECKING:
     from planner.explanation.compare import Comparison, Side
@@ -49,15 +52,30 @@ class BindingRecord(Record):
     proven: bool = entry("Whether nothing is faster without it.", "is_proven")
     strategy: StrategyRecord | None = entry("The fastest strategy without it.")
     next_faster: NextFasterRecord | None = entry("For memory: the faster strategy that needs least more of it.")
+    chance_to_fit: Figure | None = entry("For the headroom: the chance that the fastest strategy without it fits.")
+    chance_fast: Figure | None = entry("For the headroom: the chance that this strategy is fast.")
 
     @classmethod
     def of(cls, binding: Binding, problem: Problem) -> BindingRecord:
         """The record of a constraint."""
+        fits, fast = _chances(binding, problem)
         return cls.read(
             binding,
             strategy=StrategyRecord.among(problem, binding.strategy),
             next_faster=NextFasterRecord.of(binding, problem),
+            chance_to_fit=fits,
+            chance_fast=fast,
         )
+
+
+def _chances(binding: Binding, problem: Problem) -> tuple[float | None, float | None]:
+    """Why the headroom is kept: the chances that the fastest strategy without it fits, and is fast."""
+    if binding.kind != "headroom" or binding.strategy is None:
+        return None, None
+    cluster = problem.facts.cluster
+    peak = estimate(problem.facts, binding.strategy).device_bytes
+    fits, fast = chance_to_fit(cluster, device_bytes=peak), chance_fast(cluster, binding.strategy, device_bytes=peak)
+    return fits.share, fast.share
 
 
 class DifferenceRecord(Record):

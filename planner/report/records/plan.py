@@ -13,6 +13,7 @@ from planner.uncertainty.fastest import chances_fastest
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import chance_to_fit, peak_interval, reserved_interval
+from planner.uncertainty.retries import chance_fast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,10 +45,15 @@ class RankRecord(Record):
 
 
 class ChanceRecord(Record):
-    """A chance to fit, and how far measured peaks are from predicted ones."""
+    """A chance."""
 
     share: Figure = entry("From 0 to 1.")
-    basis: str = entry("The measured runs that it follows from.")
+    basis: str = entry("The runs or the simulation that it follows from.")
+
+
+class FitRecord(ChanceRecord):
+    """A chance to fit, and how far measured peaks are from predicted ones."""
+
     peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak lies.")
     reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds where it has room.")
     interval_probability: Figure = entry("Share of the measured peaks that lie within such bounds.")
@@ -63,7 +69,10 @@ class MemoryRecord(Record):
         "use, so that the peak that must fit may be smaller."
     )
     headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
-    chance_to_fit: ChanceRecord = entry("How likely the fullest pipeline rank fits.")
+    chance_to_fit: FitRecord = entry("How likely the fullest pipeline rank fits.")
+    chance_fast: ChanceRecord = entry(
+        "How likely PyTorch's allocator never retries there; with retries a step is far slower than its kernels."
+    )
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
     host_headroom_bytes: Figure = entry("What one device leaves free of its share of the host memory.")
     ranks: list[RankRecord] = entry("Every pipeline rank.")
@@ -78,12 +87,13 @@ class MemoryRecord(Record):
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
             reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
             headroom_bytes=room_bytes - peak_bytes,
-            chance_to_fit=ChanceRecord.read(
+            chance_to_fit=FitRecord.read(
                 chance,
                 peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
                 reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
                 interval_probability=PEAK_COVERAGE,
             ),
+            chance_fast=ChanceRecord.read(chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes)),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
             ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
         )

@@ -1,0 +1,82 @@
+"""The chance that a strategy is fast: that PyTorch's allocator never has to retry; and the headroom of a search."""
+
+from __future__ import annotations
+
+import math
+
+from costmodel.catalog.allocators import Share
+from costmodel.facts.cluster import Cluster
+from costmodel.memory.allocator import share_without_retries
+from costmodel.memory.rank import seen_bytes
+from costmodel.strategy import Recompute, Sharding, Strategy
+from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, STARTS, Chance, chance_to_fit, law_of
+
+RUNS_FAST = 0.9
+"""Least chance to be fast that the default headroom leaves."""
+
+TAIL, MIDDLE = 0.3, 0.4
+"""Weights of the low and the high share, and of the middle one: a distribution's mean by its 10th, 50th and 90th
+percentiles (Swanson's rule)."""
+
+
+def chance_fast(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> Chance:
+    r"""
+    The chance that PyTorch's allocator never retries on the fullest rank, so that a step is as fast as its kernels.
+
+    .. math:: P(e^x \, (M_{tensors} (1 + s) + M_{runtime}) \le M_{device})
+
+    With less memory ``cudaMalloc`` fails in every step: the allocator waits for the device, frees its cached segments
+    and asks again. Measured, such steps take 1.5 to 15 times as long (``benchmarks.grid``). x is the error of predicted
+    peaks, s the share that is reserved beyond tensors, each a distribution. What does not fit is not fast.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices and software.
+    strategy
+        What comes and goes during a step depends on it.
+    device_bytes
+        The predicted peak of the fullest rank.
+    """
+    share = share_without_retries(cluster.device.behaviour.memory, strategy)
+    return Chance(share=_share_fast(cluster, share, device_bytes), basis=_basis(cluster, strategy, share))
+
+
+def usual_headroom_bytes(cluster: Cluster) -> float:
+    """
+    The device memory that a search leaves free by default, in bytes: chances of ``STARTS`` and ``RUNS_FAST``.
+
+    That is to fit, and to be fast where weights are whole; where sharded weights are gathered, retries begin earlier,
+    and the chance of each strategy says so.
+    """
+    memory_bytes, share = cluster.device.memory_bytes, share_without_retries(cluster.device.behaviour.memory)
+
+    def is_enough(headroom_bytes: float) -> bool:
+        peak = memory_bytes - headroom_bytes
+        fits = chance_to_fit(cluster, device_bytes=peak).share >= STARTS
+        return fits and _share_fast(cluster, share, peak) >= RUNS_FAST
+
+    low, high = 0.0, memory_bytes
+    while high - low > 1:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return max(high, LEAST_HEADROOM_BYTES)
+
+
+def _share_fast(cluster: Cluster, share: Share, device_bytes: float) -> float:
+    """The chance for a share of what is reserved: the mean of its percentiles' chances."""
+    device, law = cluster.device, law_of(cluster)
+    tensors = seen_bytes(device, device_bytes, "allocated")
+
+    def chance(reserved: float) -> float:
+        needed = max(device_bytes, device.runtime_bytes + (1 + reserved) * tensors)
+        return law.share_below(math.log(device.memory_bytes / needed)) if needed > 0 else 1.0
+
+    return TAIL * chance(share.low) + MIDDLE * chance(share.middle) + TAIL * chance(share.high)
+
+
+def _basis(cluster: Cluster, strategy: Strategy, share: Share) -> str:
+    kind = "sharded weights that are gathered" if strategy.sharding == Sharding.WEIGHTS else "whole weights"
+    recomputed = ", full recomputation" if strategy.recompute == Recompute.FULL else ""
+    segments = "expandable segments" if cluster.device.behaviour.memory.allocator == "expandable" else "segments"
+    return f"it reserves {share.low:.1%} to {share.high:.1%} beyond tensors then ({segments}, {kind}{recomputed})"

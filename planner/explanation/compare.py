@@ -153,7 +153,7 @@ class Comparison:
         return self.best
 
 
-def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> Comparison:
+def compare(problem: Problem, decisions: Mapping[str, object] | str | None = None) -> Comparison:
     """
     Compare a given strategy with the fastest plan.
 
@@ -162,8 +162,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     problem
         The job; its ``strategy`` is the given one.
     decisions
-        Values by name that come before it, or the whole strategy; what is missing is as in
-        :func:`planner.plan.estimate`.
+        What comes before it, or the whole strategy, as :func:`planner.plan.estimate` takes and completes it.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     require_problem(problem)
     given = problem.given
     if not decisions and given.is_empty:
-        hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
+        hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
         raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
     return with_fastest(problem, estimate(problem, decisions or {}))
 

@@ -13,7 +13,7 @@ from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
-from planner.report.strategies import strategies_section
+from planner.report.strategies import completed_rows, strategies_section
 from planner.report.wording import money, seconds
 
 
@@ -25,7 +25,8 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
         return
     given, best = whole.given, whole.best
     answer = ("answer", _answer(comparison, whole))
-    yield setting_section(comparison.problem, whole, answer, best=best, assumed=whole.assumed)
+    lines = [("line", given.line), *completed_rows(comparison.given), *([("fastest", best.line)] if best else [])]
+    yield setting_section(comparison.problem, whole, answer, best=best, lines=lines)
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])

@@ -29,7 +29,8 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     """The sections of two jobs that are compared, in reading order."""
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
-    rows = [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
+    lines = [(f"{name} line", one.line) for name, one in zip(NAMES, (first, second), strict=True)]
+    rows = [*lines, *((name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True))]
     yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, first, second))))
     if whole.apart.unlike:
         yield _unlike_section(comparison, whole)

@@ -39,7 +39,7 @@ def _recommended(advice: RecommendationRecord) -> str:
 
 def _fastest(advice: RecommendationRecord) -> str:
     number = advice.fastest_number
-    what = advice.fastest_strategy.words if number is None else f"strategy {number}"
+    what = advice.fastest_strategy.line if number is None else f"strategy {number}"
     return (
         f"{what}: {seconds(advice.fastest_step_time_seconds)} s per step, {advice.gain_fraction:.1%} less, with "
         f"{_listed(advice.given_up) or 'other choices of the same kind'} (--fastest puts it first)"

@@ -12,7 +12,8 @@ from costmodel.errors import SpecError
 from planner import cli
 from planner.explanation.explain import explain
 from planner.frameworks.imports.job import import_job
-from planner.jobs.problem import load, read_decisions, split_overrides
+from planner.jobs.line.reading import read_decisions
+from planner.jobs.problem import load, split_overrides
 from planner.plan import estimate, plan
 from planner.report import FORMATS, render
 

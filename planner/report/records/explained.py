@@ -215,6 +215,8 @@ class ComparisonRecord(SettingRecord):
         "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
     )
     assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
+    completed: str = entry("Those of them that a line says, as its words.", "given.completed")
+    completed_by: str = entry("Who chose these values: given, search, recipes or no_plan.", "given.completed_by")
     saved_seconds_per_step: Figure | None = entry(
         "By how much the best plan's step is shorter; null where the steps of two jobs train different models or "
         "numbers of tokens.",

@@ -1,0 +1,82 @@
+"""Lines in the entries of a job, ``strategy`` and ``search.pin``: as mappings, with their settings where a job has those."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.completion import is_whole
+from planner.jobs.entries import SECTIONS
+from planner.jobs.line.reading import read_words
+from planner.jobs.strategy_file import LAYOUT, StrategyFile
+from planner.jobs.values import plain_value
+from planner.setting_choices import ANY, Value
+
+PIN = "search.pin"
+
+
+def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+    """
+    Write a job's lines as mappings, and their settings as the job's.
+
+    A pinned line that is whole stays a line: it means one strategy, not only the decisions that it says. It is
+    expanded where an override is about one of its decisions.
+
+    >>> job = {"strategy": "TP8 moments_dtype=bf16"}
+    >>> expand_lines(job)
+    >>> job
+    {'strategy': {'tp': 8}, 'settings': {'moments_dtype': 'bf16'}}
+
+    Raises
+    ------
+    SpecError
+        If a line is wrong, or says another value of a setting than the job.
+    """
+    if isinstance(document.get("strategy"), str):
+        document["strategy"] = _expanded(document, document["strategy"], "strategy", "strategy")
+    search = document.get("search")
+    if isinstance(search, dict) and isinstance(search.get("pin"), str):
+        given = read_words(search["pin"].split(), PIN)
+        is_changed = any(one.strip().startswith(f"{PIN}.") for one in overrides)
+        entries = _expanded(document, search["pin"], PIN, PIN)
+        if is_changed or not is_whole(given):
+            document["search"] = {**search, "pin": entries}
+
+
+def pinned_overrides(words: Sequence[str]) -> list[str]:
+    """
+    Write words of a command line as entries of a job that pin them; a whole line takes the place of all pins.
+
+    >>> pinned_overrides(["TP4", "mbs=2"])
+    ['search.pin.tp=4', 'search.pin.mbs=2']
+    """
+    given = read_words(words, PIN, SECTIONS)
+    if is_whole(given):
+        return [f"{PIN}={json.dumps(' '.join(words))}"]
+    return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]
+
+
+def plain_entries(given: StrategyFile) -> dict[str, Any]:
+    """Write what is given of a strategy as a job file has it."""
+    layout = {} if given.layout is None else {LAYOUT: {name: list(own) for name, own in given.layout.items()} or None}
+    return {**{name: plain_value(name, int(value)) for name, value in given.decisions.items()}, **layout}
+
+
+def _expanded(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+    given = read_words(line.split(), where)
+    if given.settings:
+        document["settings"] = _with_settings(document.get("settings") or {}, given.settings, said_by)
+    return plain_entries(given)
+
+
+def _with_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+    """Settings of a job with those that a line says, where the job leaves them open."""
+    for name, value in said.items():
+        given = own.get(name)
+        if given is None or given == ANY or given == value or (isinstance(given, list) and value in given):
+            continue
+        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
+    return {**own, **said}

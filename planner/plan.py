@@ -24,8 +24,7 @@ from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_costs
 from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
 from planner.frameworks.runnable import require_runnable, with_runnable_stages
-from planner.given.complete import CompletedBy, complete, fastest_of
-from planner.jobs.line.reading import read_strategy
+from planner.given.complete import CompletedBy, complete, fastest_of, read_asked
 from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
@@ -465,7 +464,7 @@ def estimate(
         the job's target can run.
     """
     require_runnable(problem)
-    found = complete(problem, read_strategy(decisions), searched=searched)
+    found = complete(problem, read_asked(problem, decisions), searched=searched)
     given = [judged(one.problem, one.strategy, one.names, one.by) for one in found]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 

@@ -183,9 +183,9 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         ``key=value``, and a cluster where the job is one line.
     """
     from planner.jobs.document import read_document
-    from planner.jobs.line.reading import EXAMPLE
+    from planner.jobs.line.reading import unknown_word
     from planner.jobs.line.words import is_line
-    from planner.jobs.written.one_line import OPTIONS, one_line
+    from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 
     is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))
     words = [word for word in assignments if "=" not in word and not is_line(word) and not is_file]
@@ -193,8 +193,10 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
     numbers = {option: text for option in OPTIONS if (text := getattr(arguments, option)) is not None}
     if words:
         if len(words) > 1:
-            problem = f"is no word of a line {EXAMPLE}, and one cluster was given already."
-            raise SpecError(words[1], problem, "An entry is changed by key=value.")
+            for word in words:
+                if not CLUSTER.fullmatch(word):
+                    raise unknown_word(word)
+            raise SpecError(words[1], "one cluster was given already.", "An entry is changed by key=value.")
         return one_line(arguments.job, words[0], numbers), overrides
     overrides = [*(f"{OPTIONS[option]}={text}" for option, text in numbers.items()), *overrides]
     if arguments.job == "-":

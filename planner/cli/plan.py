@@ -87,13 +87,16 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.all_variants:
         overrides.append("variants=all")
     with progress(f"planning {arguments.job}"):
-        from planner.jobs.line.entries import pinned_overrides
+        from planner.jobs.line.entries import PIN, pinned_overrides
+        from planner.jobs.line.model import require_parts
+        from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
         from planner.plan import plan
 
         document, assignments = read_job(arguments, overrides)
         overrides, words = split_overrides(assignments)
         problem = load(document, overridden([*overrides, *pinned_overrides(words)], arguments))
+        require_parts(problem.facts.model, read_words(words), PIN)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)

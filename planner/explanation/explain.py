@@ -19,10 +19,9 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
-from planner.given.complete import question_of, require_parts, whole_of, with_settings, with_stages
+from planner.given.complete import question_of, read_asked, whole_of, with_settings, with_stages
 from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
-from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
@@ -240,14 +239,13 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | None = Non
     """
     require_problem(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    asked = read_strategy(decisions or {})
+    asked = read_asked(problem, decisions or {})
     require_decisions(problem, asked.decisions)
     problem = replace(with_settings(problem, asked), top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
     given = whole_of(problem, asked)
-    require_parts(problem.facts, given)
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
     explanation = Explanation(
         report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None

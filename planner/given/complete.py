@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.errors import SpecError, alternatives
-from costmodel.strategy import ENUMS, GRAPH_MODULES, MODULES, CudaGraphs, Recompute, Strategy
+from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.runnable import fitted, with_runnable_stages
@@ -22,6 +22,8 @@ from planner.idle_devices import search_numbers
 from planner.jobs.completion import completed, is_whole
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
+from planner.jobs.line.model import require_parts
+from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
 from planner.setting_choices import value_text
@@ -88,11 +90,10 @@ def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) ->
     Raises
     ------
     SpecError
-        If the strategy is none of the job's model or target, or so far from the job that it has no cost.
+        If the strategy is none of the job's target, or so far from the job that it has no cost.
     """
     problem = with_settings(problem, asked)
     given = whole_of(problem, asked)
-    require_parts(problem.facts, given)
     if problem.search.framework_rules and problem.search.target is None:
         require_features(problem.facts.cluster, asked.decisions, "strategy")
     by = CompletedBy.GIVEN if is_whole(given) else CompletedBy.RECIPES
@@ -102,6 +103,21 @@ def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) ->
             return (found,)
         by = CompletedBy.NO_PLAN
     return tuple(_as_recipes(one, given, by) for one in problem.each)
+
+
+def read_asked(problem: Problem, decisions: object) -> StrategyFile:
+    """
+    Read a strategy, or a part of one, that a caller asks about; a line must be of the job's model.
+
+    Raises
+    ------
+    SpecError
+        If it is none, or a name or a value is wrong.
+    """
+    given = read_strategy(decisions)
+    if not isinstance(decisions, Mapping):
+        require_parts(problem.facts.model, given)
+    return given
 
 
 def whole_of(problem: Problem, asked: StrategyFile) -> StrategyFile:
@@ -171,9 +187,6 @@ def _of_stages(given: StrategyFile) -> dict[str, int]:
     return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
 
 
-# --- what belongs to another job ---------------------------------------------------------------------------
-
-
 def with_settings(problem: Problem, asked: StrategyFile) -> Problem:
     """
     Return the job with the settings that a line says, of several that it gives.
@@ -202,25 +215,3 @@ def with_settings(problem: Problem, asked: StrategyFile) -> Problem:
         return fitting[0]
     left = tuple(one for one in problem.alternatives if one.settings in kept)
     return replace(problem, alternatives=left, facts=left[0].facts, reliability=left[0].reliability)
-
-
-OF_EXPERTS = ("shared_experts", "expert_activation", "experts", "moe", "moe_router", "moe_preprocess")
-"""Modules that only models with experts have."""
-
-OFF: Mapping[str, int] = {"ep": 1, "etp": 1, "token_dispatcher": 0, "ep_overlap": 0}
-"""Decisions about experts, with the values that models without any have."""
-
-
-def require_parts(facts: Facts, given: StrategyFile, where: str = "strategy") -> None:
-    """Refuse decisions about experts of a model that has none: they are of a strategy for another model."""
-    model = facts.model
-    if model.has_experts:
-        return
-    for name, value in given.decisions.items():
-        text = ENUMS[name](value).text if name in ENUMS else str(int(value))
-        modules = {"recompute": (MODULES, Recompute), "cuda_graphs": (GRAPH_MODULES, CudaGraphs)}.get(name)
-        is_of_experts = value != OFF.get(name, value)
-        if modules is not None and int(value) >= modules[1].first_bit():
-            is_of_experts = any(part in OF_EXPERTS for part in text.split("+"))
-        if is_of_experts:
-            raise SpecError(f"{where}.{name}", f"is {text}, but {model.name} has no experts.")

@@ -43,7 +43,8 @@ from planner.jobs.entries import (
     TrainingSection,
 )
 from planner.jobs.framework import require_features
-from planner.jobs.line.entries import expand_lines
+from planner.jobs.line.entries import expand_lines, read_lines
+from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.model import read
@@ -226,10 +227,14 @@ def load(
     else:
         document = read_document(Path(job))
     try:
+        lines = read_lines(document.entries)
         expand_lines(document.entries, overrides)
         apply_overrides(document, overrides)
+        lines |= read_lines(document.entries)
         expand_lines(document.entries)
         found = _problem(document.entries, document.folder, document.name, document.sources)
+        for where, given in lines.items():
+            require_parts(found.facts.model, given, where)
         log_event(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
         return found
     except SpecError as error:
@@ -497,10 +502,11 @@ def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
     of_job: list[str] = []
     words: list[str] = []
     for word in split_words(assignments):
-        name, equals, _ = word.partition("=")
-        name = name.strip()
+        name, equals, value = (part.strip() for part in word.partition("="))
         if equals and name.lower() in CHOOSABLE:
-            of_job.append(f"settings.{word.strip()}")
+            if any(one.startswith(f"settings.{name.lower()}=") for one in of_job):
+                raise SpecError(f"settings.{name}", f"is given twice, the second time by {word}; keep one.")
+            of_job.append(f"settings.{name.lower()}={value}")
         else:
             (of_job if equals and ("." in name or name in SECTIONS) else words).append(word)
     return of_job, words

@@ -18,6 +18,13 @@ from planner.setting_choices import ANY, Value
 PIN = "search.pin"
 
 
+def read_lines(document: Mapping[str, Any]) -> dict[str, StrategyFile]:
+    """Read the lines of a job by the entries that hold them."""
+    search = document.get("search")
+    entries = {"strategy": document.get("strategy"), PIN: search.get("pin") if isinstance(search, dict) else None}
+    return {where: read_words(line.split(), where) for where, line in entries.items() if isinstance(line, str)}
+
+
 def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> None:
     """
     Write a job's lines as mappings, and their settings as the job's.
@@ -61,8 +68,16 @@ def pinned_overrides(words: Sequence[str]) -> list[str]:
 
 def plain_entries(given: StrategyFile) -> dict[str, Any]:
     """Write what is given of a strategy as a job file has it."""
-    layout = {} if given.layout is None else {LAYOUT: {name: list(own) for name, own in given.layout.items()} or None}
-    return {**{name: plain_value(name, int(value)) for name, value in given.decisions.items()}, **layout}
+    decisions = {name: plain_value(name, int(value)) for name, value in given.decisions.items()}
+    if given.layout is None:
+        return decisions
+    plain = {name: [_plain(name, value) for value in values] for name, values in given.layout.items()}
+    return {**decisions, LAYOUT: plain or None}
+
+
+def _plain(name: str, value: int) -> str | int | bool:
+    """A value of a rank; numbers of layers stay."""
+    return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
 
 
 def _expanded(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:

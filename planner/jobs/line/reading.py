@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from costmodel.errors import SpecError, did_you_mean, together
+from costmodel.errors import SpecError, alternatives, did_you_mean, together
 from costmodel.strategy import DECISIONS, FLAGS
 from costmodel.validation import shown
 from planner.jobs.document import parse
@@ -148,14 +148,32 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     known = {one.lower(): one for one in NAMES}
     own = known.get(name.lower().removeprefix(SETTINGS))
     if own is None and equals:
-        raise SpecError(below(where, name), "no such decision.", did_you_mean(name, (*NAMES, *others)))
+        raise SpecError(below(where, name), "no such decision.", did_you_mean(name, (*DECISIONS, *NAMES, *others)))
     if own is None:
-        hint = _meant(name.rstrip("0123456789") or name, NAMES) or f"Known: {', '.join(word.text for word in WORDS)}."
-        raise SpecError(where, f"{shown(text)} is no word of a line {EXAMPLE}.", hint)
+        raise unknown_word(text)
     if not value:
         is_number = own.lower() in BY_TEXT and BY_TEXT[own.lower()].form is Form.NUMBER
-        raise SpecError(where, f"{shown(text)} has no value.", f"Write {own}2." if is_number else f"Write {own}=VALUE.")
+        raise SpecError(shown(text), "has no value.", f"Write {own}2." if is_number else f"Write {own}=VALUE.")
     return name, value
+
+
+def unknown_word(text: str) -> SpecError:
+    """Return the error of a word that is neither an entry nor a word of a line."""
+    problem = "expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4."
+    letters = text.rstrip("0123456789").lower()
+    near = [f"'{word.text}'" for word in WORDS if _is_near(letters, word.text.lower())]
+    hint = f"Did you mean {alternatives(near)}?" if near else ""
+    return SpecError(shown(text), problem, hint)
+
+
+def _is_near(seen: str, known: str) -> bool:
+    """Whether a word differs from a known one in one letter, or in the order of its letters."""
+    if seen == known or abs(len(seen) - len(known)) > 1 or not seen:
+        return seen == known
+    if len(seen) == len(known):
+        return sum(one != other for one, other in zip(seen, known, strict=True)) == 1 or sorted(seen) == sorted(known)
+    longer, shorter = sorted((seen, known), key=len, reverse=True)
+    return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
 
 
 def _value(word: Word, text: str, where: str) -> Any:

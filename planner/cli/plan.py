@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.plan import PlanReport
 
-UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin and words such as TP8 hold decisions fixed."
+UNUSED_STRATEGY = (
+    "plan does not use the job's strategy (estimate and compare do); search.pin and words such as TP8 hold decisions "
+    "fixed."
+)
 """What is said where a job gives one all the same."""
 
 
@@ -47,7 +50,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "one that predictions cannot tell from the fastest."
     )
     describe(parser, description, EXIT_CODES)
-    add_job(parser, "a decision to hold fixed, such as TP8 or recompute=none, or a job entry such as training.sequence_length=8192")
+    add_job(
+        parser,
+        "a decision to hold fixed, such as TP8 or recompute=none, or a job entry such as training.sequence_length=8192",
+    )
     parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 3)")
     parser.add_argument("--fastest", action="store_true", help="put the fastest plan first, however little it gains")
     parser.add_argument(

@@ -11,6 +11,7 @@ from costmodel.models.parameters import parameters
 from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
 from planner.jobs.problem import Problem, require_problem
+from planner.jobs.strategy_file import StrategyFile
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
 
 
@@ -153,7 +154,7 @@ class Comparison:
         return self.best
 
 
-def compare(problem: Problem, decisions: Mapping[str, object] | str | None = None) -> Comparison:
+def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Comparison:
     """
     Compare a given strategy with the fastest plan.
 

@@ -219,7 +219,7 @@ class Explanation:
 # --- verb --------------------------------------------------------------------------------------------------
 
 
-def explain(problem: Problem, decisions: Mapping[str, object] | str | None = None) -> Explanation:
+def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Explanation:
     """
     Why this plan, why no strategy fits, or why not another strategy.
 
@@ -247,9 +247,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | None = Non
         return explain_plan(report, clock)
     given = whole_of(problem, asked)
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
-    explanation = Explanation(
-        report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None
-    )
+    explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
         return _with_judged(explanation, estimate(question, given), given)
     found = plan(_within(question_of(problem, given)[0], clock), certified=False)
@@ -263,9 +261,7 @@ def _with_judged(explanation: Explanation, whole: EstimateReport, given: Strateg
     """An explanation with the strategy that was asked about, and the rules that forbid it besides its own pins."""
     own = {_pin_sentence(name, value) for name, value in given.decisions.items()}
     broken = tuple(rule for rule in whole.broken_rules if rule not in own)
-    return replace(
-        explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences
-    )
+    return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
 
 
 def _within(problem: Problem, clock: Clock) -> Problem:

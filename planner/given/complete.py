@@ -18,7 +18,6 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.runnable import fitted, with_runnable_stages
-from planner.idle_devices import search_numbers
 from planner.jobs.completion import completed, is_whole
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
@@ -145,11 +144,14 @@ def with_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strate
     return strategy if given.layout is None else given_layout(given.layout, strategy, facts.model)
 
 
-def fastest_of(problem: Problem) -> tuple[JointOutcome, FewerDevices | None]:
+def fastest_of(problem: Problem, *, explains: bool = True) -> tuple[JointOutcome, FewerDevices | None]:
     """Return the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
+    from planner.idle_devices import search_numbers
+
     problem = with_runnable_stages(problem)
     uneven = problem.search.stages != StageChoice.EVEN
-    return search_numbers(replace(problem, top=max(problem.top, LEAST_SIMULATED) if uneven else problem.top))
+    wanted = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
+    return search_numbers(replace(problem, top=wanted), explains=explains)
 
 
 def _found(problem: Problem, given: StrategyFile) -> Completed | None:
@@ -159,14 +161,14 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     What is given may break a preference of the search: then the rest may, too.
     """
     question, _ = question_of(replace(problem, top=1).with_limits(simplest=False), given)
-    joint, _ = fastest_of(question)
+    joint, _ = fastest_of(question, explains=False)
     if not joint.ranked and question.search.preferences:
-        joint, _ = fastest_of(question.with_limits(preferences=False))
+        joint, _ = fastest_of(question.with_limits(preferences=False), explains=False)
     if not joint.ranked:
         return None
     job, strategy = joint.ranked[0]
     own = next((one for one in problem.each if one.settings == job.settings), problem)
-    whole = with_stages(strategy, given, own.facts)
+    whole = fitted(own, with_stages(strategy, given, own.facts), given.names)
     return Completed(problem=own, strategy=whole, names=given.names, by=CompletedBy.SEARCH)
 
 

@@ -38,7 +38,7 @@ UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "shardi
 
 ALWAYS_SAID = ("dp", "mbs", "sharding", "recompute", "cuda_graphs", *OVERLAPS)
 """
-Decisions with which a strategy is whole, with tokens sent to experts also ``token_dispatcher``: what it leaves out is as
+Decisions that make a strategy whole, where experts are split also ``token_dispatcher``: what it leaves out is as
 :func:`completed` has it. Without one of them a search completes it.
 """
 

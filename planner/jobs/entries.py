@@ -279,9 +279,10 @@ class Job:
     top
         How many plans to report.
     strategy
-        A strategy that is given, such as ``{tp: 8, pp: 4, layout: 3+4x2+3}`` or a line that a report prints: what
-        ``planner estimate`` costs and ``planner compare`` starts from, a search completes it; ``planner plan`` does not look at it. ``layout`` has the layers of the virtual
-        stages in model order, or a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
+        A strategy that is given, in a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``: what
+        ``planner estimate`` costs and ``planner compare`` starts from, completed by a search; ``planner plan`` does not
+        look at it. Its ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``, or is a
+        mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants
         Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
         strategies whatever they have in common.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,10 +43,10 @@ from planner.jobs.entries import (
     TrainingSection,
 )
 from planner.jobs.framework import require_features
+from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.line.entries import expand_lines, read_lines
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
-from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile

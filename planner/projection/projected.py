@@ -113,7 +113,9 @@ class ProjectedShare:
     most_peak_bytes: float | None
 
 
-def project(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, smalls: Sequence[Case]) -> Projection:
+def project(
+    problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, smalls: Sequence[Case]
+) -> Projection:
     """
     Predict a job from small runs of it.
 

@@ -25,7 +25,7 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
         return
     given, best = whole.given, whole.best
     answer = ("answer", _answer(comparison, whole))
-    lines = [("line", given.line), *completed_rows(comparison.given), *([("fastest", best.line)] if best else [])]
+    lines = [("line", given.line), *completed_rows(comparison.given), *([("fastest line", best.line)] if best else [])]
     yield setting_section(comparison.problem, whole, answer, best=best, lines=lines)
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)

@@ -17,6 +17,7 @@ from planner.report.proof import alternatives_sections, listed_sections, search_
 from planner.report.reasons import explained_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
+from planner.report.records.plan import NumberedPlanRecord
 from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
@@ -85,7 +86,7 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
     return setting_section(report.problem, whole, *rows, best=best, lines=line_rows(report, best), idle=idle)
 
 
-def line_rows(report: PlanReport | EstimateReport, best: PlanRecord | None) -> list[tuple[str, str]]:
+def line_rows(report: PlanReport | EstimateReport, best: NumberedPlanRecord | None) -> list[tuple[str, str]]:
     """The first plan in one line, and what of a given one was completed."""
     rows = [("line", best.line)] if best else []
     return [*rows, *(completed_rows(report) if isinstance(report, EstimateReport) else ())]

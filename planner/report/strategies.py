@@ -213,7 +213,9 @@ def completed_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:
         return
     origin = ORIGIN[report.completed_by]
     if report.completed_by == "no_plan":
-        origin += report.broken_rules[0] if report.broken_rules else "the search found no strategy within its time limit"
+        origin += (
+            report.broken_rules[0] if report.broken_rules else "the search found no strategy within its time limit"
+        )
     yield "completed", f"{report.completed or 'nothing that a line says'} ({origin})"
 
 

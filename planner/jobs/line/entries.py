@@ -1,4 +1,4 @@
-"""Lines in the entries of a job, ``strategy`` and ``search.pin``: as mappings, with their settings where a job has those."""
+"""Lines in a job file: those of ``strategy`` and ``search.pin`` as mappings, their settings among the job's."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _with_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: s
     """Settings of a job with those that a line says, where the job leaves them open."""
     for name, value in said.items():
         given = own.get(name)
-        if given is None or given == ANY or given == value or (isinstance(given, list) and value in given):
+        if given in (None, ANY, value) or (isinstance(given, list) and value in given):
             continue
         raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
     return {**own, **said}

@@ -152,15 +152,22 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     if own is None:
         raise unknown_word(text)
     if not value:
-        is_number = own.lower() in BY_TEXT and BY_TEXT[own.lower()].form is Form.NUMBER
-        raise SpecError(shown(text), "has no value.", f"Write {own}2." if is_number else f"Write {own}=VALUE.")
+        raise _without_value(text)
     return name, value
+
+
+def _without_value(text: str) -> SpecError:
+    word = BY_TEXT.get(text.partition("=")[0].strip().lower())
+    example = f"{word.text}2" if word and word.form is Form.NUMBER else f"{text.rstrip('=')}=VALUE"
+    return SpecError(shown(text), "has no value.", f"Write {example}.")
 
 
 def unknown_word(text: str) -> SpecError:
     """Return the error of a word that is neither an entry nor a word of a line."""
     problem = "expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4."
     letters = text.rstrip("0123456789").lower()
+    if text.lower() in BY_TEXT:
+        return _without_value(text)
     near = [f"'{word.text}'" for word in WORDS if _is_near(letters, word.text.lower())]
     hint = f"Did you mean {alternatives(near)}?" if near else ""
     return SpecError(shown(text), problem, hint)
@@ -202,7 +209,9 @@ def _stages(text: str, where: str) -> Any:
     for part in parts:
         name, colon, values = part.partition(":")
         if not colon or not values:
-            raise SpecError(where, f"expected name:values behind a slash, such as /recompute:none,full, got {shown(part)}.")
+            raise SpecError(
+                where, f"expected name:values behind a slash, such as /recompute:none,full, got {shown(part)}."
+            )
         if name in entries:
             raise SpecError(f"{where}.{name}", "is given twice; keep one.")
         entries[name] = [parse(value, f"{where}.{name}") for value in values.split(",")]

@@ -72,7 +72,7 @@ class GivenRecord(Record):
     assumed: dict[str, int | bool | str] = entry("Decisions that were not given, with the values that they got.")
     completed: str = entry("Those of them that a line says, as its words.")
     completed_by: str = entry(
-        "Who chose these values: search, recipes (of the framework), no_plan (recipes, as no strategy with what was given "
+        "Who chose these values: search, recipes (of the framework), no_plan (recipes, as nothing with what was given "
         "is allowed); given: nothing was left open."
     )
 

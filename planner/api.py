@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem as Problem
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
+    from planner.partial.complete import CompletedBy as CompletedBy
     from planner.plan import EstimateReport as EstimateReport
     from planner.plan import Plan as Plan
     from planner.plan import PlanReport as PlanReport
@@ -151,6 +152,7 @@ _HELD = {
     "planner.explanation.compare": "Side Unlike",
     "planner.explanation.explain": "Binding Difference",
     "planner.frameworks.target": "Program",
+    "planner.partial.complete": "CompletedBy",
     "planner.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",
     "planner.jobs.limits": "SearchLimits",

@@ -24,10 +24,10 @@ from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_costs
 from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
 from planner.frameworks.runnable import require_runnable, with_runnable_stages
-from planner.given.complete import CompletedBy, complete, fastest_of, read_asked
 from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
+from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
 from planner.search.listed import CandidateListReport, listed
@@ -349,7 +349,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
     group the faster one stays.
 
-    Uneven stages are looked for by the sum over their ranks; at least :data:`planner.given.complete.LEAST_SIMULATED`
+    Uneven stages are looked for by the sum over their ranks; at least :data:`planner.partial.complete.LEAST_SIMULATED`
     are costed by their step.
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
@@ -453,7 +453,7 @@ def estimate(
     decisions
         A line such as ``TP4 PP2 recompute=none``; or values by name, and ``layout``, as job files spell them or members
         of enums. What is missing is what the job's ``strategy`` says, then what its ``search.pin`` says; what is still
-        open a search chooses (:mod:`planner.given.complete`).
+        open a search chooses (:mod:`planner.partial.complete`).
     searched
         Whether it may; else the rest is as :func:`planner.jobs.completion.completed` has it.
 

@@ -19,11 +19,11 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
-from planner.given.complete import question_of, read_asked, whole_of, with_settings, with_stages
 from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
+from planner.partial.complete import question_of, read_asked, whole_of, with_settings, with_stages
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, judged, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints

@@ -204,7 +204,7 @@ ORIGIN = {
     "recipes": "as the recipes of the framework have it",
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
 }
-"""The origin of what was not given, by :class:`planner.given.complete.CompletedBy`."""
+"""The origin of what was not given, by :class:`planner.partial.complete.CompletedBy`."""
 
 
 def completed_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:

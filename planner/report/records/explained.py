@@ -188,6 +188,8 @@ class ApartRecord(Record):
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
+    completed: str = entry("What was completed of the given strategy, as words.", "given.completed")
+    completed_by: str = entry("Who chose these values: given, search, recipes or no_plan.", "given.completed_by")
     saved_costs: SavedCostsRecord | None = entry("Energy and money that the best plan saves; null without one.")
 
     @classmethod
@@ -215,8 +217,6 @@ class ComparisonRecord(SettingRecord):
         "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
     )
     assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
-    completed: str = entry("Those of them that a line says, as its words.", "given.completed")
-    completed_by: str = entry("Who chose these values: given, search, recipes or no_plan.", "given.completed_by")
     saved_seconds_per_step: Figure | None = entry(
         "By how much the best plan's step is shorter; null where the steps of two jobs train different models or "
         "numbers of tokens.",

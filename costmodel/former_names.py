@@ -48,7 +48,7 @@ RENAMED = {
     "planner.export": "planner.frameworks, planner.frameworks.megatron",
     "planner.features": "planner.jobs.framework",
     "planner.front": "planner.studies.pareto",
-    "planner.partial": "planner.jobs.strategy_file",
+    "planner.given": "planner.jobs.strategy_file",
     "planner.job": "planner.jobs.entries",
     "planner.listing": "planner.jobs.candidate_list, planner.search.listed",
     "planner.recorded": "planner.saved_plan",

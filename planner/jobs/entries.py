@@ -281,8 +281,8 @@ class Job:
     strategy
         A strategy that is given, in a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``.
         ``planner estimate`` costs it, ``planner compare`` starts from it, ``planner plan`` does not look at it; a
-        search completes it. Its ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``, or is a
-        mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
+        search completes it. Its ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``,
+        or is a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants
         Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
         strategies whatever they have in common.

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem as Problem
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
+    from planner.partial.complete import CompletedBy as CompletedBy
     from planner.plan import estimate as estimate
     from planner.plan import plan as plan
     from planner.recipes.layouts import PublishedLayout as PublishedLayout
@@ -164,6 +165,7 @@ _HELD = {
     "planner.explanation.gain": "Gain",
     "planner.explanation.recipes": "JudgedLayout",
     "planner.frameworks.target": "Program",
+    "planner.partial.complete": "CompletedBy",
     "planner.sizes.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",
     "planner.jobs.limits": "SearchLimits",

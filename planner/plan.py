@@ -20,12 +20,11 @@ from costmodel.step.estimate import Estimate
 from costmodel.strategy import DECISIONS, Strategy
 from planner.checkpoints import schedule_checkpoints
 from planner.conventions import Conventions, conventions_of, model_summary
-from planner.frameworks.runnable import fitted, require_runnable, with_runnable_stages
-from planner.jobs.completion import completed
-from planner.jobs.framework import require_features
-from planner.jobs.limits import StageChoice
+from planner.frameworks.runnable import require_runnable, with_runnable_stages
+from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
-from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_asked
+from planner.jobs.strategy_file import StrategyFile
+from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from planner.alternatives import JointOutcome
     from planner.sizes.idle_devices import FewerDevices
 
-LEAST_SIMULATED = 5
-"""Strategies that are simulated where stages may be uneven: of 117 jobs seven had another best plan with five than with
-one, by up to 3.9 %."""
-
 
 @releases_memory
 def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
@@ -55,7 +50,8 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
     group the faster one stays.
 
-    Uneven stages are looked for by the sum over their ranks; at least ``LEAST_SIMULATED`` are costed by their step.
+    Uneven stages are looked for by the sum over their ranks; at least :data:`planner.partial.complete.LEAST_SIMULATED`
+    are costed by their step.
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
 
@@ -75,15 +71,12 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     from planner.alternatives import each_once
     from planner.certificate import certify_all
     from planner.recommendation import recommended
-    from planner.sizes.idle_devices import search_numbers
 
     require_runnable(problem)
     problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
-    uneven = problem.search.stages != StageChoice.EVEN
-    top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
-    joint, fewer = search_numbers(replace(problem, top=top))
+    joint, fewer = fastest_of(problem)
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = conventions_of(chosen.facts)
@@ -145,7 +138,9 @@ def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
     return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
 
 
-def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
+def estimate(
+    problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, *, searched: bool = True
+) -> EstimateReport:
     """
     Cost one given strategy, also where a rule forbids it.
 
@@ -157,8 +152,11 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     problem
         The job.
     decisions
-        Values by name, and ``layout``, as job files spell them or members of enums. What is missing is what the job's
-        ``strategy`` says, then what its ``search.pin`` says, else as :func:`planner.jobs.completion.completed` has it.
+        A line such as ``TP4 PP2 recompute=none``; or values by name, and ``layout``, as job files spell them or members
+        of enums. What is missing is what the job's ``strategy`` says, then what its ``search.pin`` says; what is still
+        open a search chooses (:mod:`planner.partial.complete`).
+    searched
+        Whether it may; else the rest is as :func:`planner.jobs.completion.completed` has it.
 
     Raises
     ------
@@ -167,21 +165,17 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         the job's target can run.
     """
     require_runnable(problem)
-    given = [_estimate(one, decisions) for one in problem.each]
+    found = complete(problem, read_asked(problem, decisions), searched=searched)
+    given = [judged(one.problem, one.strategy, one.names, one.by) for one in found]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 
 
-def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
-    asked = read_asked(decisions)
-    if problem.search.framework_rules and problem.search.target is None:
-        require_features(problem.facts.cluster, asked.decisions, "strategy")
-    given = asked.over(problem.given.over(StrategyFile(decisions=problem.search.pin)))
-    strategy = completed(problem.facts, given, problem.search.max_devices)
-    names = [*given.decisions, *([] if given.layout is None else [LAYOUT])]
-    return judged(problem, fitted(problem, strategy, names), names)
-
-
-def judged(problem: Problem, strategy: Strategy, given: Collection[str] = DECISIONS) -> EstimateReport:
+def judged(
+    problem: Problem,
+    strategy: Strategy,
+    given: Collection[str] = DECISIONS,
+    completed_by: CompletedBy = CompletedBy.GIVEN,
+) -> EstimateReport:
     """
     A whole strategy costed, with the rules that forbid it.
 
@@ -192,7 +186,9 @@ def judged(problem: Problem, strategy: Strategy, given: Collection[str] = DECISI
     strategy
         Every decision.
     given
-        Names of those that somebody gave; the others were assumed.
+        Names of those that somebody gave.
+    completed_by
+        The origin of the others.
     """
     of_devices = with_idle_nodes(problem, strategy.num_devices)
     conventions = conventions_of(problem.facts)
@@ -205,6 +201,8 @@ def judged(problem: Problem, strategy: Strategy, given: Collection[str] = DECISI
         broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(of_devices, estimated.estimate))),
         broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(of_devices, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
+        completed_by=completed_by,
+        completed=write_completed(problem.facts, strategy, given),
     )
 
 

@@ -17,6 +17,7 @@ from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_costs
 from planner.conventions import Conventions, ModelSummary
 from planner.jobs.problem import Problem
+from planner.partial.complete import CompletedBy
 from planner.search.listed import CandidateListReport
 from planner.search.node_counts import num_held, num_spares
 from planner.uncertainty.evidence import Unproven, unproven_of
@@ -300,6 +301,8 @@ class EstimateReport:
         The sentences of the preferences for which the job's search would leave it out, though it may run.
     assumed
         Decisions that were not given, with the values that they got.
+    completed_by, completed
+        The origin of these values, and those of them that a line says.
     """
 
     problem: Problem
@@ -309,6 +312,8 @@ class EstimateReport:
     broken_rules: tuple[str, ...]
     assumed: Mapping[str, int]
     broken_preferences: tuple[str, ...] = ()
+    completed_by: CompletedBy = CompletedBy.GIVEN
+    completed: str = ""
 
     @property
     def chosen(self) -> Problem:

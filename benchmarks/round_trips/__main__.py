@@ -44,7 +44,7 @@ def main() -> int:
                     found = difference(way, one)
                     (unlike if found else alike)[way] += 1
                     if found:
-                        print(f"{way}: {found}\n  {job}\n  {one.words}", flush=True)
+                        print(f"{way}: {found}\n  {job}\n  {one.line}", flush=True)
     print(f"{plans} plans, {uneven} of them with layers that pp * vpp does not divide")
     for way in arguments.ways:
         print(f"{way:28} {alike[way]:5} alike {unlike[way]:5} unlike")

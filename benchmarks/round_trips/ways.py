@@ -19,7 +19,8 @@ from planner import estimate, explain, export, load, plan
 from planner.explanation.any_job import read_any
 from planner.frameworks import TARGETS
 from planner.frameworks.imports.job import import_job
-from planner.jobs.problem import read_decisions, split_overrides
+from planner.jobs.line.reading import read_words
+from planner.jobs.problem import split_overrides
 from planner.report import render
 from planner.report.records.reports import PlanReportRecord
 from planner.results import Plan, PlanReport
@@ -39,8 +40,8 @@ class Printed:
         The plan.
     number
         Its number in the report.
-    words
-        The plan as a command line takes it.
+    line
+        The plan in one line.
     entries
         Its strategy and settings in the JSON report.
     row
@@ -52,7 +53,7 @@ class Printed:
     job: dict[str, Any]
     plan: Plan
     number: int
-    words: str
+    line: str
     entries: Mapping[str, Any]
     row: Mapping[str, str]
     folder: Path
@@ -83,21 +84,21 @@ def printed(job: dict[str, Any], folder: Path) -> Iterator[Printed]:
             job=job,
             plan=one,
             number=number,
-            words=record.strategy.words,
+            line=record.strategy.line,
             entries=told["plans"][number - 1],
             row=rows[number - 1],
             folder=folder,
         )
 
 
-def _by_words(given: Printed) -> Plan:
-    overrides, decisions = split_overrides(shlex.split(given.words))
-    return estimate(load(given.job, overrides), read_decisions(decisions)).plan
+def _by_line(given: Printed) -> Plan:
+    overrides, decisions = split_overrides(shlex.split(given.line))
+    return estimate(load(given.job, overrides), read_words(decisions)).plan
 
 
 def _by_explain(given: Printed) -> Plan | None:
-    overrides, decisions = split_overrides(shlex.split(given.words))
-    return explain(load(given.job, overrides), read_decisions(decisions)).given
+    overrides, decisions = split_overrides(shlex.split(given.line))
+    return explain(load(given.job, overrides), read_words(decisions)).given
 
 
 def _by_strategy(given: Printed) -> Plan:
@@ -190,7 +191,7 @@ def _entries(given: Printed, target: str) -> list[str]:
 
 
 WAYS: dict[str, Callable[[Printed], Plan | None]] = {
-    "words": _by_words,
+    "line": _by_line,
     "strategy": _by_strategy,
     "report": _by_report,
     "comparison": _by_comparison,

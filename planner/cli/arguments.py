@@ -63,13 +63,13 @@ def describe(parser: argparse.ArgumentParser, description: str, exit_codes: str 
 
 def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None:
     """Take a job file, or a job in one line, and ``key=value``: decisions too, unless the help says what."""
-    decisions = "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192"
+    decisions = "a word of a line such as TP8 or recompute=full, or a job entry such as training.sequence_length=8192"
     parser.add_argument("job", metavar="JOB.yaml|-", help="the job file; -: standard input")
-    parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help or decisions)
+    parser.add_argument("assignments", metavar="WORD|key=value", nargs="*", help=assignments_help or decisions)
     add_one_line(parser)
     parser.usage = (
-        f"{parser.prog} [options] JOB.yaml|- [key=value ...]\n"
-        f"       {parser.prog} [options] MODEL CLUSTER --batch N --sequence N --tokens N [key=value ...]"
+        f"{parser.prog} [options] JOB.yaml|- [WORD|key=value ...]\n"
+        f"       {parser.prog} [options] MODEL CLUSTER --batch N --sequence N --tokens N [WORD|key=value ...]"
     )
 
 
@@ -183,14 +183,19 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         ``key=value``, and a cluster where the job is one line.
     """
     from planner.jobs.document import read_document
-    from planner.jobs.written.one_line import OPTIONS, one_line
+    from planner.jobs.line.reading import unknown_word
+    from planner.jobs.line.words import is_line
+    from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 
     is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))
-    words = [word for word in assignments if "=" not in word and not is_file]
+    words = [word for word in assignments if "=" not in word and not is_line(word) and not is_file]
     overrides = [word for word in assignments if word not in words]
     numbers = {option: text for option in OPTIONS if (text := getattr(arguments, option)) is not None}
     if words:
         if len(words) > 1:
+            for word in words:
+                if not CLUSTER.fullmatch(word):
+                    raise unknown_word(word)
             raise SpecError(words[1], "one cluster was given already.", "An entry is changed by key=value.")
         return one_line(arguments.job, words[0], numbers), overrides
     overrides = [*(f"{OPTIONS[option]}={text}" for option, text in numbers.items()), *overrides]
@@ -269,13 +274,14 @@ OUTPUT_FLAGS = ("--full", "--force", "-v", "--verbose", "-q", "--quiet", "--log-
 def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
     """Print what a verb of a module reports of the job and the decisions given; returns the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
-        from planner.jobs.problem import load, read_decisions, split_overrides
+        from planner.jobs.line.reading import read_words
+        from planner.jobs.problem import load, split_overrides
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
         problem = load(document, overridden(overrides, arguments))
         check_output(arguments.output, problem.sources)
-        report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
+        report = getattr(import_module(home), verb)(problem, read_words(decisions))
         text = rendered(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

@@ -38,7 +38,7 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
         "Without decisions: which constraints hold the best plan back and by how much, or why nothing "
-        "fits and what would. With decisions such as tp=8 pp=4 (a whole strategy or a part of one): why it is not the "
+        "fits and what would. With words such as TP8 PP4 (a whole strategy or a part of one): why it is not the "
         "plan: the rules that forbid it, the memory that it lacks and on which rank, or how much slower it is and "
         "where. The job's time limit holds for the whole explanation."
     )
@@ -57,10 +57,10 @@ def run_explain(arguments: argparse.Namespace) -> int:
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "The job's own strategy, or decisions such as tp=8 pp=4, against the best plan; or two jobs against each "
+        "The job's own strategy, or a line such as TP8 PP4, against the best plan; or two jobs against each "
         "other: step, memory, days and GPU-hours, where the time goes, and the rules that a given strategy breaks. A "
         "job is a job file, what 'import' takes, a JSON report of 'plan' or 'estimate', or one line; what has several "
-        "words stands in quotation marks, with entries of its own: 'run.sh tp=4 --set GBS=512', 'plan.json --number "
+        "words stands in quotation marks, with entries of its own: 'run.sh TP4 --set GBS=512', 'plan.json --number "
         "2'. Of two jobs one without a strategy stands for its fastest plan; key=value outside of the marks holds for "
         "both."
     )
@@ -84,9 +84,10 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.recipe is not None:
         return _run_compare_recipe(arguments)
     words = [arguments.job, *arguments.assignments]
-    jobs = [word for word in words if "=" not in (word.split() or [""])[0]]
     from planner.explanation.any_job import is_job
+    from planner.jobs.line.words import is_line
 
+    jobs = [word for word in words if "=" not in (word.split() or [""])[0] and not is_line(word)]
     if sum(map(is_job, jobs)) > 2:
         raise SpecError(jobs[2], f"two jobs at most are compared, got {len(jobs)}.", "Compare two at a time.")
     if len(jobs) > 2 or not is_job(jobs[-1]):

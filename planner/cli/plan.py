@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.results import PlanReport
 
-UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin holds decisions fixed."
+UNUSED_STRATEGY = (
+    "plan does not use the job's strategy (estimate and compare do); search.pin and words such as TP8 hold decisions "
+    "fixed."
+)
 """What is said where a job gives one all the same."""
 
 
@@ -47,7 +50,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "one that predictions cannot tell from the fastest."
     )
     describe(parser, description, EXIT_CODES)
-    add_job(parser, "change an entry of the job, such as training.global_batch_size=512 or search.pin.tp=8")
+    add_job(
+        parser,
+        "a decision to hold fixed, such as TP8 or recompute=none, or a job entry such as training.sequence_length=8192",
+    )
     parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 3)")
     parser.add_argument("--fastest", action="store_true", help="put the fastest plan first, however little it gains")
     parser.add_argument(
@@ -94,11 +100,16 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.all_variants:
         overrides.append("variants=all")
     with progress(f"planning {arguments.job}"):
-        from planner.jobs.problem import load
+        from planner.jobs.line.entries import PIN, pinned_overrides
+        from planner.jobs.line.model import require_parts
+        from planner.jobs.line.reading import read_words
+        from planner.jobs.problem import load, split_overrides
         from planner.plan import plan
 
-        document, overrides = read_job(arguments, overrides)
-        problem = load(document, overridden(overrides, arguments))
+        document, assignments = read_job(arguments, overrides)
+        overrides, words = split_overrides(assignments)
+        problem = load(document, overridden([*overrides, *pinned_overrides(words)], arguments))
+        require_parts(problem.facts.model, read_words(words), PIN)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)

@@ -15,7 +15,9 @@ from costmodel.validation import require_type
 from planner.explanation.compare import Comparison, Side, fastest, side_of, with_fastest
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
-from planner.jobs.problem import Problem, load, read_decisions, split_overrides
+from planner.jobs.line.reading import read_decisions
+from planner.jobs.line.words import is_line, is_word
+from planner.jobs.problem import Problem, load, split_overrides
 from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 from planner.plan import estimate, judged
 from planner.results import EstimateReport, PlanReport
@@ -72,7 +74,7 @@ class AnyJob:
         """Its strategy compared with its fastest plan."""
         given = self.report()
         if not isinstance(given, EstimateReport):
-            hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
+            hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
             raise SpecError(self.name, "has no strategy to compare the fastest plan with.", hint)
         return with_fastest(self.problem, given)
 
@@ -80,7 +82,7 @@ class AnyJob:
 def is_job(word: str) -> bool:
     """Whether a word of a command line is a whole job: a file, or several words in quotation marks."""
     words = word.split()
-    if not words or "=" in words[0] or CLUSTER.fullmatch(word):
+    if not words or "=" in words[0] or CLUSTER.fullmatch(word) or is_line(word):
         return False
     return len(words) > 1 or word.lower().endswith(ENDINGS) or os.path.isfile(word)
 
@@ -175,7 +177,7 @@ def _words(text: str) -> tuple[list[str], list[str], dict[str, str]]:
             value = value if equals else next(left, "")
             options[name] = f"{options[name]}\n{value}" if name == "set" and name in options else value
         else:
-            (entries if "=" in part else words).append(part)
+            (entries if "=" in part or is_word(part) else words).append(part)
     if not 1 <= len(words) <= 2 or (len(words) == 1 and not is_job(words[0])):
         raise SpecError(text[:80], "is no job.", HINT)
     return words, entries, options

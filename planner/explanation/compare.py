@@ -12,6 +12,7 @@ from costmodel.tables import Facts
 from planner.explanation.explain import Difference, differences
 from planner.explanation.gain import Gain, gain_interval, gain_of
 from planner.jobs.problem import Problem, require_problem
+from planner.jobs.strategy_file import StrategyFile
 from planner.plan import estimate, judged, plan
 from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 
@@ -160,7 +161,7 @@ class Comparison:
         return self.best
 
 
-def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> Comparison:
+def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Comparison:
     """
     Compare a given strategy with the fastest plan.
 
@@ -169,8 +170,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     problem
         The job; its ``strategy`` is the given one.
     decisions
-        Values by name that come before it, or the whole strategy; what is missing is as in
-        :func:`planner.plan.estimate`.
+        What comes before it, or the whole strategy, as :func:`planner.plan.estimate` takes and completes it.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     require_problem(problem)
     given = problem.given
     if not decisions and given.is_empty:
-        hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
+        hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
         raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
     return with_fastest(problem, estimate(problem, decisions or {}))
 

@@ -19,11 +19,13 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
+from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
-from planner.jobs.strategy_file import read_asked
-from planner.plan import estimate, plan
-from planner.results import EXIT_CODES, Plan, PlanReport
+from planner.jobs.strategy_file import StrategyFile
+from planner.partial.complete import question_of, read_asked, whole_of, with_settings, with_stages
+from planner.plan import estimate, judged, plan
+from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints
 from planner.search.clock import Clock
@@ -152,8 +154,7 @@ class Explanation:
     asked
         The decisions that were asked about.
     is_staged
-        Whether stages were asked about, which make a strategy whole: what is not said is as
-        :func:`planner.plan.estimate` has it.
+        Whether stages were asked about.
     opposed
         Entries of the job that name other values for them, in words; the rest of the answer is without these.
     given
@@ -219,7 +220,7 @@ class Explanation:
 # --- verb --------------------------------------------------------------------------------------------------
 
 
-def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> Explanation:
+def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Explanation:
     """
     Why this plan, why no strategy fits, or why not another strategy.
 
@@ -228,8 +229,8 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     problem
         The job; its time limit holds for the whole explanation.
     decisions
-        A strategy or a part of one, values by name as :func:`planner.plan.estimate` takes them: why is it not the
-        plan? With its ``layout`` it is a whole one. Without any: what holds the plan back.
+        A strategy or a part of one, as :func:`planner.plan.estimate` takes and completes it: why is it not the plan?
+        Without any: what holds the plan back.
 
     Raises
     ------
@@ -239,22 +240,29 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     """
     require_problem(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    given = read_asked(decisions or {})
-    asked, is_staged = given.decisions, given.layout is not None
-    require_decisions(problem, asked)
-    problem = replace(problem, top=1).with_limits(simplest=False)
+    asked = read_asked(problem, decisions or {})
+    require_decisions(problem, asked.decisions)
+    problem = replace(with_settings(problem, asked), top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
-    if given.is_empty:
+    if asked.is_empty:
         return explain_plan(report, clock)
-    question, opposed = _question(problem, asked)
-    explanation = Explanation(report=report, asked=asked, opposed=opposed, is_staged=is_staged)
-    if is_staged or set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
-        whole = estimate(question, decisions or {})
-        own = {_pin_sentence(name, value) for name, value in asked.items()}
-        broken = tuple(rule for rule in whole.broken_rules if rule not in own)
-        return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
-    found = plan(_within(question, clock), certified=False)
-    return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
+    given = whole_of(problem, asked)
+    question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
+    explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
+    if is_whole(given):
+        return _with_judged(explanation, estimate(question, given), given)
+    found = plan(_within(question_of(problem, given)[0], clock), certified=False)
+    if not found.plans or given.layout is None:
+        return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
+    own = next(one for one in question.each if one.settings == found.chosen.settings)
+    return _with_judged(explanation, judged(own, with_stages(found.plans[0].strategy, given, own.facts)), given)
+
+
+def _with_judged(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
+    """An explanation with the strategy that was asked about, and the rules that forbid it besides its own pins."""
+    own = {_pin_sentence(name, value) for name, value in given.decisions.items()}
+    broken = tuple(rule for rule in whole.broken_rules if rule not in own)
+    return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
 
 
 def _within(problem: Problem, clock: Clock) -> Problem:
@@ -439,17 +447,6 @@ def _faster_rows(problem: Problem, space: Space, seconds: float) -> Iterator[Int
 
 
 # --- why not this strategy ---------------------------------------------------------------------------------
-
-
-def _question(problem: Problem, asked: Mapping[str, int]) -> tuple[Problem, tuple[str, ...]]:
-    """The job with some decisions pinned, and those of its entries that name other values, which are left out."""
-    limits = problem.search
-    pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
-    allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
-    opposed = limit_rules(pin=pins, allow=allows, forbid=())
-    left = {name: values for name, values in limits.allow.items() if name not in allows}
-    question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
-    return question, tuple(sentence(rule) for rule in opposed)
 
 
 def _pin_sentence(name: str, value: int) -> str:

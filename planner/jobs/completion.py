@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,16 +10,15 @@ from costmodel.facts.framework import Framework
 from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.strategy import (
     DECISIONS,
-    DEGREES,
     ENUMS,
     FLAGS,
+    OVERLAPS,
     V_SHAPED,
     Recompute,
     Schedule,
     Sharding,
     Strategy,
     Vocabulary,
-    decision_text,
     default_microbatch_group,
 )
 from costmodel.tables import Facts, num_microbatches
@@ -30,7 +27,6 @@ from planner.jobs.strategy_file import (
     LAYOUT,
     StrategyFile,
     given_layout,
-    layers_text,
     layout_entries,
     plain_decisions,
 )
@@ -38,6 +34,19 @@ from planner.jobs.values import MAX_DEGREE, decision_values
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
 """What is assumed of a framework of which nothing is known."""
+
+
+ALWAYS_SAID = ("dp", "mbs", "sharding", "recompute", "cuda_graphs", *OVERLAPS)
+"""
+Decisions that make a strategy whole, where experts are split also ``token_dispatcher``: what it leaves out is as
+:func:`completed` has it. Without one of them a search completes it.
+"""
+
+
+def is_whole(given: StrategyFile) -> bool:
+    """Return whether a strategy says so much that what it leaves out is left out on purpose, not open."""
+    is_sent = given.decisions.get("ep", 1) > 1
+    return {*ALWAYS_SAID, *(("token_dispatcher",) if is_sent else ())} <= {*given.decisions}
 
 
 def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None) -> Strategy:
@@ -144,38 +153,6 @@ def strategy_entries(facts: Facts, strategy: Strategy) -> dict[str, Any]:
     if strategy.layout is None and completed(facts, StrategyFile(decisions=strategy.decisions())) == strategy:
         return decisions
     return {**decisions, LAYOUT: layout_entries(strategy, facts.model)}
-
-
-def strategy_words(facts: Facts, strategy: Strategy, base: Mapping[str, int]) -> str:
-    """A strategy as a command line takes it: decisions that must be said for :func:`completed` to return it, stages."""
-    said = {name: decision_text(name, value) for name, value in _needed(facts, strategy, base).items()}
-    layout: dict[str, Any] = layout_entries(strategy, facts.model)
-    layout["layers"] = layers_text(layout["layers"])
-    text = json.dumps(layout) if len(layout) > 1 else layout["layers"]
-    return shlex.join(f"{name}={value}" for name, value in {**said, LAYOUT: text}.items())
-
-
-def _needed(facts: Facts, strategy: Strategy, base: Mapping[str, int]) -> dict[str, int]:
-    """
-    Decisions that must be said of a strategy: degrees above 1, dp, the micro-batch, and what is not as completed.
-
-    Parameters
-    ----------
-    facts, strategy
-        The job, and a strategy for it.
-    base
-        Decisions that the job itself says, which words come before.
-    """
-    whole = strategy.decisions()
-    said = {name for name in DEGREES if whole[name] > 1} | {"dp", "mbs"}
-    said |= {name for name, value in base.items() if whole[name] != value}
-    while True:
-        given = StrategyFile(decisions={**base, **{name: whole[name] for name in said}}, layout=AS_DEALT)
-        found = completed(facts, given).decisions()
-        unlike = {name for name, value in whole.items() if found[name] != value}
-        if not unlike:
-            return {name: whole[name] for name in DECISIONS if name in said}
-        said |= unlike
 
 
 def require_cost(facts: Facts, strategy: Strategy) -> None:

@@ -10,7 +10,7 @@ The ``Parameters`` sections below are the descriptions of both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
@@ -191,7 +191,8 @@ class SearchSection:
     Parameters
     ----------
     pin
-        One value per decision, such as ``{tp: 8, recompute: none}``.
+        One value per decision, such as ``{tp: 8, recompute: none}``, or a line such as ``TP8 recompute=none``; a line
+        that a report prints is that one strategy.
     allow
         The values that a decision may have, such as ``{pp: [4, 8]}``.
     forbid
@@ -237,7 +238,7 @@ class SearchSection:
         with ``evidence: any`` ``layers``.
     """
 
-    pin: Entries = field(default_factory=dict)
+    pin: Entries | str = field(default_factory=dict)
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
@@ -287,9 +288,10 @@ class Job:
     top
         How many plans to report.
     strategy
-        A strategy that is given, such as ``{tp: 8, pp: 4, layout: 3+4x2+3}``: what ``planner estimate`` costs and
-        ``planner compare`` starts from; ``planner plan`` does not look at it. ``layout`` has the layers of the virtual
-        stages in model order, or a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
+        A strategy that is given, in a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``.
+        ``planner estimate`` costs it, ``planner compare`` starts from it, ``planner plan`` does not look at it; a
+        search completes it. Its ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``,
+        or is a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants
         Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
         strategies whatever they have in common.
@@ -305,9 +307,13 @@ class Job:
     costs: Annotated[Costs, BeforeValidator(_empty_if_null)] = field(default_factory=Costs)
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
-    strategy: Entries = field(default_factory=dict)
+    strategy: Entries | str = field(default_factory=dict)
     top: Annotated[Count, Field(le=1000)] = 3
     variants: Literal["groups", "all"] = "groups"
+
+
+SECTIONS = tuple(one.name for one in fields(Job))
+"""Entries at the top of a job file."""
 
 
 @cache

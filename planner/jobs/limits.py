@@ -18,10 +18,11 @@ from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
-from planner.jobs.completion import completed
+from planner.jobs.completion import ALWAYS_SAID, completed, is_whole
 from planner.jobs.document import parse
 from planner.jobs.entries import Job, SearchSection
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.line.reading import read_words
+from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
 from planner.jobs.values import counted, decision_value, require_entry, require_one_of
 from planner.uncertainty.retries import usual_headroom_bytes
 
@@ -159,7 +160,9 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
     SpecError
         If a decision, a value or a bound is none.
     """
-    pin, allow = _pinned(section.pin), _allowed_values(section.allow)
+    pinned, allow = _pinned(section.pin), _allowed_values(section.allow)
+    only = _pinned_strategy(pinned, section, facts)
+    pin = pinned.decisions if only is None else only.decisions()
     for name in pin.keys() & allow.keys():
         if pin[name] not in allow[name]:
             raise SpecError(
@@ -182,7 +185,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages or ("layers" if section.evidence == "any" else "even")),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_candidate_list(candidates_file, complete) if candidates_file else None,
+        candidates=read_candidate_list(candidates_file, complete) if candidates_file else _list_of(only),
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
         simplest=not section.fastest,
@@ -200,11 +203,36 @@ def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
             yield {name: value}, read
 
 
-def _pinned(entries: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
-        for name, value in entries.items()
-    }
+PIN = "search.pin"
+
+
+def _pinned(entries: Mapping[str, Any] | str) -> StrategyFile:
+    """Read what a section pins, values by decision or a line."""
+    if isinstance(entries, str):
+        return read_words(entries.split(), PIN)
+    for name in entries:
+        require_entry(name, (*DECISIONS, LAYOUT), PIN)
+    return read_given(entries, PIN)
+
+
+def _pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: Facts) -> Strategy | None:
+    """Return the one strategy that a pinned line or layout means; None where decisions alone are pinned."""
+    if pinned.layout is None and not (isinstance(section.pin, str) and is_whole(pinned)):
+        return None
+    if section.candidates is not None:
+        raise SpecError(PIN, "is a whole strategy, and search.candidates a list of such; keep one.")
+    if not is_whole(pinned):
+        missing = ", ".join(name for name in ALWAYS_SAID if name not in pinned.decisions)
+        problem = f"is pinned with stages of its own, which only a whole strategy can have; {missing} are not given."
+        raise SpecError(f"{PIN}.{LAYOUT}", problem, "planner estimate and explain complete such a strategy.")
+    return completed(facts, pinned, section.max_devices)
+
+
+def _list_of(strategy: Strategy | None) -> CandidateList | None:
+    """Return the list whose only entry is a pinned strategy."""
+    if strategy is None:
+        return None
+    return CandidateList(source=PIN, rows=(), places=(), whole=(strategy,), whole_places=("the pinned line",))
 
 
 def _allowed_values(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
-from costmodel.errors import SpecError, together
+from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.costs import Costs
@@ -22,7 +22,6 @@ from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel,
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
-from costmodel.strategy import DECISIONS
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
@@ -32,11 +31,11 @@ from planner.jobs.document import (
     mapping_from_python,
     read_document,
     read_mapping,
-    split_assignment,
 )
 from planner.jobs.entries import (
     LEAST_KEPT,
     MOFA_RECOVERY,
+    SECTIONS,
     ClusterSection,
     Job,
     Reference,
@@ -45,12 +44,14 @@ from planner.jobs.entries import (
 )
 from planner.jobs.framework import require_features
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
+from planner.jobs.line.entries import expand_lines, read_lines
+from planner.jobs.line.model import require_parts
+from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
-from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
-from planner.jobs.values import require_entry
+from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
-from planner.setting_choices import Value, combined, split
+from planner.setting_choices import CHOOSABLE, Value, combined, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
@@ -226,8 +227,14 @@ def load(
     else:
         document = read_document(Path(job))
     try:
+        lines = read_lines(document.entries)
+        expand_lines(document.entries, overrides)
         apply_overrides(document, overrides)
+        lines |= read_lines(document.entries)
+        expand_lines(document.entries)
         found = _problem(document.entries, document.folder, document.name, document.sources)
+        for where, given in lines.items():
+            require_parts(found.facts.model, given, where)
         log_event(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
         return found
     except SpecError as error:
@@ -252,7 +259,7 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     first = alternatives[0]
     require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
-    given = read_given(job.strategy)
+    given = read_strategy(job.strategy)
     search = read_search(job.search, candidates_file, first.facts)
     require_room(search, first.facts.cluster.device)
     if search.framework_rules and search.target is None:
@@ -304,7 +311,7 @@ def _other_mistakes(document: Mapping[str, Any], folder: Path) -> Iterator[SpecE
         (cluster.get("device"), lambda device: device_of(_device_entry(device, folder)[1])),
         (cluster.get("framework"), lambda framework: catalog.framework_of(framework, FRAMEWORK)),
         (precision, _require_recipe),
-        (parts.get("strategy"), read_given),
+        (parts.get("strategy"), read_strategy),
         *((value, check) for value, check in parts_of_search(search)),
     ]
     for value, check in checks:
@@ -485,39 +492,21 @@ def require_problem(given: object) -> None:
 
 def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
-    Tell entries of the job from decisions: the former have a dot or are a whole section.
+    Tell entries of the job from words of a line: the former have a dot or are a whole section.
 
-    >>> split_overrides(["tp=8", "training.tokens=1e12", "objective=step_time"])
-    (['training.tokens=1e12', 'objective=step_time'], ['tp=8'])
+    Words of settings are entries, too; what quotation marks held together is split where all of it is a line.
+
+    >>> split_overrides(["TP8 overlap=tp", "training.tokens=1e12", "objective=step_time", "loss=fused"])
+    (['training.tokens=1e12', 'objective=step_time', 'settings.loss=fused'], ['TP8', 'overlap=tp'])
     """
-    sections = {field.name for field in fields(Job)}
     of_job: list[str] = []
-    decisions: list[str] = []
-    for assignment in assignments:
-        name = assignment.partition("=")[0].strip()
-        (of_job if "." in name or name in sections else decisions).append(assignment)
-    return of_job, decisions
-
-
-def read_decisions(assignments: Sequence[str]) -> dict[str, object]:
-    """
-    Decisions, and stages, written as ``key=value``; the stages as they are written.
-
-    >>> read_decisions(["tp=8", "recompute=selective"])
-    {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
-    """
-    decisions: dict[str, object] = {}
-    mistakes: list[SpecError] = []
-    for assignment in assignments:
-        try:
-            name, value = split_assignment(assignment)
-            require_entry(name, (*DECISIONS, LAYOUT), "strategy")
-            if name in decisions:
-                raise SpecError(f"strategy.{name}", "is given twice; keep one.")
-            given = read_given({name: value})
-            decisions[name] = value if name == LAYOUT else given.decisions[name]
-        except SpecError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise together(mistakes)
-    return decisions
+    words: list[str] = []
+    for word in split_words(assignments):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if equals and name.lower() in CHOOSABLE:
+            if any(one.startswith(f"settings.{name.lower()}=") for one in of_job):
+                raise SpecError(f"settings.{name}", f"is given twice, the second time by {word}; keep one.")
+            of_job.append(f"settings.{name.lower()}={value}")
+        else:
+            (of_job if equals and ("." in name or name in SECTIONS) else words).append(word)
+    return of_job, words

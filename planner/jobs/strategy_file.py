@@ -12,8 +12,9 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.pipelines.stages import settle_layout, stage_layout
 from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary, decision_text
-from costmodel.validation import require_type, shown
-from planner.jobs.values import decision_value, decision_values, plain_value, require_entry, require_one_of
+from costmodel.validation import shown
+from planner.jobs.values import decision_value, decision_values, plain_value, require_entry
+from planner.setting_choices import Value
 
 LAYOUT = "layout"
 """The entry of a strategy that is no decision: its stages."""
@@ -47,15 +48,23 @@ class StrategyFile:
         ``layers`` of each virtual stage, and of each pipeline rank what :class:`costmodel.strategy.StageLayout` says;
         what is not given is what the decisions say (:data:`AS_DEALT`: all of it). None: nothing is said of stages,
         which are the framework's then.
+    settings
+        Values of settings of which the job gives several.
     """
 
     decisions: Mapping[str, int] = field(default_factory=dict)
     layout: Mapping[str, tuple[int, ...]] | None = None
+    settings: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """True where nothing is given."""
-        return not self.decisions and self.layout is None
+        return not self.decisions and self.layout is None and not self.settings
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Decisions that are given, ``layout`` among them where stages are."""
+        return (*self.decisions, *(() if self.layout is None else (LAYOUT,)))
 
     def over(self, base: StrategyFile) -> StrategyFile:
         """
@@ -66,7 +75,11 @@ class StrategyFile:
         decisions = {**base.decisions, **self.decisions}
         same = all(decisions.get(name, 1) == base.decisions.get(name, 1) for name in ("pp", "vpp"))
         taken = base.layout if same else None
-        return StrategyFile(decisions=decisions, layout=taken if self.layout is None else self.layout)
+        return StrategyFile(
+            decisions=decisions,
+            layout=taken if self.layout is None else self.layout,
+            settings={**base.settings, **self.settings},
+        )
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -92,21 +105,6 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
         decisions=decision_values({name: value for name, value in entries.items() if name in DECISIONS}, where),
         layout=read_layout(entries[LAYOUT], f"{where}.{LAYOUT}") if LAYOUT in entries else None,
     )
-
-
-def read_asked(decisions: Mapping[str, object]) -> StrategyFile:
-    """
-    Read a strategy, or a part of one, that a caller asks about.
-
-    Raises
-    ------
-    SpecError
-        If it is no mapping, or a name or a value is wrong.
-    """
-    require_type(decisions, Mapping, "strategy", "a mapping such as {tp: 8}")
-    for name in decisions:
-        require_one_of(name, (*DECISIONS, LAYOUT, *FOLLOWING), "strategy")
-    return read_given(decisions)
 
 
 def read_layout(entries: object, where: str) -> Mapping[str, tuple[int, ...]]:

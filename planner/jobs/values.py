@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import NumberError, SpecError, did_you_mean
 from costmodel.quantities import COUNT, Kind, number
 from costmodel.strategy import ENUMS, FLAGS, MODULES_OF, decision_text
@@ -12,6 +13,9 @@ from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
 """Far above every degree that a cluster allows."""
+
+OUR_MODULES = {megatron: own for own, megatron in MEGATRON_MODULES.items() if megatron != own}
+"""Modules to recompute, by the names that Megatron-LM alone has for them."""
 
 SEVERAL = re.compile(r"[0-9]{1,9}(?:, *[0-9]{1,2}){1,9}")
 """Values beside each other; three digits behind a comma are thousands."""
@@ -92,11 +96,13 @@ def _enum_value(name: str, value: object, where: str) -> int:
     if isinstance(value, ENUMS[name]):
         return value
     modules = MODULES_OF.get(name, ())
+    others = OUR_MODULES if name == "recompute" else {}
     known = [*(member.text for member in ENUMS[name]), *modules]
     try:
-        return ENUMS[name].named(value if isinstance(value, str) else "")
+        parts = value.split("+") if isinstance(value, str) else []
+        return ENUMS[name].named("+".join(others.get(part, part) for part in parts))
     except KeyError:
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        hint = did_you_mean(value, [*known, *others]) if isinstance(value, str) else ""
         joined = " (the latter may be joined by +)" if modules else ""
         problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
         raise SpecError(where, problem, hint if "mean" in hint else "") from None

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from costmodel.facts.model import Model
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
-from costmodel.strategy import Strategy
+from costmodel.strategy import DECISIONS, Strategy
 from planner.jobs.problem import Problem
-from planner.plan import estimate
+from planner.jobs.strategy_file import StrategyFile
+from planner.plan import estimate, judged
 from planner.projection.anchor import Anchor, AnchorRun, anchor
 from planner.projection.comparison import covered_fraction
 from planner.results import EstimateReport, Plan
@@ -113,7 +114,9 @@ class ProjectedShare:
     most_peak_bytes: float | None
 
 
-def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[Case]) -> Projection:
+def project(
+    problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, smalls: Sequence[Case]
+) -> Projection:
     """
     Predict a job from small runs of it.
 
@@ -122,7 +125,8 @@ def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[
     problem
         The whole job.
     decisions
-        Its strategy, as :func:`planner.plan.estimate` takes it.
+        Its strategy, as :func:`planner.plan.estimate` takes it; what it leaves open is as the recipes have it, which
+        small runs follow, too.
     smalls
         Runs of it, cut down.
 
@@ -131,9 +135,10 @@ def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[
     SpecError
         As :func:`planner.plan.estimate` and :func:`planner.projection.anchor.anchor` do.
     """
-    model = estimate(problem, decisions)
+    model = estimate(problem, decisions, searched=False)
     found = anchor(model.problem, smalls, model.plan.strategy)
-    report = estimate(found.applied(model.problem), decisions)
+    given = [name for name in DECISIONS if name not in model.assumed]
+    report = judged(found.applied(model.problem), model.plan.strategy, given, model.completed_by)
     parts = projected_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
     open_deviation = deviation_of_constants(found, parts, model.problem, report.plan.strategy)
     deviation = math.hypot(found.noise, open_deviation)

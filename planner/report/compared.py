@@ -15,7 +15,7 @@ from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
-from planner.report.strategies import strategies_section
+from planner.report.strategies import completed_rows, strategies_section
 from planner.report.wording import money, seconds
 
 
@@ -27,8 +27,9 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
         return
     given, best = whole.given, whole.best
     answer = ("answer", _answer(comparison, whole))
+    lines = [("line", given.line), *completed_rows(comparison.given), *([("fastest line", best.line)] if best else [])]
     rows = (*doubt_rows(best or given), *_given_name(comparison), answer)
-    yield setting_section(comparison.problem, whole, *rows, best=best, assumed=whole.assumed)
+    yield setting_section(comparison.problem, whole, *rows, best=best, lines=lines)
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])

@@ -31,8 +31,9 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     """The sections of two jobs that are compared, in reading order."""
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
-    plans = zip(NAMES, (first, second), strict=True)
+    plans = list(zip(NAMES, (first, second), strict=True))
     rows = [(label, f"the {name} is {text}") for name, plan in plans for label, text in doubt_rows(plan)]
+    rows += [(f"{name} line", one.line) for name, one in plans]
     rows += [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
     yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, whole))))
     if whole.apart.unlike:

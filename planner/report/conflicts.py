@@ -142,7 +142,7 @@ def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
     tried = size.num_devices_tried or 0
     whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
-        return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {size.strategy.words}"
+        return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {size.strategy.line}"
     none = f"no cluster of up to {count(tried, 'GPU')}{whole} fits"
     if not size.time_ran_out:
         return none

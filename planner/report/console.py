@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from planner.report.document import AnyReport
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 NARROWEST = 32
 """Columns that text is laid out for at least."""
+
+LINE = "line"
+"""The end of the names of facts that are strategies in one line."""
 
 GAP = 2
 """Columns between two cells."""
@@ -72,7 +76,7 @@ def _section(section: Section, width: int) -> Iterator[RenderableType]:
     if section.header:
         yield from _tables(section.header, section.rows, width)
     elif section.rows:
-        yield from _commands(section.rows) if section.is_verbatim else [_facts(section.rows)]
+        yield from _commands(section.rows) if section.is_verbatim else _facts_and_lines(section.rows)
     for note in section.notes:
         yield Text(note)
 
@@ -86,12 +90,25 @@ def _commands(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
         yield Text.assemble((f"{name:<{indent}}", "cyan"), (command, "green"), no_wrap=True)
 
 
-def _facts(rows: Sequence[Sequence[str]]) -> RenderableType:
+def _facts_and_lines(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+    """Facts; strategies in one line stay on one, as commands do, since shells end a command where a line ends."""
+    from rich.text import Text
+
+    indent = max(len(row[0]) for row in rows) + GAP
+    for is_line, some in groupby(rows, key=lambda row: row[0].endswith(LINE)):
+        if is_line:
+            for name, line in some:
+                yield Text.assemble((f"{name:<{indent}}", "cyan"), line, no_wrap=True)
+        else:
+            yield _facts(list(some), indent - GAP)
+
+
+def _facts(rows: Sequence[Sequence[str]], width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, GAP, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True, width=width)
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))

@@ -36,7 +36,7 @@ def _why_idle(best: PlanRecord, idle: IdleDevicesRecord) -> str:
     step = idle.all_devices.step_time_seconds
     return (
         f"with all {idle.all_devices.num_devices:,} GPUs a step takes {seconds(step)} s, "
-        f"{step / best.step_time_seconds - 1:.1%} longer ({idle.all_devices.strategy.words})"
+        f"{step / best.step_time_seconds - 1:.1%} longer ({idle.all_devices.strategy.line})"
     )
 
 

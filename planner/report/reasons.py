@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from planner.explanation.explain import Explanation, Kind
 from planner.jobs.limits import StageChoice
+from planner.jobs.line.writing import write_completed, write_words
+from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
 from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
-from planner.report.strategies import decisions_text, strategies_section
+from planner.report.strategies import ORIGIN, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
 from planner.uncertainty.peaks import STARTS
 from planner.uncertainty.retries import RUNS_FAST
@@ -52,10 +54,22 @@ def explained_sections(explanation: Explanation) -> Iterator[Section]:
 
 def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
     general = "why does nothing fit?" if whole.conflict else "which constraints bind the fastest plan?"
-    question = f"why not {decisions_text(whole.asked)}?" if whole.asked else general
+    asked = write_words(explanation.problem.facts.model, explanation.asked)
+    stages = [f"layout={own}" for name, own in whole.asked.items() if name == LAYOUT]
+    question = f"why not {' '.join([*([asked] if asked else []), *stages])}?" if whole.asked else general
     answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
+    shown = whole.given if whole.asked else whole.best
+    lines = [("line", shown.line), *_completed(explanation)] if shown else []
     rows = (*doubt_rows(whole.best), ("question", question), ("answer", answer))
-    return setting_section(explanation.problem, whole, *rows, best=whole.best)
+    return setting_section(explanation.problem, whole, *rows, best=whole.best, lines=lines)
+
+
+def _completed(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """What a search chose of a strategy that was asked about in part."""
+    if explanation.question and explanation.given:
+        given = explanation.given
+        words = write_completed(given.facts, given.strategy, explanation.question.problem.search.pin)
+        yield "completed", f"{words or 'nothing that a line says'} ({ORIGIN['search']})"
 
 
 def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
@@ -170,7 +184,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
         yield Section(
             title="Best strategy without each constraint",
             rows=tuple(
-                (str(number), one.strategy.words) for number, one in enumerate(bindings, start=1) if one.strategy
+                (str(number), one.strategy.line) for number, one in enumerate(bindings, start=1) if one.strategy
             ),
         )
     if explanation.idle:
@@ -207,5 +221,5 @@ def _next(bindings: Sequence[BindingRecord]) -> Iterator[str]:
         if one and one.strategy and one.missing_bytes is not None and one.step_time_seconds is not None:
             yield (
                 f"The faster strategy that needs least memory takes {seconds(one.step_time_seconds)} s and "
-                f"{gib(one.missing_bytes)} GiB more per GPU than there is: {one.strategy.words}."
+                f"{gib(one.missing_bytes)} GiB more per GPU than there is: {one.strategy.line}."
             )

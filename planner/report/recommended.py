@@ -35,6 +35,6 @@ def _recommended(advice: RecommendationRecord) -> str:
 
 def _fastest(advice: RecommendationRecord) -> str:
     number = advice.fastest_number
-    named = advice.fastest_strategy.words if number is None else f"strategy {number}"
+    named = advice.fastest_strategy.line if number is None else f"strategy {number}"
     gain = f"{advice.gain_fraction:.1%} less"
     return f"{named}: {seconds(advice.fastest_step_time_seconds)} s per step, {gain} (--fastest puts it first)"

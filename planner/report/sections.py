@@ -17,12 +17,13 @@ from planner.report.published import doubt_rows, published_rows
 from planner.report.reasons import explained_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
+from planner.report.records.plan import NumberedPlanRecord
 from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
-from planner.report.strategies import settings_sections, stages_sections, strategies_section
+from planner.report.strategies import completed_rows, settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 from planner.results import EstimateReport, PlanReport
 
@@ -78,7 +79,6 @@ def recommendation_of(whole: ReportRecord) -> RecommendationRecord | None:
 
 def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) -> Section:
     """The job and the answer in a line."""
-    assumed = whole.assumed if isinstance(whole, EstimateReportRecord) else {}
     best = whole.plans[0] if whole.plans else None
     idle = whole.idle if isinstance(whole, PlanReportRecord) else None
     answer = ("answer", _answer(report, whole))
@@ -89,7 +89,13 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
         *published_rows(whole),
         *(("small runs" if number == 0 else "", text) for number, text in enumerate(small)),
     )
-    return setting_section(report.problem, whole, *rows, best=best, assumed=assumed, idle=idle)
+    return setting_section(report.problem, whole, *rows, best=best, lines=line_rows(report, best), idle=idle)
+
+
+def line_rows(report: PlanReport | EstimateReport, best: NumberedPlanRecord | None) -> list[tuple[str, str]]:
+    """The first plan in one line, and what of a given one was completed."""
+    rows = [("line", best.line)] if best else []
+    return [*rows, *(completed_rows(report) if isinstance(report, EstimateReport) else ())]
 
 
 def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.facts.workload import Precision
 from planner.report.devices import used_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
-from planner.report.strategies import decisions_text
 from planner.report.wording import amount, count, gib, tflops
 from planner.setting_choices import text_of
 
@@ -25,7 +24,7 @@ def setting_section(
     setting: SettingRecord,
     *answer: tuple[str, str],
     best: PlanRecord | None,
-    assumed: Mapping[str, int | bool | str] | None = None,
+    lines: Sequence[tuple[str, str]] = (),
     idle: IdleDevicesRecord | None = None,
 ) -> Section:
     """
@@ -41,12 +40,12 @@ def setting_section(
         Rows that stand below the name of the job.
     best
         The best plan.
-    assumed
-        Decisions that a given strategy left open: they decide the figures as much as what it says.
+    lines
+        Rows that come first: each strategy in one line, and what of a given one was completed.
     idle
         What became of plans that leave devices idle.
     """
-    rows = [("job", setting.job.name), *answer, *_given_rows(problem, setting)]
+    rows = [*lines, ("job", setting.job.name), *answer, *_given_rows(problem, setting)]
     rows += used_rows(setting, best, idle)
     if best and best.settings:
         rows.append(
@@ -55,8 +54,6 @@ def setting_section(
                 f"{text_of(best.settings)} (of several that the job gives; where a plan has no use for one, the first)",
             )
         )
-    if assumed:
-        rows.append(("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)"))
     return Section(title=title_of(setting), rows=tuple(rows))
 
 

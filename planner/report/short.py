@@ -19,9 +19,8 @@ from planner.report.records.reports import EstimateReportRecord, PlanReportRecor
 from planner.report.results import FIGURES, gaps_text, unproven_text
 from planner.report.screen import Asked
 from planner.report.section import Section
-from planner.report.sections import proof_text
+from planner.report.sections import line_rows, proof_text
 from planner.report.setting import batch_text, title_of, units_text
-from planner.report.strategies import degrees_text
 from planner.report.wording import amount, count, gib, seconds, share, span
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _nothing_rows(
 ) -> Iterator[tuple[str, str]]:
     yield "answer", none_text(conflict)
     if conflict and conflict.closest:
-        yield "closest", conflict.closest.strategy.words
+        yield "closest", conflict.closest.strategy.line
     if conflict is None:
         yield "try", f"a longer time: --time-limit, now {span(report.problem.search.time_limit_seconds)}"
     yield from _given(report, whole)
@@ -95,8 +94,8 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     low, high = best.step_time_interval_seconds
     run = best.training_run
     yield from doubt_rows(best)
+    yield from line_rows(report, best)
     yield from _forbidden(whole)
-    yield "degrees", best.strategy.words
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
     yield from (("" if number else "small runs", text) for number, text in enumerate(small))
     yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
@@ -174,9 +173,10 @@ def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
 
 def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
     """Features that differ among plans of the same degrees."""
-    alike: dict[str, list[dict[str, str]]] = {}
+    alike: dict[tuple[int, ...], list[dict[str, str]]] = {}
     for plan in plans:
-        alike.setdefault(degrees_text(plan.strategy), []).append(_features(plan))
+        degrees = tuple(getattr(plan.strategy, name) for name in DEGREES)
+        alike.setdefault(degrees, []).append(_features(plan))
     return [
         name for name in _features(plans[0]) if any(len({own[name] for own in same}) > 1 for same in alike.values())
     ]
@@ -202,7 +202,7 @@ def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
     if is_given:
         yield "against the best", f"planner compare {asked.job}"
     elif whole.plans:
-        yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.words}"
+        yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
     targets = [whole.job.target] if whole.job.target else [name for name, reason in whole.targets.items() if not reason]
     if whole.plans and targets and not (isinstance(whole, EstimateReportRecord) and whole.broken_rules):
         yield "to launch it", f"{asked.command} --format json -o plan.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from planner.setting_choices import OFFLOAD_OF, value_text, with_effect
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.strategy import LayoutRecord, StrategyRecord
+    from planner.results import EstimateReport
 
 
 def strategies_section(
@@ -32,7 +33,7 @@ def strategies_section(
                 for _ in strategies[1:2]
             ),
             _LEGEND,
-            *_words(strategies),
+            *_lines(strategies),
             *_alike("Recomputed modules", [one.recompute for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
             *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
@@ -93,10 +94,10 @@ def _recompute_text(strategy: StrategyRecord) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} modules"
 
 
-def _words(strategies: Sequence[StrategyRecord]) -> Iterator[str]:
-    """Each strategy as a command line takes it, its stages among the words."""
-    for number, one in enumerate(strategies, start=1):
-        yield f"Words{f' of strategy {number}' if len(strategies) > 1 else ''}: {one.words}"
+def _lines(strategies: Sequence[StrategyRecord]) -> Iterator[str]:
+    """Each strategy in one line, where there are several."""
+    for number, one in enumerate(strategies if len(strategies) > 1 else (), start=1):
+        yield f"Strategy {number}: {one.line}"
 
 
 def _alike(what: str, of_each: Sequence[str], needed: str) -> Iterator[str]:
@@ -142,32 +143,26 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
         yield value_text(own[name]) if name in own else NOTHING
 
 
-# --- in a line ---------------------------------------------------------------------------------------------
+# --- what was completed ------------------------------------------------------------------------------------
+
+ORIGIN = {
+    "search": "chosen by a search: the fastest strategy with what was given",
+    "recipes": "as the recipes of the framework have it",
+    "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
+}
+"""The origin of what was not given, by :class:`planner.partial.complete.CompletedBy`."""
 
 
-def degrees_text(strategy: StrategyRecord) -> str:
-    """
-    How a job is split, as a command line spells it.
-
-    >>> from costmodel.strategy import DECISIONS
-    >>> from planner.report.records.strategy import StrategyRecord
-    >>> from planner.search.space import strategy_of
-    >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
-    >>> degrees_text(StrategyRecord.read(strategy_of({**plain, "tp": 8, "mbs": 2}), num_microbatches=1))
-    'tp=8 mbs=2'
-    """
-    return decisions_text({name: own for name in DEGREES if (own := getattr(strategy, name)) > 1 or name == "mbs"})
-
-
-def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:
-    """
-    Decisions as a command line spells them.
-
-    >>> decisions_text({"tp": 8, "tp_overlap": True})
-    'tp=8 tp_overlap=true'
-    """
-    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in decisions.items()}
-    return " ".join(f"{name}={text}" for name, text in texts.items())
+def completed_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:
+    """What was completed of a given strategy, and by whom; nothing where nothing was left open."""
+    if report.completed_by not in ORIGIN:
+        return
+    origin = ORIGIN[report.completed_by]
+    if report.completed_by == "no_plan":
+        origin += (
+            report.broken_rules[0] if report.broken_rules else "the search found no strategy within its time limit"
+        )
+    yield "completed", f"{report.completed or 'nothing that a line says'} ({origin})"
 
 
 # --- stages ------------------------------------------------------------------------------------------------

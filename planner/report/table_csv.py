@@ -34,6 +34,7 @@ COLUMNS = (
     "job",
     *OF_CLUSTER,
     "number",
+    "line",
     "slower_fraction",
     "chance_fastest",
     "step_time_low_seconds",

@@ -17,6 +17,7 @@ from costmodel.models.description import Description
 from costmodel.quantities import COUNT, text_schema
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
+from planner.jobs.values import OUR_MODULES
 from planner.jobs.written.commented import descriptions
 from planner.schema.records import Schema, record_schema, whole
 from planner.setting_choices import ANY, CHOOSABLE
@@ -52,7 +53,7 @@ def job_schema() -> Schema:
     of_device["calibration"]["anyOf"] = _forms(catalog.calibrations(), _constants(definitions))
     of_device["calibration"].pop("$ref")
     search = definitions["SearchSection"]["properties"]
-    search["pin"].update(_decisions("one"))
+    search["pin"]["anyOf"] = [_decisions("one"), {"type": "string"}]
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
@@ -141,7 +142,7 @@ def _decision(name: str) -> Schema:
         members = {"enum": [member.text for member in ENUMS[name]]}
         if name not in MODULES_OF:
             return members
-        module = "|".join(MODULES_OF[name])
+        module = "|".join((*MODULES_OF[name], *(OUR_MODULES if name == "recompute" else ())))
         return {"anyOf": [members, {"type": "string", "pattern": f"^({module})(\\+({module}))*$"}]}
     return {"type": "boolean"} if name in FLAGS else {"anyOf": [_DEGREE, text_schema(COUNT)]}
 

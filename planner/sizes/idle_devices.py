@@ -60,7 +60,9 @@ class FewerDevices:
         return any(one.outcome.strategies for one in self.parts)
 
 
-def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOutcome, FewerDevices | None]:
+def search_numbers(
+    problem: Problem, formulas: Formulas = OWN, *, explains: bool = True
+) -> tuple[JointOutcome, FewerDevices | None]:
     """
     The best strategies on all devices, or on fewer where those are faster, with proof; or why no strategy fits.
 
@@ -70,6 +72,8 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
         What to plan; its time limit is that of all searches together.
     formulas
         What strategies cost.
+    explains
+        Whether reasons are looked for where no strategy fits, which takes longer than the search.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
     if fewer is not None and fewer.are_faster:
         each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
         return joined(problem, tuple(each)), fewer
-    return explained(problem, whole, formulas, clock), fewer
+    return explained(problem, whole, formulas, clock) if explains else whole, fewer
 
 
 def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clock) -> FewerDevices:

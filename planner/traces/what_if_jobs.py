@@ -9,7 +9,8 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.strategy import default_microbatch_group
 from costmodel.traces.shapes import sizes_of
-from planner.jobs.problem import Problem, load, read_decisions, split_overrides
+from planner.jobs.line.reading import read_decisions
+from planner.jobs.problem import Problem, load, split_overrides
 from planner.plan import estimate
 from planner.results import EstimateReport
 from planner.traces.what_if import same_shapes
@@ -46,8 +47,8 @@ def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport
         If the job or an assignment is wrong; if the assignments change what no changed step shows.
     """
     overrides, decisions = split_overrides(assignments)
-    before = estimate(load(path), {})
-    after = estimate(load(path, overrides), read_decisions(decisions))
+    before = estimate(load(path), {}, searched=False)
+    after = estimate(load(path, overrides), read_decisions(decisions), searched=False)
     require_shown(before, after)
     for number, override in enumerate(overrides):
         if override.startswith("model."):

@@ -87,7 +87,7 @@ def test_no_command_prints_the_help(capsys):
         (["plam"], "invalid choice: 'plam'"),
         (["plan"], "the following arguments are required: JOB.yaml"),
         (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
-        (["plan", "job.yaml", "tp"], "'tp': expected key=value"),
+        (["plan", "job.yaml", "tp"], "'tp': has no value. Write TP2."),
         (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
         (["catalog", "devices", "a=b"], "catalog: takes no further words, got 'a=b'"),
     ],
@@ -130,7 +130,7 @@ def test_estimate_tells_decisions_from_overrides(verbs, job):
     cli.main(["estimate", str(job), "tp=8", "training.sequence_length=4096", "recompute=full"])
 
     [call] = verbs
-    assert call.decisions == {"tp": 8, "recompute": 2}
+    assert call.decisions.decisions == {"tp": 8, "recompute": 2}
     assert call.problem.facts.workload.sequence_length == 4096
 
 

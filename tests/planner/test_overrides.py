@@ -4,7 +4,8 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
-from planner.jobs.problem import load, read_decisions, split_overrides
+from planner.jobs.line.reading import read_decisions
+from planner.jobs.problem import load, split_overrides
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
 
@@ -114,7 +115,7 @@ def test_decisions_become_numbers():
 BAD_DECISIONS = [
     ("tpp=8", "strategy.tpp: no such decision. Did you mean 'tp'?"),
     ("tp=eight", "strategy.tp: expected a whole number, got 'eight'."),
-    ("tp", "'tp': expected key=value"),
+    ("tp", "'tp': has no value. Write TP2."),
     ("recompute=ful", "(the latter may be joined by +), got 'ful'. Did you mean 'full'?"),
     (
         "recompute=mlp+nor",
@@ -137,4 +138,4 @@ def test_a_decision_is_given_once():
     with pytest.raises(SpecError) as caught:
         read_decisions(["tp=2", "pp=2", "tp=4"])
 
-    assert str(caught.value) == "strategy.tp: is given twice; keep one."
+    assert str(caught.value) == "strategy.tp: is given twice, by tp=2 and tp=4; keep one."

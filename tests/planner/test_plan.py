@@ -199,7 +199,7 @@ def test_pins_are_defaults_and_decisions_win():
     """A pin is what the job has decided already; what contradicts it is told."""
     problem = a_problem(search__pin={"tp": 4, "recompute": "full"})
 
-    kept, changed = estimate(problem, {}), estimate(problem, {"tp": 2})
+    kept, changed = estimate(problem, {}, searched=False), estimate(problem, {"tp": 2}, searched=False)
 
     assert (kept.plan.strategy.tp, kept.broken_rules) == (4, ())
     assert changed.plan.strategy.tp == 2
@@ -239,7 +239,7 @@ def test_the_planned_strategy_breaks_no_rule():
 )
 def test_a_forbidden_strategy_is_estimated_and_told(decisions, sentence):
     """The figures are there, and the rule in its own words; an estimate is an answer, so the exit code is 0."""
-    report = estimate(a_problem(), decisions)
+    report = estimate(a_problem(), decisions, searched=False)
 
     assert sentence in report.broken_rules
     assert report.plan.step_seconds > 0
@@ -260,13 +260,13 @@ def test_a_bubble_beyond_the_jobs_bound_is_named():
     problem = a_problem(search__max_bubble_fraction=0.001)
 
     says = "search.max_bubble_fraction: the pipeline idles for at most 0.1 % of the step."
-    assert says in estimate(problem, {"pp": 2, "mbs": 16}).broken_rules
-    assert says not in estimate(problem, {"tp": 2}).broken_rules
+    assert says in estimate(problem, {"pp": 2, "mbs": 16}, searched=False).broken_rules
+    assert says not in estimate(problem, {"tp": 2}, searched=False).broken_rules
 
 
 def test_devices_that_a_plan_leaves_free_are_not_counted():
     """Four of eight devices as if there were no others: speed, nodes, GPU-hours, and the checkpoint that they write."""
-    given = {"tp": 2, "dp": 2}
+    given = "TP2 DP2 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp"
     of_eight = estimate(a_problem(objective="step_time", search__max_devices=8), given).plan
     of_four = estimate(a_problem(objective="step_time", cluster__num_devices=4), given).plan
 
@@ -325,7 +325,7 @@ DECISIONS_OF_ANY_KIND = st.fixed_dictionaries(
 def test_any_decisions_have_a_finite_report_or_a_message(model, decisions):
     """Rules may forbid what they like: nothing fails but for the project's own errors."""
     try:
-        report = estimate(_problem_of(model), decisions)
+        report = estimate(_problem_of(model), decisions, searched=False)
     except SpecError:
         return
     assert 0 < report.plan.step_seconds < float("inf")
@@ -392,7 +392,8 @@ def test_an_estimate_needs_no_solver():
     """OR-Tools takes longer to import than an estimate to compute."""
     program = (
         "import sys; from planner import estimate, load; "
-        f"estimate(load({str(JOBS / 'llama3-8b-8xh100.yaml')!r}), {{}}); print('ortools' in sys.modules)"
+        "line = 'DP8 MBS1 ZeRO1 graphs=none recompute=full overlap=dp'; "
+        f"estimate(load({str(JOBS / 'llama3-8b-8xh100.yaml')!r}), line); print('ortools' in sys.modules)"
     )
 
     result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

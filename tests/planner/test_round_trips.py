@@ -12,7 +12,8 @@ from costmodel.errors import SpecError
 from planner import cli
 from planner.explanation.explain import explain
 from planner.frameworks.imports.job import import_job
-from planner.jobs.problem import load, read_decisions, split_overrides
+from planner.jobs.line.reading import read_decisions
+from planner.jobs.problem import load, split_overrides
 from planner.plan import estimate, plan
 from planner.report import FORMATS, render
 
@@ -88,8 +89,8 @@ def test_the_printed_line_is_the_plan(capsys, tmp_path, monkeypatch):
 
     assert cli.main(["plan", "job.yaml", "-q"]) == 0
     text = capsys.readouterr().out
-    begin = text.index("degrees") + len("degrees")
-    words = shlex.split(text[begin : text.index("\nstep ")])
+    begin = text.index("\nline ") + len("\nline ")
+    words = shlex.split(text[begin : text.index("\nstrategy ")])
     best, back = told("plan", "job.yaml")["plans"][0], told("estimate", "job.yaml", *words)
 
     assert "layout=5+6x3+5+4" in words
@@ -117,8 +118,8 @@ def test_layers_that_nobody_gives_are_the_frameworks():
     """Megatron-Bridge's recipes fill stage after stage; ``layout: null``, as in older reports, says even ones."""
     problem = load(a_job())
 
-    assert estimate(problem, {"pp": 6}).plan.strategy.layout.layers == (6, 6, 6, 6, 6, 2)
-    assert estimate(problem, {"pp": 6, "layout": None}).plan.strategy.layout is None
+    assert estimate(problem, {"pp": 6}, searched=False).plan.strategy.layout.layers == (6, 6, 6, 6, 6, 2)
+    assert estimate(problem, {"pp": 6, "layout": None}, searched=False).plan.strategy.layout is None
 
 
 def test_a_layout_has_one_spelling():
@@ -317,6 +318,6 @@ def test_a_layout_of_another_pipeline_is_refused_with_its_line(tmp_path):
 def test_what_is_not_given_back_as_printed_is_told():
     """The benchmark's own check: another plan's figures are a difference."""
     one, other = (estimate(load(a_job()), {"pp": 6, "layout": layout}).plan for layout in (None, "6x4+5+3"))
-    given = Printed(job=a_job(), plan=one, number=1, words="pp=6 layout=6x4+5+3", entries={}, row={}, folder=None)
+    given = Printed(job=a_job(), plan=one, number=1, line="pp=6 layout=6x4+5+3", entries={}, row={}, folder=None)
 
-    assert f"{other.step_seconds!r} s" in difference("words", given)
+    assert f"{other.step_seconds!r} s" in difference("line", given)

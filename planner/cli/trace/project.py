@@ -30,13 +30,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Project and print."""
-    assignments = [*(word for word in arguments.small if "=" in word), *arguments.assignments]
-    paths = [Path(word) for word in arguments.small if "=" not in word]
+    from planner.jobs.line.words import is_line
+
+    assignments = [*(word for word in arguments.small if "=" in word or is_line(word)), *arguments.assignments]
+    paths = [Path(word) for word in arguments.small if "=" not in word and not is_line(word)]
     if not paths:
         raise SpecError("small runs", "no file is named.", "planner trace project small-run.yaml --job job.yaml.")
     with progress(f"projecting {arguments.job}"):
         from planner.jobs.cluster import device_text
-        from planner.jobs.problem import load, read_decisions, split_overrides
+        from planner.jobs.line.reading import read_words
+        from planner.jobs.problem import load, split_overrides
         from planner.projection.projected import project
         from planner.projection.small_runs import small_runs
         from planner.projection.wording import projection_json, projection_text
@@ -46,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         for path in (arguments.output, arguments.device):
             check_output(path, (*problem.sources, *paths))
         require_new(arguments.device, force=arguments.force)
-        found = project(problem, read_decisions(decisions), small_runs(paths, problem))
+        found = project(problem, read_words(decisions), small_runs(paths, problem))
     if arguments.device:
         write(device_text(found.anchor.device), arguments.device)
     write({"table": projection_text, "json": projection_json}[arguments.format](found), arguments.output)

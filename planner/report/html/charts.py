@@ -363,6 +363,6 @@ def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tupl
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
         f"{COVERAGE:.0%}: {' to '.join(map(gib, peak))} GiB, "
         f"{seconds(step.low_seconds)} to {seconds(step.high_seconds)} s\n"
-        f"{StrategyRecord.of(problem, strategy).words}"
+        f"{StrategyRecord.of(problem, strategy).line}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

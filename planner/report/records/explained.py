@@ -213,6 +213,8 @@ class ApartRecord(Record):
     unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
     per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
     memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
+    completed: str = entry("What was completed of the given strategy, as words.", "given.completed")
+    completed_by: str = entry("Who chose these values: given, search, recipes or no_plan.", "given.completed_by")
     saved_costs: SavedCostsRecord | None = entry("Energy and money that the best plan saves; null without one.")
 
     @classmethod

@@ -202,6 +202,7 @@ class SpeedRecord(Record):
 class PlanRecord(MemoryRecord, SpeedRecord):
     """One strategy and all that follows from it."""
 
+    line: str = entry("The plan in one line, as every verb takes it.")
     strategy: StrategyRecord = entry("The decisions.")
     settings: dict[str, bool | int | float | str] = entry(
         "The values of the settings of which the job gives several.", "problem.settings"
@@ -216,6 +217,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     @classmethod
     def of_plan(cls, plan: Plan) -> PlanRecord:
         """The record of a plan."""
+        strategy = StrategyRecord.of(plan.problem, plan.strategy)
         return PlanRecord.read(
             plan,
             **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster)),
@@ -224,7 +226,8 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             above_record_fraction=plan.record.above_fraction if plan.record else None,
             model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,
             hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
-            strategy=StrategyRecord.of(plan.problem, plan.strategy),
+            line=strategy.line,
+            strategy=strategy,
             checkpoint=plan,
             training_run=TrainingRunRecord.read(plan.schedule),
             costs=CostsRecord.of(plan),

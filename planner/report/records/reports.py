@@ -76,6 +76,11 @@ class GivenRecord(Record):
     broken_rules: list[str] = entry("Sentences of the rules that do not.")
     broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
     assumed: dict[str, int | bool | str] = entry("Decisions that were not given, with the values that they got.")
+    completed: str = entry("Those of them that a line says, as its words.")
+    completed_by: str = entry(
+        "Who chose these values: search, recipes (of the framework), no_plan (recipes, as nothing with what was given "
+        "is allowed); given: nothing was left open."
+    )
 
 
 class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
@@ -97,6 +102,8 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
             broken_rules=list(report.broken_rules),
             broken_preferences=list(report.broken_preferences),
             assumed={name: spelled(value) for name, value in report.assumed.items()},
+            completed=report.completed,
+            completed_by=report.completed_by,
         )
 
     @property

@@ -9,9 +9,8 @@ from pydantic import BeforeValidator, PrivateAttr
 from costmodel.pipelines.stages import stage_layout
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches
-from planner.jobs.completion import strategy_words
+from planner.jobs.line.writing import write_line
 from planner.report.records.record import Record, entry
-from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from costmodel.strategy import Strategy
@@ -64,17 +63,13 @@ class StrategyRecord(Record):
     layout: LayoutRecord | None = entry("The stages; null where there is one, which is as the decisions say.")
     num_microbatches: int = entry("Micro-batches per pipeline and step.")
 
-    _words = PrivateAttr(default="")
+    _line = PrivateAttr(default="")
     _is_dealt = PrivateAttr(default=True)
 
     @property
-    def words(self) -> str:
-        """
-        The strategy as a command line takes it for its job, with settings that were chosen of several.
-
-        It is no entry of the JSON, whose other entries say it all.
-        """
-        return str(self._words)
+    def line(self) -> str:
+        """The strategy in one line, as every verb takes it for its job, with settings that were chosen of several."""
+        return str(self._line)
 
     @property
     def has_own_stages(self) -> bool:
@@ -91,9 +86,7 @@ class StrategyRecord(Record):
             layout=None if is_single else stage_layout(strategy, facts.model),
             num_microbatches=int(microbatches(facts, strategy.decisions())),
         )
-        words = strategy_words(facts, strategy, {**problem.search.pin, **problem.given.decisions})
-        settings = (f"settings.{word}" for word in text_of(problem.settings).split())
-        record._words = " ".join([words, *settings])
+        record._line = write_line(facts, strategy, problem.settings)
         record._is_dealt = strategy.layout is None
         return record
 

@@ -145,7 +145,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     SpecError
         If the job has no strategy, if no trace has a whole iteration, or one does not say of which rank it is.
     """
-    report = estimate(problem, {})
+    report = estimate(problem, {}, searched=False)
     facts, strategy = report.plan.facts, report.plan.strategy
     stages = [_stage(trace, strategy) for trace in traces]
     breakdowns = rank_breakdowns(facts, strategy)

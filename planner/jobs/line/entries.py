@@ -1,0 +1,97 @@
+"""Lines in a job file: those of ``strategy`` and ``search.pin`` as mappings, their settings among the job's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.completion import is_whole
+from planner.jobs.entries import SECTIONS
+from planner.jobs.line.reading import read_words
+from planner.jobs.strategy_file import LAYOUT, StrategyFile
+from planner.jobs.values import plain_value
+from planner.setting_choices import ANY, Value
+
+PIN = "search.pin"
+
+
+def read_lines(document: Mapping[str, Any]) -> dict[str, StrategyFile]:
+    """Read the lines of a job by the entries that hold them."""
+    search = document.get("search")
+    entries = {"strategy": document.get("strategy"), PIN: search.get("pin") if isinstance(search, dict) else None}
+    return {where: read_words(line.split(), where) for where, line in entries.items() if isinstance(line, str)}
+
+
+def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+    """
+    Write a job's lines as mappings, and their settings as the job's.
+
+    A pinned line that is whole stays a line: it means one strategy, not only the decisions that it says. It is
+    expanded where an override is about one of its decisions.
+
+    >>> job = {"strategy": "TP8 moments_dtype=bf16"}
+    >>> expand_lines(job)
+    >>> job
+    {'strategy': {'tp': 8}, 'settings': {'moments_dtype': 'bf16'}}
+
+    Raises
+    ------
+    SpecError
+        If a line is wrong, or says another value of a setting than the job.
+    """
+    if isinstance(document.get("strategy"), str):
+        document["strategy"] = _expanded(document, document["strategy"], "strategy", "strategy")
+    search = document.get("search")
+    if isinstance(search, dict) and isinstance(search.get("pin"), str):
+        given = read_words(search["pin"].split(), PIN)
+        is_changed = any(one.strip().startswith(f"{PIN}.") for one in overrides)
+        entries = _expanded(document, search["pin"], PIN, PIN)
+        if is_changed or not is_whole(given):
+            document["search"] = {**search, "pin": entries}
+
+
+def pinned_overrides(words: Sequence[str]) -> list[str]:
+    """
+    Write words of a command line as entries of a job that pin them; a whole line takes the place of all pins.
+
+    >>> pinned_overrides(["TP4", "mbs=2"])
+    ['search.pin.tp=4', 'search.pin.mbs=2']
+    """
+    given = read_words(words, PIN, SECTIONS)
+    if is_whole(given):
+        return [f"{PIN}={json.dumps(' '.join(words))}"]
+    return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]
+
+
+def plain_entries(given: StrategyFile) -> dict[str, Any]:
+    """Write what is given of a strategy as a job file has it."""
+    decisions = {name: plain_value(name, int(value)) for name, value in given.decisions.items()}
+    if given.layout is None:
+        return decisions
+    plain = {name: [_plain(name, value) for value in values] for name, values in given.layout.items()}
+    return {**decisions, LAYOUT: plain or None}
+
+
+def _plain(name: str, value: int) -> str | int | bool:
+    """A value of a rank; numbers of layers stay."""
+    return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
+
+
+def _expanded(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+    given = read_words(line.split(), where)
+    if given.settings:
+        document["settings"] = _with_settings(document.get("settings") or {}, given.settings, said_by)
+    return plain_entries(given)
+
+
+def _with_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+    """Settings of a job with those that a line says, where the job leaves them open."""
+    for name, value in said.items():
+        given = own.get(name)
+        if given in (None, ANY, value) or (isinstance(given, list) and value in given):
+            continue
+        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
+    return {**own, **said}

@@ -1,0 +1,238 @@
+"""A line, or some words of one, read: decisions, stages and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from costmodel.errors import SpecError, alternatives, did_you_mean, together
+from costmodel.strategy import DECISIONS, FLAGS
+from costmodel.validation import shown
+from planner.jobs.document import parse
+from planner.jobs.line.words import (
+    BY_TEXT,
+    FLAG_WORDS,
+    JOINED,
+    NAMES,
+    NONE,
+    SETTINGS,
+    SHARDED,
+    WORDS,
+    Form,
+    Word,
+    is_line,
+)
+from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_given
+from planner.jobs.values import below, require_one_of
+from planner.setting_choices import CHOOSABLE, read_value
+
+STRATEGY = "strategy"
+
+EXAMPLE = "such as TP4 PP2 DP8 MBS1 ZeRO1 recompute=none overlap=tp,dp"
+
+MOST_WORDS = 200
+"""Far above what a line has."""
+
+
+def read_strategy(entry: object, where: str = STRATEGY) -> StrategyFile:
+    """
+    Read a strategy, or a part of one, as a line or as a mapping of decisions; what was read already stays.
+
+    >>> read_strategy("TP8 zero1").decisions, read_strategy({"tp": 8}).decisions
+    ({'tp': 8, 'sharding': <Sharding.OPTIMIZER: 1>}, {'tp': 8})
+
+    Raises
+    ------
+    SpecError
+        If it is neither, or a name or a value is wrong.
+    """
+    if isinstance(entry, StrategyFile):
+        return entry
+    if isinstance(entry, str):
+        return read_words(entry.split(), where)
+    if not isinstance(entry, Mapping):
+        raise SpecError(where, f"expected a line {EXAMPLE}, or a mapping such as {{tp: 8}}, got {shown(entry)}.")
+    for name in entry:
+        require_one_of(name, (*DECISIONS, LAYOUT, *FOLLOWING), where)
+    return read_given(entry, where)
+
+
+def read_words(words: Sequence[str], where: str = STRATEGY, others: Sequence[str] = ()) -> StrategyFile:
+    """
+    Read the words of a line; an entry of several words, as quotation marks make it, is read as these.
+
+    ``others`` are names that stand beside such words, for hints.
+
+    >>> read_words(["TP4", "overlap=tp", "layout=5+6x3+5"]).layout
+    {'layers': (5, 6, 6, 6, 5)}
+
+    Raises
+    ------
+    SpecError
+        With every word that is none, has a wrong value, or says what another one says.
+    """
+    decisions: dict[str, int] = {}
+    layout: Mapping[str, tuple[int, ...]] | None = None
+    settings: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    mistakes: list[SpecError] = []
+    for text in split_words(words):
+        try:
+            for name, value in _entries(text, where, others):
+                if name in said:
+                    raise SpecError(f"{where}.{name}", f"is given twice, by {said[name]} and {text}; keep one.")
+                said[name] = text
+                if name in CHOOSABLE:
+                    settings[name] = read_value(name, value, f"{where}.{name}")
+                    continue
+                given = read_given({name: value}, where)
+                decisions |= given.decisions
+                layout = given.layout if name == LAYOUT else layout
+        except SpecError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise together(mistakes)
+    return StrategyFile(decisions=decisions, layout=layout, settings=settings)
+
+
+def split_words(words: Sequence[str]) -> list[str]:
+    """
+    Split what quotation marks held together, where all of it is words of a line.
+
+    >>> split_words(["TP4 PP2", "layout={layers: [3, 4]}"])
+    ['TP4', 'PP2', 'layout={layers: [3, 4]}']
+    """
+    found = [part for word in words for part in (word.split() if is_line(word) else [word])]
+    if len(found) > MOST_WORDS:
+        raise SpecError(STRATEGY, f"has {len(found)} words, at most {MOST_WORDS} are read.")
+    return found
+
+
+def read_decisions(words: Sequence[str]) -> dict[str, object]:
+    """
+    Read decisions and stages from words of a command line, as values by name.
+
+    >>> read_decisions(["TP8", "recompute=selective"])
+    {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
+    """
+    given = read_words(words)
+    stages = {} if given.layout is None else {LAYOUT: given.layout or None}
+    return {**given.decisions, **stages}
+
+
+# --- one word ----------------------------------------------------------------------------------------------
+
+
+def _entries(text: str, where: str, others: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The decisions and settings that a word says, with their values as they are written."""
+    name, value = _split(text, where, others)
+    name = name.lower().removeprefix(SETTINGS)
+    word = BY_TEXT.get(name)
+    if word is None:
+        yield name, parse(value, f"{where}.{name}")
+    elif word.form is Form.FLAGS:
+        yield from _flags(word, value, where)
+    else:
+        yield word.decisions[word.text], _value(word, value, f"{where}.{word.decisions[word.text]}")
+
+
+def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
+    """Split a word into its name and the text of its value."""
+    if found := SHARDED.fullmatch(text):
+        return "ZeRO", found[1]
+    if found := JOINED.fullmatch(text):
+        return found[1], found[2]
+    if text.lower() in FLAG_WORDS:
+        return FLAG_WORDS[text.lower()]
+    name, equals, value = (part.strip() for part in text.partition("="))
+    known = {one.lower(): one for one in NAMES}
+    own = known.get(name.lower().removeprefix(SETTINGS))
+    if own is None and equals:
+        raise SpecError(below(where, name), "no such decision.", did_you_mean(name, (*DECISIONS, *NAMES, *others)))
+    if own is None:
+        raise unknown_word(text)
+    if not value:
+        raise _without_value(text)
+    return name, value
+
+
+def _without_value(text: str) -> SpecError:
+    word = BY_TEXT.get(text.partition("=")[0].strip().lower())
+    example = f"{word.text}2" if word and word.form is Form.NUMBER else f"{text.rstrip('=')}=VALUE"
+    return SpecError(shown(text), "has no value.", f"Write {example}.")
+
+
+def unknown_word(text: str) -> SpecError:
+    """Return the error of a word that is neither an entry nor a word of a line."""
+    problem = "expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4."
+    letters = text.rstrip("0123456789").lower()
+    if text.lower() in BY_TEXT:
+        return _without_value(text)
+    near = [f"'{word.text}'" for word in WORDS if _is_near(letters, word.text.lower())]
+    hint = f"Did you mean {alternatives(near)}?" if near else ""
+    return SpecError(shown(text), problem, hint)
+
+
+def _is_near(seen: str, known: str) -> bool:
+    """Whether a word differs from a known one in one letter, or in the order of its letters."""
+    if seen == known or abs(len(seen) - len(known)) > 1 or not seen:
+        return seen == known
+    if len(seen) == len(known):
+        return sum(one != other for one, other in zip(seen, known, strict=True)) == 1 or sorted(seen) == sorted(known)
+    longer, shorter = sorted((seen, known), key=len, reverse=True)
+    return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
+
+
+def _value(word: Word, text: str, where: str) -> Any:
+    """What the text of a word stands for in a job file."""
+    if word.form is Form.MODULES:
+        return text.lower().replace(",", "+")
+    if word.form is Form.STAGES:
+        return _stages(text, where)
+    value = parse(text, where)
+    if word.form is Form.VALUE and isinstance(value, str):
+        return value.lower()
+    if word.decisions[word.text] == "sharding" and isinstance(value, int) and not isinstance(value, bool):
+        levels = ("none", "optimizer", "gradients", "weights")
+        if value not in range(len(levels)):
+            raise SpecError(where, f"expected ZeRO0 to ZeRO3, got {shown(f'ZeRO{text}')}.")
+        return levels[value]
+    return value
+
+
+def _stages(text: str, where: str) -> Any:
+    """Layers such as ``5+6x3``, with what ranks do unlike others behind slashes: ``5+6x3/recompute:none,full``."""
+    if text.startswith(("{", "[")) or "/" not in text:
+        return parse(text, where)
+    layers, *parts = text.split("/")
+    entries: dict[str, Any] = {"layers": parse(layers, where)}
+    for part in parts:
+        name, colon, values = part.partition(":")
+        if not colon or not values:
+            raise SpecError(
+                where, f"expected name:values behind a slash, such as /recompute:none,full, got {shown(part)}."
+            )
+        if name in entries:
+            raise SpecError(f"{where}.{name}", "is given twice; keep one.")
+        entries[name] = [parse(value, f"{where}.{name}") for value in values.split(",")]
+    return entries
+
+
+def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
+    """Every flag of a word: those that are listed are on, the others off."""
+    listed = [] if text.lower() == NONE else text.lower().replace("+", ",").split(",")
+    for name in listed:
+        if name not in word.decisions:
+            known = f"{', '.join(word.decisions)}, joined by commas, or {NONE}"
+            problem = f"expected {known}, got {shown(name)}."
+            raise SpecError(f"{where}.{word.text}", problem, _meant(name, word.decisions))
+        if listed.count(name) > 1:
+            raise SpecError(f"{where}.{word.text}", f"names {name} twice.")
+    for name, decision in word.decisions.items():
+        assert decision in FLAGS, "a word of flags"
+        yield decision, name in listed
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    hint = did_you_mean(name, known)
+    return hint if hint.startswith("Did") else ""

@@ -1,0 +1,124 @@
+"""A strategy as a line: the words that must be said for it to be read back as the same strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from constraints.rules.frameworks import MEGATRON_MODULES, recomputable_modules
+from costmodel.facts.model import Model
+from costmodel.strategy import INSIDE, Recompute, Strategy, decision_text
+from costmodel.tables import Facts
+from planner.jobs.completion import ALWAYS_SAID, completed
+from planner.jobs.line.words import NONE, WORDS, Form, Word
+from planner.jobs.strategy_file import AS_DEALT, LAYOUT, StrategyFile, layers_text, layout_entries
+from planner.setting_choices import Value, text_of, with_effect
+
+
+def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) -> str:
+    """
+    Write a strategy as a line that is read back as the same strategy for the same job.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job, and a strategy for it.
+    settings
+        The values of settings of which the job gives several.
+    """
+    said = needed(facts, strategy)
+    words = list(_words(facts.model, strategy.decisions(), said))
+    if LAYOUT in said:
+        words.append(f"layout={_stages(strategy, facts.model)}")
+    of_ranks = strategy.layout.activation_offload if strategy.layout else ()
+    own = with_effect(
+        settings,
+        optimizer_offload=strategy.optimizer_offload,
+        activation_offload=strategy.activation_offload or any(of_ranks),
+    )
+    return " ".join([*words, *text_of(own).split()])
+
+
+def write_completed(facts: Facts, strategy: Strategy, given: Collection[str]) -> str:
+    """Write those words of a strategy's line that were not given."""
+    said = needed(facts, strategy) - {*given}
+    words = list(_words(facts.model, {name: own for name, own in strategy.decisions().items() if name in said}, said))
+    return " ".join([*words, *([f"layout={_stages(strategy, facts.model)}"] if LAYOUT in said else [])])
+
+
+def write_words(model: Model, decisions: Mapping[str, Any]) -> str:
+    """Write some decisions as words of a line; flags of one word of which one is missing stand by their own names."""
+    return " ".join(_words(model, decisions, decisions))
+
+
+def needed(facts: Facts, strategy: Strategy) -> set[str]:
+    """
+    Return the decisions that a line must say of a strategy, ``layout`` among them where its stages must be.
+
+    Those that make a line whole, degrees above 1, and whatever :func:`planner.jobs.completion.completed` would not
+    fill in from these.
+    """
+    whole = strategy.decisions()
+    said = set(ALWAYS_SAID) | {name for name in ("tp", "cp", "pp", "vpp", "ep") if whole[name] > 1}
+    said |= {"token_dispatcher"} if whole["ep"] > 1 else set()
+    while True:
+        given = {name: whole[name] for name in said}
+        found = completed(facts, StrategyFile(decisions=given, layout=AS_DEALT)).decisions()
+        unlike = {name for name, value in whole.items() if found[name] != value}
+        if not unlike:
+            break
+        said |= unlike
+    dealt = completed(facts, StrategyFile(decisions=given))
+    return said if dealt == strategy else {*said, LAYOUT}
+
+
+# --- one word ----------------------------------------------------------------------------------------------
+
+
+def _words(model: Model, decisions: Mapping[str, Any], said: Collection[str]) -> Iterator[str]:
+    for word in WORDS:
+        names = [name for name in word.decisions.values() if name in said and name != LAYOUT]
+        if names and {*word.decisions.values()} <= {*decisions}:
+            yield _word(word, model, decisions)
+        else:
+            yield from (f"{name}={decision_text(name, decisions[name])}" for name in names)
+
+
+def _word(word: Word, model: Model, decisions: Mapping[str, Any]) -> str:
+    if word.form is Form.FLAGS:
+        listed = ",".join(short for short, name in word.decisions.items() if decisions[name])
+        return f"{word.text}={listed or NONE}"
+    name = word.decisions[word.text]
+    value = int(decisions[name])
+    if word.form is Form.NUMBER:
+        return f"{word.text}{value}"
+    text = recompute_text(model, value) if name == "recompute" else decision_text(name, value)
+    return f"{word.text}={text}"
+
+
+def recompute_text(model: Model, recompute: int) -> str:
+    """
+    Write what is recomputed, modules as Megatron-LM calls those that it can recompute alone in this model.
+
+    Modules inside another one that is recomputed whole are not named beside it.
+    """
+    names = Recompute(recompute).text.split("+")
+    inside = {part for name in names for part in INSIDE.get(name, ())}
+    of_megatron = recomputable_modules(model)
+    return "+".join(MEGATRON_MODULES[name] if name in of_megatron else name for name in names if name not in inside)
+
+
+def _stages(strategy: Strategy, model: Model) -> str:
+    """The layers of virtual stages as a sum, behind slashes what ranks do unlike others."""
+    entries: dict[str, Sequence[Any]] = dict(layout_entries(strategy, model))
+    parts = [layers_text(entries.pop("layers"))]
+    for name, values in entries.items():
+        texts = [_rank_text(model, value) for value in values]
+        parts.append(f"{name}:{','.join(texts)}")
+    return "/".join(parts)
+
+
+def _rank_text(model: Model, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return recompute_text(model, Recompute.named(value)) if isinstance(value, str) else str(value)

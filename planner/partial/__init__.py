@@ -1,0 +1,1 @@
+"""A strategy that somebody gives in part, made whole."""

@@ -1,0 +1,279 @@
+"""A strategy in one line of the field's words: written, read, completed, refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.round_trips.jobs import random_jobs
+from costmodel.errors import PlanningError, SpecError
+from costmodel.pipelines.stages import settle_layout
+from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher
+from planner import cli, compare, estimate, explain, load, plan
+from planner.jobs.line.reading import read_strategy, read_words
+from planner.jobs.line.words import WORDS
+from planner.jobs.line.writing import write_line
+from planner.jobs.strategy_file import LAYOUT
+from planner.partial.complete import CompletedBy
+from planner.report.records.plan import PlanRecord
+from tests.schemas import valid
+
+DENSE = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+    "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12},
+}
+EXPERTS = {**DENSE, "model": "qwen3-30b-a3b", "training": {**DENSE["training"], "sequence_length": 4096}}
+WHOLE = "TP2 DP8 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp"
+"""A whole line for the dense job."""
+
+
+def figures(one):
+    """Step and peak."""
+    return one.step_seconds, one.estimate.device_bytes
+
+
+def line_of(one):
+    """The line that a report prints of a plan."""
+    return PlanRecord.of_plan(one).line
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+
+def test_every_decision_has_one_word():
+    """And stages have one, too."""
+    said = [name for word in WORDS for name in word.decisions.values()]
+
+    assert sorted(said) == sorted((*DECISIONS, LAYOUT))
+
+
+def test_words_of_megatron_and_of_job_files_are_one_decision():
+    """``--recompute-modules``, ``--moe-token-dispatcher-type``, ZeRO's levels; mixed, in any case."""
+    ours = read_strategy(
+        "tp=4 sharding=weights recompute=norms+expert_activation tp_overlap=true token_dispatcher=hybridep"
+    )
+    fields = read_strategy("tp4 zero-3 recompute=layernorm,moe_act tp_overlap=on Dispatcher=HybridEP")
+
+    assert ours == fields
+    assert fields.decisions["sharding"] is Sharding.WEIGHTS
+    assert fields.decisions["recompute"] == Recompute.of("norms", "expert_activation")
+    assert fields.decisions["token_dispatcher"] is TokenDispatcher.HYBRIDEP
+
+
+def test_a_word_of_flags_says_all_of_them():
+    """What it does not list is off."""
+    assert read_words(["overlap=tp,dp"]).decisions == {
+        "tp_overlap": 1,
+        "cp_overlap": 0,
+        "ep_overlap": 0,
+        "pp_overlap": 0,
+        "dp_overlap": 1,
+    }
+
+
+# --- back to the same plan -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_a_line_is_read_back_whatever_it_says(job):
+    """60 random whole strategies each: every decision, unlike stages, recomputation of each rank."""
+    chooser = random.Random(0)
+    problem = load({**job, "search": {"framework_rules": False}})
+    for _ in range(60):
+        strategy = random_strategy(chooser, problem)
+        line = write_line(problem.facts, strategy, {})
+        found = estimate(problem, line)
+        assert found.plan.strategy == strategy, line
+        assert found.completed_by is CompletedBy.GIVEN
+
+
+def random_strategy(chooser, problem):
+    """Every decision drawn; degrees that multiply to 16."""
+    base = estimate(problem, WHOLE).plan.strategy
+    tp, pp = chooser.choice([(1, 1), (2, 1), (2, 2), (4, 2), (1, 4)])
+    vpp = chooser.choice([1, 2]) if pp > 1 else 1
+    ep = chooser.choice([1, 2]) if problem.facts.model.has_experts else 1
+    strategy = replace(
+        base,
+        tp=tp,
+        pp=pp,
+        dp=16 // (tp * pp),
+        ep=ep,
+        etp=chooser.choice([1, tp]) if ep > 1 else 1,
+        vpp=vpp,
+        group=chooser.choice([pp, 2 * pp]) if vpp > 1 else 1,
+        mbs=chooser.choice([1, 2]),
+        sequence_parallel=chooser.random() < 0.5,
+        sharding=chooser.choice(list(Sharding)),
+        recompute=chooser.choice([*Recompute, Recompute.of("norms"), Recompute.of("core_attention", "qkv", "mlp")]),
+        cuda_graphs=chooser.choice([*CudaGraphs, CudaGraphs.of("attn")]),
+        token_dispatcher=chooser.choice(list(TokenDispatcher)) if ep > 1 else TokenDispatcher.ALLTOALL,
+        **{f"{name}_overlap": chooser.random() < 0.5 for name in ("tp", "cp", "pp", "dp")},
+        **{f"{name}_offload": chooser.random() < 0.3 for name in ("activation", "optimizer")},
+        schedule=chooser.choice([Schedule.ONE_F_ONE_B, Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1]),
+        layout=None,
+    )
+    if pp == 1 or strategy.schedule != Schedule.ONE_F_ONE_B or chooser.random() < 0.4:
+        return strategy
+    num_layers, stages = problem.facts.model.num_layers, pp * vpp
+    layers = [num_layers // stages] * stages
+    layers[0], layers[-1] = layers[0] + 1, layers[-1] - 1
+    contents = [chooser.choice([Recompute.NONE, strategy.recompute]) for _ in range(pp)]
+    layout = StageLayout(
+        layers=tuple(layers),
+        recompute=tuple(sorted(contents, reverse=True)),
+        full_layers=tuple(chooser.choice([0, 1]) for _ in range(pp)),
+        activation_offload=(strategy.activation_offload,) * pp,
+    )
+    return settle_layout(strategy, problem.facts.model, layout)
+
+
+def test_lines_of_random_plans_cost_the_same():
+    """Of several targets, frameworks and devices, with settings of several values; exactly."""
+    compared = 0
+    for job in random_jobs(48, 8, 3.0):
+        try:
+            report = plan(load(job), certified=False)
+        except PlanningError:
+            continue
+        for one in report.plans:
+            back = estimate(load(job), line_of(one))
+            assert figures(back.plan) == pytest.approx(figures(one), rel=1e-9), line_of(one)
+            compared += 1
+
+    assert compared >= 4
+
+
+def test_every_verb_takes_the_line_of_a_plan():
+    """As an argument, as ``strategy`` and as ``search.pin``; compared with itself it gains 0.0 %."""
+    best = plan(load(EXPERTS), certified=False).fastest
+    line = line_of(best)
+    pinned = plan(load({**EXPERTS, "search": {"pin": line}}), certified=False)
+
+    assert figures(estimate(load(EXPERTS), line).plan) == figures(best)
+    assert figures(explain(load(EXPERTS), line).given) == figures(best)
+    assert figures(estimate(load({**EXPERTS, "strategy": line}), {}).plan) == figures(best)
+    assert [figures(one) for one in pinned.plans] == [figures(best)]
+    assert f"{compare(load(EXPERTS), line).saved_fraction:.1%}" == "0.0%"
+    valid("job", {**EXPERTS, "strategy": line, "search": {"pin": line}})
+
+
+def test_a_line_chooses_among_the_settings_of_the_job():
+    """The job gives two; the line says one of them, and no other."""
+    job = {**DENSE, "settings": {"gradient_dtype": ["fp32", "bf16"]}}
+
+    of_line = [estimate(load(job), f"{WHOLE} gradient_dtype={own}").plan for own in ("fp32", "bf16")]
+    of_job = [estimate(load({**DENSE, "settings": {"gradient_dtype": own}}), WHOLE).plan for own in ("fp32", "bf16")]
+
+    assert [figures(one) for one in of_line] == [figures(one) for one in of_job]
+    assert line_of(of_line[1]).endswith("gradient_dtype=bf16")
+    with pytest.raises(
+        SpecError, match=r"strategy.gradient_dtype: is 'fp16', but settings.gradient_dtype of the job is fp32 or bf16"
+    ):
+        estimate(load(job), f"{WHOLE} gradient_dtype=fp16")
+
+
+# --- completed -------------------------------------------------------------------------------------------------
+
+
+def test_all_verbs_complete_a_part_of_a_strategy_alike():
+    """By the fastest strategy that has it, which ``plan`` finds with it pinned."""
+    pinned = plan(load({**EXPERTS, "search": {"pin": "EP4 tp=2"}}), certified=False).fastest
+    costed, asked, compared = (verb(load(EXPERTS), "TP2 EP4") for verb in (estimate, explain, compare))
+
+    assert figures(costed.plan) == figures(asked.given) == figures(compared.given.plan) == figures(pinned)
+    assert (costed.completed_by, "TP2" in costed.completed) == (CompletedBy.SEARCH, False)
+    assert "dispatcher=" in costed.completed
+
+
+def test_what_no_search_finds_is_completed_by_recipes():
+    """Full weights and states of 8 billion parameters on each GPU need 18 bytes each, 144 GB: that is said."""
+    found = estimate(load(DENSE), "TP1 PP1 CP1 ZeRO0 offload=none")
+
+    assert found.completed_by is CompletedBy.NO_PLAN
+    assert "Model states, activations and headroom fit in the memory of every GPU." in found.broken_rules
+
+
+def test_a_whole_line_is_not_searched(monkeypatch):
+    """What it does not say is as the recipes have it."""
+    monkeypatch.setattr("planner.partial.complete.fastest_of", None)
+
+    assert estimate(load(DENSE), WHOLE).completed_by is CompletedBy.GIVEN
+
+
+def test_a_whole_line_stands_alone():
+    """The strategy and the pins of the job say nothing of what it leaves out."""
+    job = {**DENSE, "strategy": {"pp": 4, "recompute": "full"}, "search": {"pin": {"cp": 2}}}
+
+    assert figures(estimate(load(job), WHOLE).plan) == figures(estimate(load(DENSE), WHOLE).plan)
+
+
+# --- the command line ------------------------------------------------------------------------------------------
+
+JOB = ["llama3-8b", "16xh100", "--batch", "128", "--sequence", "8k", "--tokens", "1T", "-q"]
+
+
+def test_a_plan_takes_decisions(capsys):
+    """In either spelling, one by one or in quotation marks."""
+    found = []
+    for words in (["TP2", "mbs=1"], ["tp=2", "MBS1"], ["TP2 MBS1"]):
+        assert cli.main(["plan", *JOB, *words, "--format", "json", "--top", "1"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["plans"][0]["line"])
+
+    assert found[0].startswith("TP2 ")
+    assert "MBS1" in found[0]
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("command", ["estimate", "explain", "compare"])
+def test_a_report_begins_with_the_line(capsys, command):
+    """On one line however long it is."""
+    assert cli.main([command, *JOB, *WHOLE.split()]) == 0
+
+    assert capsys.readouterr().out.splitlines()[2].split(None, 1) == ["line", WHOLE]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("TP4 tp=2", "tp: is given twice, by TP4 and tp=2; keep one."),
+        ("TP4 TP4", "tp: is given twice, by TP4 and TP4; keep one."),
+        ("overlap=tp dp_overlap=true", "dp_overlap: is given twice, by overlap=tp and dp_overlap=true; keep one."),
+        ("loss=fused loss=unfused", "loss: is given twice"),
+        ("EP8", "ep: is 8, but llama3-8b has no experts."),
+        ("recompute=layernorm+moe_act", "recompute: is layernorm+moe_act, but llama3-8b has no experts."),
+        (
+            "TQ4",
+            "such as training.global_batch_size=512, or a word of a line, such as TP4. Did you mean 'TP'?",
+        ),
+        ("TP", "'TP': has no value. Write TP2."),
+        ("TP0", "tp: must be from 1 to 1000000000, got 0."),
+        ("ZeRO4", "sharding: expected ZeRO0 to ZeRO3, got 'ZeRO4'."),
+        ("overlap=tp,xp", "overlap: expected tp, cp, ep, pp, dp, joined by commas, or none, got 'xp'."),
+        ("dispatcher=hybrid", "Did you mean 'hybridep'?"),
+        ("recompute=moe_ac", "Did you mean 'moe_act'?"),
+        (f"PP2 layout=16+15 {WHOLE.replace('TP2 ', '')}", "layout.layers: holds 31 layers, llama3-8b has 32."),
+        (f"PP2 layout=16x2/recompute=none {WHOLE.replace('TP2 ', '')}", "expected name:values behind a slash"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "estimate", "explain", "compare"])
+def test_a_wrong_line_is_wrong_input(capsys, command, words, message):
+    """Exit code 2, with place, value and what is allowed."""
+    assert cli.main([command, *JOB, *words.split()]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_line_of_a_job_file_has_its_place(tmp_path, capsys):
+    """Line and column of the entry."""
+    job = {**EXPERTS, "model": "llama3-8b"}
+    text = "\n".join(f"{name}: {json.dumps(own)}" for name, own in job.items())
+    (tmp_path / "job.yaml").write_text(f"{text}\nstrategy: TP2 EP4\n")
+
+    assert cli.main(["estimate", str(tmp_path / "job.yaml"), "-q"]) == 2
+
+    assert "strategy.ep: is 4, but llama3-8b has no experts." in capsys.readouterr().err

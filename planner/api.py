@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from planner.checkpoints import CheckpointSchedule as CheckpointSchedule
     from planner.conventions import Conventions as Conventions
     from planner.conventions import ModelSummary as ModelSummary
+    from planner.evidence.ground import Gap as Gap
     from planner.explanation.any_job import AnyJob as AnyJob
     from planner.explanation.any_job import read_any as read_any
     from planner.explanation.compare import Comparison as Comparison
@@ -108,7 +109,6 @@ if TYPE_CHECKING:
     from planner.studies.device_counts import PlansBySize as PlansBySize
     from planner.studies.device_counts import SizedPlan as SizedPlan
     from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
-    from planner.uncertainty.ground import Gap as Gap
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
@@ -176,7 +176,7 @@ _HELD = {
     "planner.saved_plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
-    "planner.uncertainty.ground": "Gap",
+    "planner.evidence.ground": "Gap",
     "planner.uncertainty.intervals": "Interval",
     "planner.uncertainty.operators": "TimedOperator",
     "planner.uncertainty.peaks": "Chance",

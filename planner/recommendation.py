@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from constraints.limits import Bound
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Recompute, Strategy
+from planner.evidence.features import unproven_of
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below
-from planner.uncertainty.evidence import unproven_of
 
 if TYPE_CHECKING:
     from planner.search.clock import Clock

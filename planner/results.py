@@ -16,12 +16,12 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_costs
 from planner.conventions import Conventions, ModelSummary
+from planner.evidence.features import Unproven, unproven_of
+from planner.evidence.ground import Gap
 from planner.jobs.problem import Problem
 from planner.partial.complete import CompletedBy
 from planner.search.listed import CandidateListReport
 from planner.search.node_counts import num_held, num_spares
-from planner.uncertainty.evidence import Unproven, unproven_of
-from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator
 from planner.uncertainty.peaks import Chance, chance_to_fit

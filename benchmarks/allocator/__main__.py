@@ -120,7 +120,7 @@ def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float
 def _numbers(one: Known) -> dict[str, float]:
     told = {
         f"{group}.{kind}.{name}": getattr(getattr(getattr(one, group), kind), name)
-        for group in ("held", "without_retries")
+        for group in ("reserved", "without_retries")
         for kind in KINDS
         for name in ("low", "middle", "high")
     }
@@ -134,7 +134,7 @@ def _wrong() -> Iterator[str]:
             print(f"{name:<12} {key:<36} {value:>8.1%} catalog {known[key]:>7.1%}")
             if abs(value - known[key]) > TOLERANCE:
                 yield f"{name}.{key}: the catalog says {known[key]:.3f}, the simulation {value:.3f}"
-    measured, whole = measured_shares(), allocator("segments").held.whole
+    measured, whole = measured_shares(), allocator("segments").reserved.whole
     inside = sum(whole.low <= share <= whole.high for share in measured.values())
     print(f"measured on {len(measured)} layouts: {', '.join(f'{share:.1%}' for share in sorted(measured.values()))}")
     print(f"of which {inside} lie within {whole.low:.1%} and {whole.high:.1%} (at least {LEAST_INSIDE})")

@@ -12,16 +12,16 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.tables import read_table
+from planner.evidence import features, shown, traits
+from planner.evidence.features import shown_by
+from planner.evidence.kinds import stack_of
+from planner.evidence.shown import ShownFeatures, features_of_runs
+from planner.evidence.traits import Traits, tallies_of, traits_of
 from planner.runs.predictions import Case, cases
-from planner.uncertainty import evidence, shown, traits
-from planner.uncertainty.evidence import shown_by
-from planner.uncertainty.peaks import stack_of
-from planner.uncertainty.shown import ShownFeatures, features_of_runs
-from planner.uncertainty.traits import Traits, tallies_of, traits_of
 
 SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
 
-FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty"
+FOLDER = Path(__file__).parents[2] / "planner" / "evidence"
 
 
 def measured_cases() -> list[Case]:
@@ -49,8 +49,8 @@ def document(entries: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was shown, and write it where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.features", description=__doc__)
-    files = f"{shown.TABLE}, {traits.TABLE} and {evidence.TABLE}"
-    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/: {files}")
+    files = f"{shown.TABLE}, {traits.TABLE} and {features.TABLE}"
+    parser.add_argument("--write", action="store_true", help=f"write planner/evidence/: {files}")
     options = parser.parse_args(arguments)
     ran = measured_cases()
     stacks, tallies = features_shown(ran), tallies_of(traits_shown(ran))
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by_file = {
             shown.TABLE: {"stacks": [asdict(one) for one in stacks]},
             traits.TABLE: {"tallies": [asdict(one) for one in tallies]},
-            evidence.TABLE: {"shown": [asdict(one) for one in proven]},
+            features.TABLE: {"shown": [asdict(one) for one in proven]},
         }
         for name, entries in by_file.items():
             (FOLDER / name).write_text(document(entries), encoding="utf-8")

@@ -19,6 +19,7 @@ import yaml
 from benchmarks.accuracy.tables import read_table
 from costmodel.strategy import Sharding
 from planner.calibration.cases import group_of
+from planner.evidence.kinds import stack_of
 from planner.runs.predictions import GIB, Prediction, predictions
 from planner.uncertainty.peaks import (
     STARTS,
@@ -31,7 +32,6 @@ from planner.uncertainty.peaks import (
     left_out_chances,
     left_out_laws,
     reserved_interval,
-    stack_of,
 )
 from planner.uncertainty.retries import RUNS_FAST, chance_fast
 

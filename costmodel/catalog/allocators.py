@@ -57,7 +57,7 @@ class Allocator:
     ----------
     at_the_limit
         Least share that a step runs in: before the allocator fails it gives back segments that are free.
-    held
+    reserved
         Shares that it reserves where the device has room.
     without_retries
         Shares with which it has to give nothing back in the fifth step; with less, every step waits for that.
@@ -66,7 +66,7 @@ class Allocator:
     """
 
     at_the_limit: NotNegative
-    held: Shares
+    reserved: Shares
     without_retries: Shares
     source: str = ""
 

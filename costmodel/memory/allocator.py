@@ -24,7 +24,7 @@ def held_share(memory_model: MemoryModel, strategy: Strategy) -> Share:
     ----------
     The catalog's ``allocators.yaml``: simulations of ``benchmarks.allocator``.
     """
-    return _of_strategy(allocator(memory_model.allocator).held, memory_model, strategy)
+    return _of_strategy(allocator(memory_model.allocator).reserved, memory_model, strategy)
 
 
 def share_without_retries(memory_model: MemoryModel, strategy: Strategy | None = None) -> Share:

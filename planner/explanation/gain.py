@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, Strategy
+from planner.evidence.features import unproven_of
+from planner.evidence.ground import Gap
 from planner.plan import judged
 from planner.results import Plan
 from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
-from planner.uncertainty.evidence import unproven_of
-from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import COVERAGE, widens
 from planner.uncertainty.measured import Match, nearest_run
 
@@ -103,7 +103,7 @@ class Gain:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval lies on one side of zero, so that the two can be told apart."""
+        """Whether the interval lies on one side of zero, so that one is faster beyond doubt."""
         return self.low_fraction > 0 or self.high_fraction < 0
 
 

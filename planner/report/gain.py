@@ -17,13 +17,13 @@ def verdict(gain: GainRecord, other: str) -> str:
 
     Examples
     --------
-    ``gains 7.4% (80%: 2.1% to 12.8%)``; ``cannot be told apart from the first: 7.4% (80%: -3.1% to 16.9%)``.
+    ``gains 7.4% (80%: 2.1% to 12.8%)``; ``is within the error of the first: 7.4% (80%: -3.1% to 16.9%)``.
     """
     low, high = gain.low_fraction, gain.high_fraction
     if low == high == 0:
         return f"is the same as {other}: 0.0%"
     if not gain.is_sure:
-        return f"cannot be told apart from {other}: {gain.fraction:.1%} {_interval(gain, low, high)}"
+        return f"is within the error of {other}: {gain.fraction:.1%} {_interval(gain, low, high)}"
     if gain.fraction < 0:
         return f"loses {-gain.fraction:.1%} {_interval(gain, -high, -low)}"
     return f"gains {gain.fraction:.1%} {_interval(gain, low, high)}"

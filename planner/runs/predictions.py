@@ -14,6 +14,7 @@ from costmodel.memory.rank import seen_bytes
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
+from planner.evidence.kinds import architecture_of
 from planner.jobs.problem import Problem
 from planner.runs.jobs import (
     References,
@@ -28,7 +29,6 @@ from planner.runs.plausibility import require_of_the_model, require_plausible, r
 from planner.runs.relatives import with_known_names
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, step_interval
-from planner.uncertainty.kinds import architecture_of
 
 GIB = 2**30
 

@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.fields import STRICT
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from planner.evidence.shown import MATTERS_ABOVE, value_of
+from planner.evidence.stored import stored
 from planner.uncertainty.intervals import Interval, release_name
-from planner.uncertainty.shown import MATTERS_ABOVE, value_of
-from planner.uncertainty.stored import stored
 
 TABLE = "changes.yaml"
 
@@ -235,7 +235,7 @@ class ChangeErrors:
 @cache
 def change_errors() -> ChangeErrors:
     """The project's errors of ratios."""
-    return stored(ChangeErrors, TABLE)
+    return stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
-from planner.uncertainty.ground import Gap
-from planner.uncertainty.kinds import CHANGED, architecture_of
-from planner.uncertainty.stored import stored
+from planner.evidence.ground import Gap
+from planner.evidence.kinds import CHANGED, architecture_of
+from planner.evidence.stored import stored
 
 TABLE = "intervals.yaml"
 
@@ -136,7 +136,7 @@ class Intervals:
 @cache
 def intervals() -> Intervals:
     """The project's errors."""
-    return stored(Intervals, TABLE)
+    return stored(Intervals, TABLE, "planner.uncertainty")
 
 
 def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:

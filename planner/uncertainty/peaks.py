@@ -16,12 +16,10 @@ from costmodel.facts.fields import STRICT
 from costmodel.memory.allocator import held_share
 from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Strategy
-from planner.uncertainty.stored import stored
+from planner.evidence.kinds import ANY, stack_of
+from planner.evidence.stored import stored
 
 TABLE = "peaks.yaml"
-
-ANY = "any"
-"""The stack of a law that holds for all."""
 
 STARTS = 0.95
 """The chance to fit that the default headroom leaves."""
@@ -103,17 +101,7 @@ class Laws:
 @cache
 def laws() -> Mapping[str, Law]:
     """The project's laws, by stack."""
-    return {law.stack: law for law in stored(Laws, TABLE).laws}
-
-
-def stack_of(framework: str) -> str:
-    """
-    The software of a framework's entry, without its release.
-
-    >>> stack_of("megatron-lm-0.17")
-    'megatron-lm'
-    """
-    return framework.rpartition("-")[0] or framework
+    return {law.stack: law for law in stored(Laws, TABLE, "planner.uncertainty").laws}
 
 
 def law_of(cluster: Cluster) -> Law:

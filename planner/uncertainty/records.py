@@ -15,10 +15,10 @@ from costmodel.models.flops import model_flops_per_token
 from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.models.utilization import tokens_per_second_per_device
 from costmodel.tables import Facts
-from planner.uncertainty.ground import Gap
+from planner.evidence.ground import Gap
+from planner.evidence.stored import stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
-from planner.uncertainty.stored import stored_rows
 
 TABLE = "records.csv"
 
@@ -122,7 +122,7 @@ class BestRun:
 @cache
 def records() -> tuple[RunRecord, ...]:
     """Return the project's records."""
-    return tuple(_record(row) for row in stored_rows(TABLE))
+    return tuple(_record(row) for row in stored_rows(TABLE, "planner.uncertainty"))
 
 
 def _record(row: Mapping[str, str]) -> RunRecord:

@@ -118,7 +118,7 @@ def test_the_catalog_s_shares_are_those_of_a_job():
         found = Allocator(expandable=name == "expandable")
         Rank(job, found).run()
         shares[name] = found.most_reserved / found.most_allocated - 1
-        known = allocator(name).held.whole
+        known = allocator(name).reserved.whole
         assert known.low - 0.01 <= shares[name] <= known.high + 0.01
     assert kind_of(job) == "whole"
     assert shares["expandable"] < shares["segments"]
@@ -126,7 +126,7 @@ def test_the_catalog_s_shares_are_those_of_a_job():
 
 def test_measured_layouts_lie_within_the_simulated_shares():
     """Nine layouts on B200 whose reserved and allocated peaks are known: eight, of which 80 % are seven."""
-    measured, known = measured_shares(), allocator("segments").held.whole
+    measured, known = measured_shares(), allocator("segments").reserved.whole
 
     assert len(measured) == 9
     assert sum(known.low <= share <= known.high for share in measured.values()) >= 7

@@ -437,7 +437,7 @@ def test_offloading_keeps_less(model, feature):
 def test_reserved_memory_follows_what_comes_and_goes():
     """Whole weights: the software's own fragments; gathered ones: the catalog's shares, more with recomputed layers."""
     device = with_retention(the_facts(DENSE), fragmentation=0.05).cluster.device
-    known = allocator("segments").held
+    known = allocator("segments").reserved
     allocated = 50e9
     peak = device.runtime_bytes + 1.05 * allocated
 

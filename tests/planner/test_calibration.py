@@ -29,8 +29,8 @@ from planner.calibration.constants import (
 )
 from planner.calibration.fit import REACH, Priors, covariance, fit
 from planner.calibration.processes import over_processes
+from planner.evidence.ground import Gap
 from planner.runs.jobs import References
-from planner.uncertainty.ground import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,

@@ -12,6 +12,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import estimate, load, render
 from planner.describe import catalog_text, describe_catalog
+from planner.evidence.traits import measured_ground
 from planner.frameworks import export
 from planner.frameworks.launch import launched
 from planner.profiles.device import stated_device
@@ -19,7 +20,6 @@ from planner.runs.jobs import job_of, references
 from planner.runs.predictions import predictions
 from planner.runs.table import read
 from planner.uncertainty.intervals import step_interval
-from planner.uncertainty.traits import measured_ground
 
 JOB = {
     "model": "llama3-8b",

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.evidence.kinds import ANY
 from planner.jobs.problem import load
 from planner.plan import estimate, plan
 from planner.uncertainty.peaks import (
-    ANY,
     COVERAGE,
     OWN_ROWS,
     STARTS,

@@ -10,10 +10,10 @@ from costmodel.errors import SpecError
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.checkpoints import CheckpointSchedule, schedule_every, schedules_around
+from planner.evidence.ground import ground_of
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
-from planner.uncertainty.ground import ground_of
 from planner.uncertainty.intervals import COVERAGE, step_interval
 from planner.uncertainty.intervals import Interval as StepInterval
 from planner.uncertainty.operators import operators_deviation, timed_operators

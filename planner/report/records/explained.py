@@ -252,7 +252,7 @@ class ComparisonRecord(SettingRecord):
     saved_days: Figure | None = entry("Days that the best plan saves.")
     saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
     within_noise: bool | None = entry(
-        "Whether the interval of the gain holds zero, so that the two cannot be told apart.", "is_within_noise"
+        "Whether the interval of the gain holds zero, so that either may be the faster one.", "is_within_noise"
     )
     differences: list[DifferenceRecord] = entry("In which lines of the step.")
     apart: ApartRecord = entry("What else sets the two apart.")

@@ -45,7 +45,7 @@ class GainRecord(Record):
     low_fraction: Figure = entry("Lower end of the interval of the measured gain.")
     high_fraction: Figure = entry("Upper end of the interval of the measured gain.")
     probability: Figure = entry("Chance that the measured gain lies between them.")
-    is_sure: bool = entry("Whether both ends are on one side of zero, so that the two can be told apart.")
+    is_sure: bool = entry("Whether both ends are on one side of zero, so that one is faster beyond doubt.")
     basis: str = entry("Errors that the interval follows from.")
     changes: list[str] = entry("Kinds of everything that differs between the two.")
     unproven: list[UnprovenPartRecord] = entry(

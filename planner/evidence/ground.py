@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.peaks import ANY, stack_of
-from planner.uncertainty.shown import FEWEST_RUNS
-from planner.uncertainty.traits import INLINE, Ground, Traits, measured_ground, traits_of
+from planner.evidence.kinds import ANY, stack_of
+from planner.evidence.shown import FEWEST_RUNS
+from planner.evidence.traits import INLINE, Ground, Traits, measured_ground, traits_of
 
 FEW_RUNS = 3
 """Runs from which on a value counts as measured: one or two may be odd, and are often of one source."""

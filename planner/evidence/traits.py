@@ -16,10 +16,9 @@ from costmodel.models.parameters import parameters
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
-from planner.uncertainty.kinds import CHANGED, architecture_of
-from planner.uncertainty.peaks import ANY, stack_of
-from planner.uncertainty.shown import MATTERS_ABOVE, related_stacks, shown_features, value_of
-from planner.uncertainty.stored import stored
+from planner.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
+from planner.evidence.shown import MATTERS_ABOVE, related_stacks, shown_features, value_of
+from planner.evidence.stored import stored
 
 TABLE = "ground.yaml"
 
@@ -297,7 +296,7 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 def measured_ground() -> Ground:
     """What the project's measured runs have shown."""
     counts: dict[tuple[str, str], Counter[Value]] = {
-        (one.dimension, one.among): Counter(one.runs) for one in stored(GroundTable, TABLE).tallies
+        (one.dimension, one.among): Counter(one.runs) for one in stored(GroundTable, TABLE, "planner.evidence").tallies
     }
     for stack, features in shown_features().items():
         counts |= {(name, stack): Counter(runs) for name, runs in features.runs.items()}

@@ -30,11 +30,10 @@ from costmodel.strategy import (
     decision_text,
 )
 from costmodel.tables import Facts
-from planner.uncertainty.kinds import CHANGED, architecture_of
-from planner.uncertainty.peaks import ANY, stack_of
-from planner.uncertainty.stored import stored
+from planner.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
+from planner.evidence.stored import stored
 
-TABLE = "evidence.yaml"
+TABLE = "features.yaml"
 
 FEWEST_RUNS = 3
 """Measured runs that a default plan's features and pairs of features have at least."""
@@ -313,7 +312,9 @@ def key_of(model: Model, cluster: Cluster) -> tuple[str, str, str]:
 @cache
 def evidence() -> Mapping[tuple[str, str, str], Shown]:
     """Return the project's table by stack line, generation and family."""
-    return {(one.line, one.generation, one.family): one for one in stored(EvidenceTable, TABLE).shown}
+    return {
+        (one.line, one.generation, one.family): one for one in stored(EvidenceTable, TABLE, "planner.evidence").shown
+    }
 
 
 # --- a job's evidence ---------------------------------------------------------------------------------------

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
-from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import feature_of
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
 from costmodel.strategy import Strategy
-from planner.uncertainty.peaks import ANY, stack_of
-from planner.uncertainty.stored import stored
+from planner.evidence.kinds import ANY, stack_of
+from planner.evidence.stored import stored
 
 TABLE = "shown.yaml"
 
@@ -78,50 +76,12 @@ class ShownTable:
 @cache
 def shown_features() -> Mapping[str, ShownFeatures]:
     """What the project's runs have shown, by stack."""
-    return {one.stack: one for one in stored(ShownTable, TABLE).stacks}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unshown:
-    """
-    A value of a decision that no measured run has.
-
-    Parameters
-    ----------
-    name, value
-        The decision and its value.
-    runs
-        How many runs there are in which the decision matters.
-    stack
-        Of which software; ``any``: of all.
-    """
-
-    name: str
-    value: int
-    runs: int
-    stack: str
+    return {one.stack: one for one in stored(ShownTable, TABLE, "planner.evidence").stacks}
 
 
 def value_of(strategy: Strategy, name: str) -> str | None:
     """A decision's value as entries of frameworks spell it; None where it changes nothing in the strategy."""
     return feature_of(name, int(getattr(strategy, name))) if _matters(strategy, name) else None
-
-
-def unshown(cluster: Cluster, strategy: Strategy) -> list[Unshown]:
-    """Decisions of a strategy, other than none or off, with values that no run of the cluster's stack has."""
-    known = (name for name in MATTERS_ABOVE if getattr(strategy, name) and _matters(strategy, name))
-    found = (_shown(cluster, strategy, name) for name in known)
-    return [one for one in found if one]
-
-
-def _shown(cluster: Cluster, strategy: Strategy, name: str) -> Unshown | None:
-    value = int(getattr(strategy, name))
-    for stacks in related_stacks(cluster.framework):
-        runs = _together(stacks, name)
-        if runs.total() >= FEWEST_RUNS or ANY in stacks:
-            known = feature_of(name, value) in runs
-            return None if known else Unshown(name=name, value=value, runs=runs.total(), stack=", ".join(stacks))
-    return None
 
 
 def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
@@ -131,12 +91,6 @@ def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
         kin = {stack_of(name) for target in framework.targets for name in catalog.releases_for(target)}
         yield tuple(sorted(kin))
     yield (ANY,)
-
-
-def _together(stacks: Iterable[str], name: str) -> Counter[str]:
-    """Runs by value of a decision, of several stacks."""
-    known = shown_features()
-    return sum((Counter(known[stack].runs[name]) for stack in stacks if stack in known), Counter())
 
 
 def _matters(strategy: Strategy, name: str) -> bool:

@@ -8,6 +8,20 @@ CHANGED = ", changed"
 """What the name of an entry ends with that a job starts from and changes."""
 
 
+ANY = "any"
+"""All stacks, devices or kinds together."""
+
+
+def stack_of(framework: str) -> str:
+    """
+    The software of a framework's entry, without its release.
+
+    >>> stack_of("megatron-lm-0.17")
+    'megatron-lm'
+    """
+    return framework.rpartition("-")[0] or framework
+
+
 def architecture_of(model: Model) -> str:
     """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
     kinds = model.kinds

@@ -1,0 +1,1 @@
+"""What measured runs have shown, and how many of them."""

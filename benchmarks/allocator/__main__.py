@@ -63,7 +63,7 @@ def simulated(name: str) -> Known:
     for job in jobs():
         found[kind_of(job)].append(shares_of(job, name))
     held, least, quiet = ({kind: [one[i] for one in found[kind]] for kind in KINDS} for i in range(3))
-    return Known(at_the_limit=quantile(least["whole"], 0.5), held=_shares(held), without_retries=_shares(quiet))
+    return Known(at_the_limit=quantile(least["whole"], 0.5), reserved=_shares(held), without_retries=_shares(quiet))
 
 
 def _shares(found: Mapping[str, list[float]]) -> Shares:

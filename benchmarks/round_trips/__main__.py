@@ -1,8 +1,8 @@
 """
 ``python -m benchmarks.round_trips``: whether a plan that is given back as it was printed has the same step and peak.
 
-Random jobs whose pipelines mostly divide no layers, for every target. Each plan is given back in each form: the words
-of a command line, the ``strategy`` of a job, the JSON report, a list of candidates, an export imported again. Exits
+Random jobs whose pipelines mostly divide no layers, for every target. Each plan is given back in each form: its line,
+the ``strategy`` of a job, the JSON report, a list of candidates, an export imported again. Exits
 with 1 if a step or a peak differs in the last digit.
 """
 

@@ -1,0 +1,137 @@
+"""Jobs with a published layout each: of the catalog's recipes, and of measured runs on devices that have no recipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.accuracy.tables import read_table
+from planner.recipes.catalog import Recipe, recipes
+from planner.runs.predictions import Case, cases
+
+DEVICES = ("h100-80gb-sxm", "b200", "b300", "gb200", "gb300")
+"""Devices of the recipes."""
+
+MEASURED_DEVICES = ("a100-80gb-sxm", "h200")
+"""Devices without recipes, whose layouts are those of measured runs."""
+
+TOKENS = 1e12
+
+MOST_DEVICES = 1024
+"""Devices of the largest jobs: a matter of time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertJob:
+    """
+    A job and the layout that somebody published for it.
+
+    Parameters
+    ----------
+    name
+        The layout's.
+    document
+        The job, which names no framework.
+    recipe
+        The id of the recipe; empty: ``decisions`` are the layout.
+    decisions
+        The layout of a measured run, by the names of decisions.
+    """
+
+    name: str
+    document: dict[str, Any]
+    recipe: str = ""
+    decisions: dict[str, Any] | None = None
+
+
+def expert_jobs() -> list[ExpertJob]:
+    """Return a job for each model, device and precision of recipes, and for each model measured on other devices."""
+    return [*_of_recipes(), *_of_runs()]
+
+
+def spread(jobs: Sequence[ExpertJob], number: int) -> list[ExpertJob]:
+    """
+    Return some of the jobs, evenly spread, those of measured runs among them.
+
+    >>> jobs = [ExpertJob(name=str(i), document={}) for i in range(10)]
+    >>> [one.name for one in spread(jobs, 3)]
+    ['0', '4', '9']
+    """
+    if number >= len(jobs):
+        return list(jobs)
+    return [jobs[round(i * (len(jobs) - 1) / (number - 1))] for i in range(number)]
+
+
+def _of_recipes() -> Iterator[ExpertJob]:
+    """Of each model, device and precision the newest recipe for the fewest devices."""
+    newest: dict[tuple[str, str, str], Recipe] = {}
+    for one in recipes():
+        if one.refused or one.device not in DEVICES or min(one.scales) > MOST_DEVICES or one.shape is None:
+            continue
+        key = (one.model, one.device, one.precision)
+        known = newest.get(key)
+        if known is None or _age(one) > _age(known):
+            newest[key] = one
+    for one in newest.values():
+        devices = min(one.scales)
+        yield ExpertJob(
+            name=one.id,
+            recipe=one.id,
+            document=_document(
+                one.model,
+                {"device": one.device, "num_devices": devices},
+                batch=round(one.batch_per_device * devices),
+                sequence=one.sequence_length or 4096,
+                precision=one.precision,
+            ),
+        )
+
+
+def _age(one: Recipe) -> tuple[Any, int]:
+    return one.framework(one.releases[-1]).number, -min(one.scales)
+
+
+def _of_runs() -> Iterator[ExpertJob]:
+    """Of each model on each other device the fastest measured run that its own framework ran on whole nodes."""
+    best: dict[tuple[str, str], Case] = {}
+    for one in cases(*read_table()):
+        if (
+            not isinstance(one, Case)
+            or one.run.kind != "pretrain"
+            or one.facts.cluster.device.name not in MEASURED_DEVICES
+        ):
+            continue
+        cluster, model = one.facts.cluster, one.problem.document["model"]
+        if not 8 <= cluster.num_devices <= MOST_DEVICES:
+            continue
+        key = (json.dumps(model), cluster.device.name)
+        if key not in best or _rate(one) > _rate(best[key]):
+            best[key] = one
+    for (model, device), one in sorted(best.items()):
+        work = one.facts.workload
+        yield ExpertJob(
+            name=one.run.id,
+            decisions={
+                name: getattr(one.strategy, name)
+                for name in ("tp", "cp", "pp", "ep", "vpp", "mbs", "sharding", "recompute")
+            },
+            document=_document(
+                json.loads(model),
+                {"device": device, "num_devices": one.facts.cluster.num_devices},
+                batch=work.global_batch_size,
+                sequence=work.sequence_length,
+                precision=work.precision.name,
+            ),
+        )
+
+
+def _rate(one: Case) -> float:
+    work, seconds = one.facts.workload, one.run.step_seconds
+    return work.global_batch_size * work.sequence_length / one.facts.cluster.num_devices / seconds if seconds else 0.0
+
+
+def _document(model: str, cluster: dict[str, Any], *, batch: int, sequence: int, precision: str) -> dict[str, Any]:
+    training = {"global_batch_size": batch, "sequence_length": sequence, "tokens": TOKENS, "precision": precision}
+    return {"model": model, "cluster": cluster, "training": training}

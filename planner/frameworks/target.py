@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, TypeAlias
@@ -410,6 +410,15 @@ def require_version(version: str | None, target: str, known: Collection[str]) ->
     nearest = did_you_mean(version, known)
     hint = those if nearest == those else f"{nearest} {those}"
     raise SpecError("framework-version", f"{shown(version)} is no version of {target} that exports know.", hint)
+
+
+TODO = "TODO: {}."
+"""A line of a file for what is the user's to fill in."""
+
+
+def commented(lines: Iterable[str]) -> str:
+    """Comments at the head of a file, which shells, YAML and Python pass over; names in them end no line."""
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
 # --- texts -------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ DIR has the sources of releases of Megatron-LM (``core_v0.18.2.tar.xz``, a check
 planned for Megatron-LM, half as many for no target, and each plan is exported for every release there and without a
 release. An export is accepted by the parser of its release, or refused by the export with the reason. Anything else
 exits with 1, and so do fewer than five of six plans for Megatron-LM accepted by a release, and a table of options that
-a parser contradicts. ``--bridge`` puts plans on top of the recipes of megatron-bridge 0.3.1, where that is installed.
+a parser contradicts. The configurations of a folder (``--configs``; those of the tests) are exported too: the model
+that a parser makes of them must have their facts and parameters. ``--bridge`` puts plans on top of the recipes of
+megatron-bridge 0.3.1, where that is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.exports.bridge_recipes import RECIPES, Given, checked
+from benchmarks.exports.bridge_recipes import CONFIGS, RECIPES, Given, checked
+from benchmarks.exports.configs import ask_models
 from benchmarks.exports.jobs import random_jobs
 from benchmarks.exports.releases import Answers, ask_parser, find_sources
 from costmodel.errors import PlanningError, SpecError
@@ -41,6 +44,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megatron", type=Path, metavar="DIR", help="sources of releases of Megatron-LM")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch (default: this one)")
+    parser.add_argument(
+        "--configs", type=Path, metavar="DIR", default=CONFIGS, help="files of models (default: the tests')"
+    )
     parser.add_argument("--bridge", action="store_true", help="also megatron-bridge 0.3.1, which must be installed")
     parser.add_argument("--plans", type=int, default=120, help="plans, two of a job (default: 120)")
     parser.add_argument("--seed", type=int, default=0, help="what the jobs are drawn from (default: 0)")
@@ -53,6 +59,7 @@ def main() -> int:
                 print(f"{number} plans for {target or 'no target'}:", flush=True)
                 plans = [*_plans(arguments.seed, target, number)]
                 wrong |= _ask_releases(plans, sources, arguments.python, LEAST_SHARE if target else 0.0)
+            wrong |= ask_models(arguments.configs, sources, arguments.python)
     if arguments.bridge:
         wrong |= _ask_bridge([*_plans(arguments.seed + 2, "megatron-bridge", arguments.plans)])
     return int(wrong)
@@ -129,11 +136,11 @@ def _ask_bridge(plans: Sequence[Plan]) -> bool:
         if one.facts.model.name not in RECIPES:
             continue
         try:
-            made = export(one, "megatron-bridge")
+            made = export(one, "megatron-bridge", "0.3.1")
         except SpecError as refused:
             refusals.append(str(refused))
             continue
-        words = shlex.split(made.files["bridge-overrides.txt"])
+        words = shlex.split(made.files["bridge-overrides.txt"], comments=True)
         given.append(Given(one.facts.model.name, words, words, dict(made.environment), one.cluster.num_devices))
     errors = [one.complaint for one in checked(given)]
     accepted = errors.count("")

@@ -93,15 +93,16 @@ def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
     return implies(model.has_single_blocks, np.equal(np.remainder(model.num_layers, pp), 0))
 
 
-def bridge_overlaps_ep_outside_one_graph(*, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+def bridge_overlaps_ep_outside_one_graph(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
     """
-    In Megatron-Bridge 0.3.1 a CUDA graph of the whole iteration excludes overlapped expert-parallel communication.
+    In Megatron-Bridge before 26.06 a CUDA graph of the iteration excludes overlapped expert-parallel communication.
 
     References
     ----------
     megatron/core/transformer/transformer_config.py:1898 (core 0.16.1, which Megatron-Bridge 0.3.1 is released with).
     """
-    return np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs))
+    is_old = _lacks(cluster, FIRST_WITH_PAGED_STASH, 0, 18)
+    return implies(is_old, np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs)))
 
 
 def _overlaps_ep_in_one_graph(ep_overlap: Flags, cuda_graphs: Ints) -> Holds:

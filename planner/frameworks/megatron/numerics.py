@@ -36,8 +36,10 @@ class Fact:
         Its name in a ``config.json``.
     value
         Its value; None: not known.
-    option, field
-        The option of Megatron-LM and the field of Megatron-Bridge that take it; empty: there is none.
+    option
+        The option of Megatron-LM that takes it; empty: there is none.
+    field
+        The field of Megatron-Bridge, where there is no option.
     implied
         The value that both have where nobody says another one.
     others
@@ -59,20 +61,17 @@ def facts_of(model: Model) -> Iterator[Fact]:
         name=NAMES["norm_epsilon"],
         value=numerics.norm_epsilon,
         option="--norm-epsilon",
-        field="model.layernorm_epsilon",
     )
     yield Fact(
         name="norm weights from one",
         value=numerics.norm_weights_from_one,
         option="--apply-layernorm-1p",
-        field="model.layernorm_zero_centered_gamma",
         implied=False,
     )
     yield Fact(
         name=NAMES["initializer_range"],
         value=numerics.initializer_range,
         option="--init-method-std",
-        field="model.init_method_std",
     )
     yield from _dropouts(model)
     yield from _rotary(model)
@@ -84,7 +83,6 @@ def facts_of(model: Model) -> Iterator[Fact]:
         name="vocabulary padding",
         value=MULTIPLE,
         option="--make-vocab-size-divisible-by",
-        field="model.make_vocab_size_divisible_by",
     )
 
 
@@ -93,9 +91,15 @@ def _dropouts(model: Model) -> Iterator[Fact]:
     numerics = model.numerics
     attention, hidden = numerics.attention_dropout or 0.0, numerics.hidden_dropout or 0.0
     yield Fact(
-        name=NAMES["attention_dropout"], value=attention, option="--attention-dropout", field="model.attention_dropout"
+        name=NAMES["attention_dropout"],
+        value=attention,
+        option="--attention-dropout",
     )
-    yield Fact(name=NAMES["hidden_dropout"], value=hidden, option="--hidden-dropout", field="model.hidden_dropout")
+    yield Fact(
+        name=NAMES["hidden_dropout"],
+        value=hidden,
+        option="--hidden-dropout",
+    )
     embedding = numerics.embedding_dropout
     yield Fact(name=NAMES["embedding_dropout"], value=hidden if embedding is None else embedding, implied=hidden)
 
@@ -113,11 +117,17 @@ def _rotary(model: Model) -> Iterator[Fact]:
     is_whole = base is not None and base == int(base)
     option = "--rotary-base" if base is None or is_whole else ""
     yield Fact(
-        name=NAMES["base"], value=int(base) if base and is_whole else base, option=option, field="model.rotary_base"
+        name=NAMES["base"],
+        value=int(base) if base and is_whole else base,
+        option=option,
     )
     if not is_latent:
         fraction = 1.0 if rotary.fraction is None and base is not None else rotary.fraction
-        yield Fact(name=NAMES["fraction"], value=fraction, option="--rotary-percent", field="model.rotary_percent")
+        yield Fact(
+            name=NAMES["fraction"],
+            value=fraction,
+            option="--rotary-percent",
+        )
     yield from _latent_scaling(rotary) if is_latent else _scaling(rotary)
     windowed = model.numerics.windowed_rotary
     if windowed is not None:
@@ -150,13 +160,14 @@ def _latent_scaling(rotary: Rotary) -> Iterator[Fact]:
         name="rope_scaling.factor",
         value=factor,
         option="--rotary-scaling-factor",
-        field="model.rotary_scaling_factor",
         others={"--rope-type": "yarn"},
     )
     for name, usual in (("mscale", 1.0), ("mscale_all_dim", 0.0)):
         value = rotary.parameter(name, usual) if is_yarn else usual
         yield Fact(
-            name=f"rope_scaling.{name}", value=value, option=f"--{name.replace('_', '-')}", field=f"model.{name}"
+            name=f"rope_scaling.{name}",
+            value=value,
+            option=f"--{name.replace('_', '-')}",
         )
     fields = (
         ("original_max_position_embeddings", YARN_POSITIONS),
@@ -177,7 +188,7 @@ def _plain(number: float | None) -> float | int | None:
 def _scaling(rotary: Rotary) -> Iterator[Fact]:
     """Scalings of Llama 3, linear ones and, from core 0.19 on, YaRN's have options."""
     llama = rotary.scaling == "llama3"
-    yield Fact(name="rope_scaling", value=llama, option="--use-rope-scaling", field="model.rope_scaling", implied=False)
+    yield Fact(name="rope_scaling", value=llama, option="--use-rope-scaling", implied=False)
     factor = rotary.parameter("factor")
     match rotary.scaling:
         case "default":
@@ -187,7 +198,6 @@ def _scaling(rotary: Rotary) -> Iterator[Fact]:
                 name="rope_scaling.factor",
                 value=factor,
                 option="--rope-scaling-factor",
-                field="model.rope_scaling_factor",
             )
             # megatron/core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling
             for name, fixed in (
@@ -202,7 +212,6 @@ def _scaling(rotary: Rotary) -> Iterator[Fact]:
                 name="rope_scaling.factor (linear)",
                 value=_plain(factor),
                 option="--rotary-seq-len-interpolation-factor" if whole else "",
-                field="model.seq_len_interpolation_factor",
             )
         case "yarn" if factor is not None:
             yield Fact(
@@ -274,14 +283,15 @@ def _routing(routing: Routing | None) -> Iterator[Fact]:
     known = routing or Routing()
     score = known.score_function
     yield Fact(
-        name="scoring_func", value=score, option="--moe-router-score-function", field="model.moe_router_score_function"
+        name="scoring_func",
+        value=score,
+        option="--moe-router-score-function",
     )
     if score == "softmax":
         yield Fact(
             name="norm_topk_prob",
             value=None if known.normalizes is None else not known.normalizes,
             option="--moe-router-pre-softmax",
-            field="model.moe_router_pre_softmax",
             implied=False,
         )
     elif score == "sigmoid":
@@ -293,7 +303,6 @@ def _routing(routing: Routing | None) -> Iterator[Fact]:
             name=NAMES["scaling_factor"],
             value=known.scaling_factor,
             option="--moe-router-topk-scaling-factor",
-            field="model.moe_router_topk_scaling_factor",
         )
 
 
@@ -304,7 +313,6 @@ def _balance(routing: Routing) -> Iterator[Fact]:
         name="bias of experts",
         value=routing.expert_bias,
         option="--moe-router-enable-expert-bias" if takes_bias else "",
-        field="model.moe_router_enable_expert_bias" if takes_bias else "",
         implied=False,
     )
     coefficient = routing.aux_loss_coefficient
@@ -312,7 +320,6 @@ def _balance(routing: Routing) -> Iterator[Fact]:
         name=NAMES["aux_loss_coefficient"],
         value=coefficient,
         option="--moe-aux-loss-coeff",
-        field="model.moe_aux_loss_coeff",
         others={"--moe-router-load-balancing-type": routing.aux_loss if coefficient else "none"},
     )
     if routing.input_jitter:
@@ -320,7 +327,6 @@ def _balance(routing: Routing) -> Iterator[Fact]:
             name=NAMES["input_jitter"],
             value=routing.input_jitter,
             option="--moe-input-jitter-eps",
-            field="model.moe_input_jitter_eps",
         )
 
 
@@ -331,13 +337,11 @@ def _groups(routing: Routing) -> Iterator[Fact]:
         name=NAMES["num_groups"],
         value=routing.num_groups,
         option="--moe-router-num-groups",
-        field="model.moe_router_num_groups",
     )
     yield Fact(
         name=NAMES["group_topk"],
         value=routing.group_topk,
         option="--moe-router-group-topk",
-        field="model.moe_router_group_topk",
     )
     if routing.ranks_groups_by == "best":
         # group_limited_topk sums the best topk / group_topk experts of each group
@@ -375,18 +379,6 @@ def options_of(facts: Iterable[Fact], has: Callable[[str], bool]) -> tuple[dict[
         elif fact.value != fact.implied:
             left.append(fact)
     return entries, left
-
-
-def fields_of_facts(facts: Iterable[Fact]) -> tuple[dict[str, Any], list[Fact]]:
-    """Write facts as fields of Megatron-Bridge: values by field, and the facts that are not known or have no field."""
-    fields: dict[str, Any] = {}
-    left = []
-    for fact in facts:
-        if fact.value is None or (not fact.field and fact.value != fact.implied):
-            left.append(fact)
-        elif fact.field:
-            fields[fact.field] = fact.value
-    return fields, left
 
 
 def unsaid(facts: Iterable[Fact], target: str) -> Iterator[str]:

@@ -232,6 +232,21 @@ def _gib(nbytes: float) -> str:
 # --- its words ---------------------------------------------------------------------------------------------
 
 
+def spell_graphs(entries: Entries) -> Entries:
+    """
+    Respell CUDA graphs as core 0.18 and later call them, with what experts need in one graph of an iteration.
+
+    >>> spell_graphs({"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": ["attn"]})
+    {'--cuda-graph-impl': 'transformer_engine', '--cuda-graph-modules': ['attn']}
+    """
+    words = dict(entries)
+    scope = words.pop(SCOPE, None)
+    if (words.get(IMPL), scope) != ("local", ["full_iteration"]):
+        return words if scope is None else words | {"--cuda-graph-modules": scope}
+    squared_relu = {"--use-fused-weighted-squared-relu": True} if SQUARED_RELU in words else {}
+    return words | {IMPL: "full_iteration"} | ({**STASHED, **squared_relu} if "--num-experts" in words else {})
+
+
 def spelled(entries: Entries, release: str) -> Entries:
     """
     Respell entries as a release calls them; what it has no word for stays as it is.
@@ -250,7 +265,6 @@ def spelled(entries: Entries, release: str) -> Entries:
     megatron/core/transformer/transformer_config.py of 0.18.2 (1140,1515: the paged stash of experts in one graph).
     """
     words = dict(entries)
-    is_one_graph = (words.get(IMPL), words.get(SCOPE)) == ("local", ["full_iteration"])
     if release == RELEASES[0]:
         _spell_early(words)
     if _is_from(release, "0.17") and PATTERN in words:
@@ -258,11 +272,7 @@ def spelled(entries: Entries, release: str) -> Entries:
         layers = [len(pattern)] if last is None else [(len(pattern) - last) // (pp - 1)] * (pp - 1) + [last]
         words[STAGED_PATTERN] = staged(pattern, layers)
     if _is_from(release, "0.18"):
-        if words.get(SCOPE):
-            scope = words.pop(SCOPE)
-            words |= {IMPL: "full_iteration"} if is_one_graph else {"--cuda-graph-modules": scope}
-        if is_one_graph and "--num-experts" in words:
-            words |= {**STASHED, **({"--use-fused-weighted-squared-relu": True} if SQUARED_RELU in words else {})}
+        words = spell_graphs(words)
         if words.get(FUSION) == "te":
             words[FUSION] = "native"
     if release == RELEASES[-1] and words.get("--spec") == MAMBA_STACK:

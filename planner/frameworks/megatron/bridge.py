@@ -131,16 +131,12 @@ OF_CORE_0_18: Entries = {
     "model.moe_paged_stash": False,
     "model.moe_expert_rank_capacity_factor": None,
     "model.use_transformer_engine_op_fuser": False,
+    "ddp.megatron_fsdp_cuda_graph_mode": False,
+    "ddp.fsdp_all_gather_in_start_param_sync": True,
 }
 """What takes the place of the scope of CUDA graphs from release 0.5 on, whose core is 0.18 or later."""
 
 SCOPE = "model.cuda_graph_scope"
-
-OF_FSDP_IN_GRAPHS: Entries = {
-    "ddp.megatron_fsdp_cuda_graph_mode": True,
-    "ddp.fsdp_all_gather_in_start_param_sync": False,
-}
-"""What Megatron-LM sets for Megatron-FSDP in one graph (megatron/training/training.py:1924 of core 0.18.2)."""
 
 OF_ROUTERS: Entries = dict.fromkeys(
     ("model.moe_router_num_groups", "model.moe_router_group_topk", "model.moe_router_topk_scaling_factor")
@@ -360,12 +356,21 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
         extra["model.virtual_pipeline_model_parallel_size"] = plan.strategy.vpp
     if plan.kept_checkpoints is not None:
         extra[KEPT] = plan.kept_checkpoints
-    if plan.strategy.sharding >= Sharding.GRADIENTS and plan.strategy.cuda_graphs != CudaGraphs.NONE:
-        extra |= OF_FSDP_IN_GRAPHS
+    extra |= _fsdp_in_graphs(plan)
     defaults = {**DEFAULTS, **_facts_off(plan), **(OF_CORE_0_18 if is_newer else {})}
     if is_newer:
         del defaults[SCOPE]
     return {**defaults, **fields, **extra}, tuple(lines)
+
+
+def _fsdp_in_graphs(plan: Plan) -> Entries:
+    """Fields that Megatron-LM sets for Megatron-FSDP in graphs (megatron/training/training.py:1924 of core 0.18.2)."""
+    graphs = plan.strategy.cuda_graphs
+    if plan.strategy.sharding < Sharding.GRADIENTS or graphs == CudaGraphs.NONE:
+        return {}
+    mode: Entries = {"ddp.megatron_fsdp_cuda_graph_mode": True}
+    whole = graphs == CudaGraphs.FULL_ITERATION
+    return mode | ({"ddp.fsdp_all_gather_in_start_param_sync": False} if whole else {})
 
 
 def _facts_off(plan: Plan) -> Entries:

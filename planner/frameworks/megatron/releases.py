@@ -139,8 +139,7 @@ class Releases:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; costed as {name}."
-        spans = _spans()
-        own = sorted({option for option in chosen.words if any(known.split()[0] == option for known in spans)})
+        own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
         if own:
             yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
 
@@ -182,6 +181,12 @@ class Releases:
                 f"{CAPACITY} {RANK_CAPACITY:g} is room for tokens that a rank gets above its share; the plan counts "
                 "balanced routing. Steps that need more are repeated without the graph."
             )
+
+    def _lacks(self, release: str, name: str) -> bool:
+        """Tell whether a release has no such option for the plan, or not with its value."""
+        words = spelled(self.entries, release)
+        absent = name in self.entries and name not in words
+        return absent or not _has(release, name) or any(one.split()[0] == name for one in lacking(words, release))
 
     @cached_property
     def own_loss(self) -> Estimate:

@@ -38,11 +38,11 @@ def _routed(config: Any) -> list[bool]:
     return [bool(one) for one in frequency]
 
 
-def _norm(config: Any, width: int | None = None) -> int:
+def _norm(config: Any, width: int | None = None) -> Any:
     return (width or config.hidden_size) * (1 if config.normalization == "RMSNorm" else 2)
 
 
-def _attention(config: Any) -> int:
+def _attention(config: Any) -> Any:
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.multi_latent_attention:
         width = heads * (config.qk_head_dim + config.qk_pos_emb_head_dim)
@@ -65,16 +65,16 @@ def _attention(config: Any) -> int:
     return hidden * inputs + queries * hidden + biases + norms + sinks
 
 
-def _linears(config: Any, inputs: int, width: int) -> int:
+def _linears(config: Any, inputs: int, width: int) -> Any:
     first = width * (2 if config.gated_linear_unit else 1)
     return inputs * first + width * inputs + (first + inputs if config.add_bias_linear else 0)
 
 
-def _dense(config: Any) -> int:
+def _dense(config: Any) -> Any:
     return _linears(config, config.hidden_size, config.ffn_hidden_size)
 
 
-def _experts(config: Any) -> int:
+def _experts(config: Any) -> Any:
     hidden, number = config.hidden_size, config.num_moe_experts
     latent = getattr(config, "moe_latent_size", None)
     routed = number * _linears(config, latent or hidden, config.moe_ffn_hidden_size)
@@ -85,7 +85,7 @@ def _experts(config: Any) -> int:
     return routed + router + shared + gate + (2 * hidden * latent if latent else 0)
 
 
-def _mamba(config: Any) -> int:
+def _mamba(config: Any) -> Any:
     """Both projections, the convolution with its bias, the norm behind it; A, D and the bias of steps per head."""
     heads, width = config.mamba_num_heads, config.mamba_num_heads * config.mamba_head_dim
     groups = config.mamba_num_groups * config.mamba_state_dim

@@ -385,18 +385,6 @@ CASES = (
         refused={"activation_offload": True, "cuda_graphs": CudaGraphs.of("attn")},
     ),
     Case(
-        rule=frameworks.one_graph_with_experts_keeps_activations,
-        allowed={"activation_offload": True, "cuda_graphs": CudaGraphs.of("attn")},
-        refused={"activation_offload": True, "cuda_graphs": CudaGraphs.FULL_ITERATION},
-        model=SPARSE,
-    ),
-    Case(
-        rule=frameworks.one_graph_with_experts_has_them_whole,
-        allowed={"tp": 2, "etp": 2, "cuda_graphs": CudaGraphs.of("attn")},
-        refused={"tp": 2, "etp": 2, "cuda_graphs": CudaGraphs.FULL_ITERATION},
-        model=SPARSE,
-    ),
-    Case(
         rule=frameworks.full_recompute_excludes_graphs_of_modules,
         allowed={"recompute": Recompute.FULL, "cuda_graphs": CudaGraphs.FULL_ITERATION},
         refused={"recompute": Recompute.FULL, "cuda_graphs": CudaGraphs.of("attn")},

@@ -13,6 +13,8 @@ from constraints.rules import targets
 from constraints.verdict import violated
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
+from costmodel.models.class_defaults import CLASS_DEFAULTS
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
@@ -23,7 +25,7 @@ from planner.frameworks.megatron.lm import (
     require_job,
 )
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
-from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, unsaid
+from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, unsaid
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, costed_name, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
@@ -142,16 +144,6 @@ OF_ROUTERS: Entries = dict.fromkeys(
     ("model.moe_router_num_groups", "model.moe_router_group_topk", "model.moe_router_topk_scaling_factor")
 )
 """What is off where a model's router is known and does not have it."""
-
-YARN_FAMILY = "gpt_oss"
-"""The family whose models have fields for YaRN outside latent attention (megatron/bridge/models/gpt_oss)."""
-
-YARN_FIELDS = {
-    "--rotary-scaling-factor": ("model.yarn_rotary_scaling_factor",),
-    "--mscale": ("model.yarn_mscale",),
-    "--mscale-all-dim": ("model.yarn_mscale_all_dim",),
-}
-"""Its fields for options that are of latent attention elsewhere."""
 
 OWN_SECTIONS = ("model.", "ddp.", "optimizer.")
 """Sections whose fields are Megatron Core's."""
@@ -337,16 +329,16 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     _require_release(plan, release)
     is_newer = release != PACKAGED
     entries = spell_graphs(entries) if is_newer else entries
-    facts, left = options_of(facts_of(plan.facts.model), lambda option: _has_field(plan, option))
+    model = plan.facts.model
+    facts, left = options_of(facts_of(model), lambda option: option != YARN or _has_yarn(model))
+    if facts.get(POSITIONS) == "yarn":
+        facts = {name: value for name, value in facts.items() if name not in YARN_OPTIONS}
     lines = [*unsaid(left, f"Megatron-Bridge {release}")]
     for name in DROPOUTS:
         if entries.get(name, facts[name]) != facts[name]:
             lines.append(f"{name} {facts.pop(name):g}: off, as what a CUDA graph recomputes draws no random numbers")
     entries |= facts
-    own = YARN_FIELDS if plan.facts.model.family == YARN_FAMILY else {}
-    known = {
-        key: option_value(name, value) for name, value in entries.items() for key in own.get(name) or fields_of(name)
-    }
+    known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}
     extra: Entries = {OVERLAP: {**OVERLAPS, **overlaps}, PRECISION: precision_of(plan, entries)}
@@ -383,9 +375,10 @@ def _facts_off(plan: Plan) -> Entries:
     return found | (OF_ROUTERS if plan.facts.model.numerics.routing is not None else {})
 
 
-def _has_field(plan: Plan, option: str) -> bool:
-    """YaRN outside latent attention has fields in models of gpt-oss alone."""
-    return option != YARN or plan.facts.model.family == YARN_FAMILY
+def _has_yarn(model: Model) -> bool:
+    """Models of gpt-oss alone have YaRN outside latent attention, its own (gpt_oss_bridge.py:101)."""
+    rotary, own = model.numerics.rotary, CLASS_DEFAULTS["gpt_oss"].rotary
+    return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
 
 
 def _require_release(plan: Plan, release: str) -> None:

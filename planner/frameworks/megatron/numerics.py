@@ -24,6 +24,20 @@ FUSED_GELUS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 YARN = "--yarn-beta-fast"
 """An option that releases have where they read those of YaRN."""
 
+ROUNDS = "--yarn-correction-range-round-to-int"
+
+YARN_OPTIONS = (
+    "--rotary-scaling-factor",
+    "--yarn-original-max-position-embeddings",
+    YARN,
+    "--yarn-beta-slow",
+    "--mscale",
+    "--mscale-all-dim",
+    ROUNDS,
+    f"--no-{ROUNDS[2:]}",
+)
+"""Options of YaRN's numbers."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
@@ -233,16 +247,15 @@ def _yarn(rotary: Rotary, factor: float) -> dict[str, Any]:
     megatron/training/argument_utils.py:384, _apply_yarn_config_from_args (core 0.19.0); transformers,
     modeling_rope_utils.py: without mscale both scales are one of the factor.
     """
-    rounds = "--yarn-correction-range-round-to-int"
     return {
         POSITIONS: "yarn",
         "--rotary-scaling-factor": factor,
         "--yarn-original-max-position-embeddings": int(rotary.parameter("original_max_position_embeddings") or 0),
-        "--yarn-beta-fast": rotary.parameter("beta_fast", 32.0),
+        YARN: rotary.parameter("beta_fast", 32.0),
         "--yarn-beta-slow": rotary.parameter("beta_slow", 1.0),
         "--mscale": rotary.parameter("mscale", 1.0),
         "--mscale-all-dim": rotary.parameter("mscale_all_dim", 0.0),
-        (rounds if rotary.parameter("truncate", 1.0) else f"--no-{rounds[2:]}"): True,
+        (ROUNDS if rotary.parameter("truncate", 1.0) else f"--no-{ROUNDS[2:]}"): True,
     }
 
 

@@ -84,6 +84,9 @@ PREFERENCE_RULES: tuple[Rule, ...] = (
 MEGATRON_LM_RULES: tuple[Rule, ...] = (
     targets.early_cores_split_whole_query_groups,
     targets.early_cores_capture_nothing_recomputed,
+    targets.early_cores_capture_attention_or_all,
+    targets.early_cores_keep_activations,
+    targets.early_cores_have_no_hybridep,
     targets.early_hybrids_have_no_experts,
     targets.early_hybrids_deal_layers_evenly,
     targets.cores_to_0_17_overlap_ep_outside_one_graph,

@@ -19,7 +19,7 @@ from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.framework.settings import loss_of
 from costmodel.pipelines.stages import layers_per_chunk
-from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 
 NUM_ACTIVE_CHUNKS = 3
 """Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
@@ -147,8 +147,8 @@ def _lacks(cluster: Cluster, others: Mapping[str, tuple[tuple[int, ...], ...]], 
         return found.scheme == "year" or found.number < core
     if found.stack not in others or found.scheme == "branch":
         return False
-    firsts = [first for first in others[found.stack] if (first[0] >= 20) == (found.scheme == "month")]
-    return all(found.number < first for first in firsts)
+    alike = (first for first in others[found.stack] if (first[0] >= 20) == (found.scheme == "month"))
+    return all(found.number < first for first in alike)
 
 
 def _is_from(cluster: Cluster, *first: float) -> bool:
@@ -183,6 +183,40 @@ def early_cores_capture_nothing_recomputed(cluster: Cluster, *, recompute: Ints,
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(_is_until(cluster, 0, 14) & whole, np.equal(recompute, Recompute.NONE))
+
+
+def early_cores_capture_attention_or_all(cluster: Cluster, *, cuda_graphs: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0): --cuda-graph-scope is full, attn or full_iteration.
+    """
+    known = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, CudaGraphs.of("attn"))
+    return implies(_is_until(cluster, 0, 14), np.isin(cuda_graphs, known))
+
+
+def early_cores_keep_activations(cluster: Cluster, *, activation_offload: Flags) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 activations stay on the device.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0) has no option for it (--fine-grained-activation-offloading).
+    """
+    return implies(_is_until(cluster, 0, 14), np.logical_not(activation_offload))
+
+
+def early_cores_have_no_hybridep(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 tokens are dispatched by an all-to-all or by DeepEP.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0): --moe-enable-deepep is its only way beside those without a library.
+    """
+    return implies(_is_until(cluster, 0, 14), np.not_equal(token_dispatcher, TokenDispatcher.HYBRIDEP))
 
 
 def early_hybrids_have_no_experts(model: Model, cluster: Cluster) -> Holds:

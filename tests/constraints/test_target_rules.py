@@ -11,7 +11,7 @@ from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RU
 from constraints.rules import targets
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding
+from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
@@ -82,6 +82,7 @@ CASES = (
         allowed={"ep": 2, "ep_overlap": True},
         refused=EP_IN_ONE_GRAPH,
         model=SPARSE,
+        cluster=replace(told(), unknown_release="megatron-bridge-0.3.1"),
     ),
     # 8 key-value heads
     Case(
@@ -217,6 +218,24 @@ CASES = (
         allowed={"dp": 8, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 16, "sharding": Sharding.OPTIMIZER},
         cluster=IN_EIGHTS,
+    ),
+    Case(
+        rule=targets.early_cores_capture_attention_or_all,
+        allowed={"cuda_graphs": CudaGraphs.of("attn")},
+        refused={"cuda_graphs": CudaGraphs.of("attn", "mlp")},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_keep_activations,
+        allowed={},
+        refused={"activation_offload": True},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_have_no_hybridep,
+        allowed={"token_dispatcher": TokenDispatcher.DEEPEP},
+        refused={"token_dispatcher": TokenDispatcher.HYBRIDEP},
+        cluster=on_core("0.14"),
     ),
     Case(
         rule=targets.early_cores_have_no_experts_in_one_graph,

@@ -118,6 +118,7 @@ def test_what_a_release_lacks_is_refused_by_name():
 
     assert str(error.value).splitlines() == [
         "framework-version: Megatron Core 0.14 refuses this plan:",
+        "  - In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone.",
         "  - --cuda-graph-impl needs core 0.16 or later.",
         "These take it: 0.16, 0.17, 0.18, 0.19, main (--framework-version).",
     ]
@@ -264,7 +265,7 @@ def test_the_first_note_is_about_releases():
     )
     assert to_megatron_lm(graphs, "0.19").notes[0] == (
         "For Megatron Core 0.19; --framework-version writes it for 0.16, 0.17, 0.18, main, too. "
-        "Not 0.14: --cuda-graph-impl needs core 0.16 or later."
+        "Not 0.14: In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone."
     )
 
 

@@ -81,6 +81,21 @@ PREFERENCE_RULES: tuple[Rule, ...] = (
     features.gradient_sharding_excludes_pipelines,
 )
 
+MEGATRON_LM_RULES: tuple[Rule, ...] = (
+    targets.early_cores_split_whole_query_groups,
+    targets.early_cores_capture_nothing_recomputed,
+    targets.early_cores_capture_attention_or_all,
+    targets.early_cores_keep_activations,
+    targets.early_cores_have_no_hybridep,
+    targets.early_hybrids_have_no_experts,
+    targets.early_hybrids_deal_layers_evenly,
+    targets.cores_to_0_17_overlap_ep_outside_one_graph,
+    targets.early_cores_have_no_experts_in_one_graph,
+    targets.early_cores_have_no_graphs_of_fsdp,
+    targets.cores_from_0_18_compute_the_loss_themselves,
+)
+"""Rules of single releases of Megatron Core: each holds of the releases that it names."""
+
 FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.pipelines_run_1f1b_or_what_the_release_has,
     frameworks.vocabulary_is_whole_or_as_the_release_has_it,
@@ -129,6 +144,8 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.graphs_of_modules_leave_routed_experts_out,
     frameworks.graphs_of_iterations_with_experts_need_hybridep,
     frameworks.graphs_exclude_offloaded_layers,
+    frameworks.one_graph_with_experts_keeps_activations,
+    frameworks.one_graph_with_experts_has_them_whole,
     frameworks.full_recompute_excludes_graphs_of_modules,
     frameworks.recomputed_experts_exclude_graphs_of_routers,
     frameworks.ep_overlap_excludes_graphs_of_dense_layers,
@@ -151,6 +168,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.optimizer_groups_divide_the_replicas,
     settings.optimizer_groups_divide_the_experts,
     settings.counted_layers_are_offloaded_whole,
+    *MEGATRON_LM_RULES,
 )
 
 RELEASE_RULES: tuple[Rule, ...] = (
@@ -169,18 +187,8 @@ MEGATRON_RULES: tuple[Rule, ...] = (
 )
 """Rules of both targets that are Megatron Core."""
 
-MEGATRON_LM_RULES: tuple[Rule, ...] = (
-    targets.early_cores_split_whole_query_groups,
-    targets.early_cores_capture_nothing_recomputed,
-    targets.early_hybrids_have_no_experts,
-    targets.early_hybrids_deal_layers_evenly,
-    targets.cores_to_0_17_overlap_ep_outside_one_graph,
-    targets.cores_from_0_18_compute_the_loss_themselves,
-)
-"""Rules of single releases of Megatron-LM: each holds of the releases that it names."""
-
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "megatron-lm": (*MEGATRON_RULES, *MEGATRON_LM_RULES),
+    "megatron-lm": MEGATRON_RULES,
     "megatron-bridge": (
         *MEGATRON_RULES,
         targets.bridge_deals_hybrids_evenly,

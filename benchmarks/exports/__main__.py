@@ -4,8 +4,10 @@
 DIR has the sources of releases of Megatron-LM (``core_v0.18.2.tar.xz``, a checkout called ``main``). Random jobs are
 planned for Megatron-LM, half as many for no target, and each plan is exported for every release there and without a
 release. An export is accepted by the parser of its release, or refused by the export with the reason. Anything else
-exits with 1, and so do fewer than five of six plans for Megatron-LM accepted by a release, and a table of options that
-a parser contradicts. ``--bridge`` puts plans on top of the recipes of megatron-bridge 0.3.1, where that is installed.
+exits with 1, and so do fewer than five of six plans for Megatron-LM accepted by core 0.18 or later, and a table that
+a parser contradicts. The configurations of a folder (``--configs``; those of the tests) are exported too: the model
+that a parser makes of them must have their facts and parameters. ``--bridge`` puts plans on top of the recipes of
+megatron-bridge 0.3.1, where that is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.exports.bridge_recipes import RECIPES, Given, checked
+from benchmarks.exports.bridge_recipes import CONFIGS, RECIPES, Given, checked
+from benchmarks.exports.configs import ask_models
 from benchmarks.exports.jobs import random_jobs
 from benchmarks.exports.releases import Answers, ask_parser, find_sources
 from costmodel.errors import PlanningError, SpecError
@@ -30,7 +33,10 @@ from planner.frameworks.target import Export
 from planner.results import Plan
 
 LEAST_SHARE = 5 / 6
-"""Share of the plans that each release takes."""
+"""Share of the plans that the release which they are costed with takes, and each newer one."""
+
+COSTED = "0.18"
+"""The release that plans for Megatron-LM are costed with; older ones lack what they use."""
 
 NUM_EXAMPLES = 6
 WIDTH = 160
@@ -41,6 +47,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megatron", type=Path, metavar="DIR", help="sources of releases of Megatron-LM")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch (default: this one)")
+    parser.add_argument(
+        "--configs", type=Path, metavar="DIR", default=CONFIGS, help="files of models (default: the tests')"
+    )
     parser.add_argument("--bridge", action="store_true", help="also megatron-bridge 0.3.1, which must be installed")
     parser.add_argument("--plans", type=int, default=120, help="plans, two of a job (default: 120)")
     parser.add_argument("--seed", type=int, default=0, help="what the jobs are drawn from (default: 0)")
@@ -53,6 +62,7 @@ def main() -> int:
                 print(f"{number} plans for {target or 'no target'}:", flush=True)
                 plans = [*_plans(arguments.seed, target, number)]
                 wrong |= _ask_releases(plans, sources, arguments.python, LEAST_SHARE if target else 0.0)
+            wrong |= ask_models(arguments.configs, sources, arguments.python)
     if arguments.bridge:
         wrong |= _ask_bridge([*_plans(arguments.seed + 2, "megatron-bridge", arguments.plans)])
     return int(wrong)
@@ -84,7 +94,8 @@ def _ask_releases(plans: Sequence[Plan], sources: dict[str, Path], python: str, 
                 errors += answers.errors
                 wrong |= version is not None and _contradicts_table(release, answers)
         accepted = errors.count("")
-        few = accepted < least_share * len(plans)
+        is_older = version is not None and RELEASES.index(version) < RELEASES.index(COSTED)
+        few = accepted < least_share * len(plans) and not is_older
         wrong |= few or accepted < len(errors)
         chosen = "" if version is not None else f" ({', '.join(by_release)})"
         print(
@@ -129,11 +140,11 @@ def _ask_bridge(plans: Sequence[Plan]) -> bool:
         if one.facts.model.name not in RECIPES:
             continue
         try:
-            made = export(one, "megatron-bridge")
+            made = export(one, "megatron-bridge", "0.3.1")
         except SpecError as refused:
             refusals.append(str(refused))
             continue
-        words = shlex.split(made.files["bridge-overrides.txt"])
+        words = shlex.split(made.files["bridge-overrides.txt"], comments=True)
         given.append(Given(one.facts.model.name, words, words, dict(made.environment), one.cluster.num_devices))
     errors = [one.complaint for one in checked(given)]
     accepted = errors.count("")

@@ -2,9 +2,10 @@
 Megatron-LM's own parser without GPUs: ``python -m benchmarks.exports.parse_arguments SOURCES < cases > answers``.
 
 The first line of stdout has the options of the parser with their choices. Each line of stdin is a case (``world_size``,
-``architecture``, ``environment``, ``arguments``), each further line of stdout its verdict: an empty text where
-``parse_args``, ``validate_args`` and the transformer's configuration take the arguments, else the error. A process can
-import one release only, so :mod:`benchmarks.exports.releases` runs one for each.
+``architecture``, ``environment``, ``arguments``), each further line of stdout its verdict: ``error`` is empty where
+``parse_args``, ``validate_args`` and the transformer's configuration take the arguments, and ``model`` holds facts of
+the model that they make of them. A process can import one release only, so :mod:`benchmarks.exports.releases` runs one
+for each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import typing
 import warnings
 from typing import Any
 
+from benchmarks.exports.parsed_models import count_parameters
 from benchmarks.exports.stand_ins import Finder
 
 ABSENT = ("triton", "transformer_engine", "flash_attn", "apex", "mamba_ssm", "causal_conv1d", "nvidia_resiliency_ext")
@@ -89,13 +91,13 @@ def with_every_package() -> Any:
     return arguments
 
 
-def verdict(module: Any, case: dict[str, Any]) -> str:
-    """Return the error of a case, or nothing."""
+def verdict(module: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """Return the error of a case, or facts of its model."""
     Device.major, Device.minor = CAPABILITIES.get(case["architecture"], CAPABILITIES["hopper"])
     for name in VARIABLES:
         os.environ.pop(name, None)
     os.environ.update(case["environment"], WORLD_SIZE=str(case["world_size"]), RANK="0", LOCAL_RANK="0")
-    sys.argv = ["pretrain_gpt.py", *case["arguments"], *TRAINING]
+    sys.argv = ["pretrain_gpt.py", *TRAINING, *case["arguments"]]
     try:
         from megatron.training.arguments import core_transformer_config_from_args
     except ImportError:
@@ -106,12 +108,25 @@ def verdict(module: Any, case: dict[str, Any]) -> str:
             arguments = module.parse_args()
             arguments.world_size, arguments.rank = case["world_size"], 0
             module.validate_args(arguments)
-            core_transformer_config_from_args(arguments)
+            config = core_transformer_config_from_args(arguments)
+            return {"error": "", "model": facts(arguments, config)}
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1]
+        return {"error": said.getvalue().strip().splitlines()[-1]}
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def facts(arguments: Any, config: Any) -> dict[str, float]:
+    """Return facts of a parsed model by the names of :class:`costmodel.facts.numerics.Numerics`."""
+    return {
+        "rotary_base": float(arguments.rotary_base),
+        "rotary_fraction": float(arguments.rotary_percent),
+        "norm_epsilon": config.layernorm_epsilon,
+        "attention_dropout": config.attention_dropout,
+        "hidden_dropout": config.hidden_dropout,
+        "initializer_range": config.init_method_std,
+        "parameters": count_parameters(arguments, config),
+    }
 
 
 def options(module: Any) -> dict[str, list[str]]:

@@ -33,10 +33,13 @@ class Answers:
         Choices of each option of the parser.
     errors
         Its verdict on each case: empty where it takes the arguments.
+    models
+        Facts of the model of each case; empty where it refuses the arguments.
     """
 
     options: dict[str, list[str]]
     errors: list[str]
+    models: list[dict[str, float]]
 
 
 def find_sources(folder: Path, scratch: Path) -> dict[str, Path]:
@@ -98,5 +101,6 @@ def ask_parser(sources: Path, exports: Sequence[tuple[Plan, Export]], python: st
     run = subprocess.run(command, input=lines, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError(f"the parser in {sources} did not start:\n{run.stderr[-2000:]}")
-    options, *errors = (json.loads(line) for line in run.stdout.splitlines())
-    return Answers(options=options, errors=errors)
+    options, *verdicts = (json.loads(line) for line in run.stdout.splitlines())
+    errors = [one["error"] for one in verdicts]
+    return Answers(options=options, errors=errors, models=[one.get("model", {}) for one in verdicts])

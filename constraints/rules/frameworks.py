@@ -430,6 +430,32 @@ def graphs_exclude_offloaded_layers(
     return implies(activation_offload & whole, np.equal(cuda_graphs, CudaGraphs.NONE))
 
 
+def one_graph_with_experts_keeps_activations(model: Model, *, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    With experts, activations are not offloaded where a whole iteration is one CUDA graph.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1691 (core 0.18.2): the paged stash that experts need
+    there excludes offloading what it holds (expert_fc1, moe_act).
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(model.has_experts & whole, np.logical_not(activation_offload))
+
+
+def one_graph_with_experts_has_them_whole(model: Model, *, etp: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    With experts, a whole iteration is one CUDA graph only where experts are not split (etp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/moe/experts.py:269 (core 0.18.2): the fused experts that the paged stash
+    needs (use_transformer_engine_op_fuser) are of one rank each.
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(model.has_experts & whole, np.equal(etp, 1))
+
+
 def full_recompute_excludes_graphs_of_modules(*, recompute: Ints, cuda_graphs: Ints) -> Holds:
     """
     While layers are recomputed in full, a CUDA graph holds the whole iteration or there is none.

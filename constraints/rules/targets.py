@@ -8,6 +8,8 @@ strategies (``tests/oracle/test_targets.py``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
@@ -17,7 +19,7 @@ from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.framework.settings import loss_of
 from costmodel.pipelines.stages import layers_per_chunk
-from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 
 NUM_ACTIVE_CHUNKS = 3
 """Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
@@ -91,15 +93,16 @@ def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
     return implies(model.has_single_blocks, np.equal(np.remainder(model.num_layers, pp), 0))
 
 
-def bridge_overlaps_ep_outside_one_graph(*, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+def bridge_overlaps_ep_outside_one_graph(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
     """
-    In Megatron-Bridge 0.3.1 a CUDA graph of the whole iteration excludes overlapped expert-parallel communication.
+    In Megatron-Bridge before 26.06 a CUDA graph of the iteration excludes overlapped expert-parallel communication.
 
     References
     ----------
     megatron/core/transformer/transformer_config.py:1898 (core 0.16.1, which Megatron-Bridge 0.3.1 is released with).
     """
-    return np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs))
+    is_old = _lacks(cluster, FIRST_WITH_PAGED_STASH, 0, 18)
+    return implies(is_old, np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs)))
 
 
 def _overlaps_ep_in_one_graph(ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
@@ -124,6 +127,28 @@ def core_release(cluster: Cluster) -> tuple[float, ...] | None:
 
 CORES = ("version", "branch")
 """Schemes by which releases of Megatron Core count."""
+
+FIRST_WITH_PAGED_STASH = {"megatron-bridge": ((26, 6), (0, 5))}
+FIRST_WITH_GRAPHS_OF_FSDP = {"megatron-bridge": ((26, 8), (0, 6))}
+"""
+Releases of other stacks on Megatron Core that have what core 0.18 brought, counted by months and by versions.
+
+They are those of the first recipes of Megatron-Bridge that use it (v0.5.0 of container 26.06: experts in one graph of
+the iteration; v0.6.0 of 26.08: that with Megatron-FSDP).
+"""
+
+
+def _lacks(cluster: Cluster, others: Mapping[str, tuple[tuple[int, ...], ...]], *core: float) -> bool:
+    """Whether the release of a job's framework is older than a core and what was built on it; unknown ones are not."""
+    found = release_of(cluster.unknown_release or (cluster.framework.name if cluster.framework else ""))
+    if found is None:
+        return False
+    if found.stack in ("megatron-lm", "megatron-core"):
+        return found.scheme == "year" or found.number < core
+    if found.stack not in others or found.scheme == "branch":
+        return False
+    alike = (first for first in others[found.stack] if (first[0] >= 20) == (found.scheme == "month"))
+    return all(found.number < first for first in alike)
 
 
 def _is_from(cluster: Cluster, *first: float) -> bool:
@@ -158,6 +183,40 @@ def early_cores_capture_nothing_recomputed(cluster: Cluster, *, recompute: Ints,
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(_is_until(cluster, 0, 14) & whole, np.equal(recompute, Recompute.NONE))
+
+
+def early_cores_capture_attention_or_all(cluster: Cluster, *, cuda_graphs: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0): --cuda-graph-scope is full, attn or full_iteration.
+    """
+    known = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, CudaGraphs.of("attn"))
+    return implies(_is_until(cluster, 0, 14), np.isin(cuda_graphs, known))
+
+
+def early_cores_keep_activations(cluster: Cluster, *, activation_offload: Flags) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 activations stay on the device.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0) has no option for it (--fine-grained-activation-offloading).
+    """
+    return implies(_is_until(cluster, 0, 14), np.logical_not(activation_offload))
+
+
+def early_cores_have_no_hybridep(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    In Megatron-LM up to core 0.14 tokens are dispatched by an all-to-all or by DeepEP.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.14.0): --moe-enable-deepep is its only way beside those without a library.
+    """
+    return implies(_is_until(cluster, 0, 14), np.not_equal(token_dispatcher, TokenDispatcher.HYBRIDEP))
 
 
 def early_hybrids_have_no_experts(model: Model, cluster: Cluster) -> Holds:
@@ -205,6 +264,32 @@ def cores_from_0_18_compute_the_loss_themselves(cluster: Cluster) -> Holds:
     """
     loss = cluster.settings.loss or loss_of(cluster.device.behaviour.memory)
     return implies(_is_from(cluster, 0, 18), loss != "fused")
+
+
+def early_cores_have_no_experts_in_one_graph(model: Model, cluster: Cluster, *, cuda_graphs: Ints) -> Holds:
+    """
+    With experts, a whole iteration is one CUDA graph only from core 0.18 (Megatron-Bridge 26.06) on.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:876,1140 (core 0.18.2): buffers of a fixed size hold a rank's tokens
+    (moe_expert_rank_capacity_factor) and what the backward pass needs of them (moe_paged_stash); 0.17.1 has neither.
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(model.has_experts & whole, not _lacks(cluster, FIRST_WITH_PAGED_STASH, 0, 18))
+
+
+def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.08) on.
+
+    References
+    ----------
+    megatron/training/training.py:1924 (core 0.18.2): megatron_fsdp_cuda_graph_mode leaves out what breaks replays;
+    0.17.1 has no such mode.
+    """
+    both = np.greater_equal(sharding, Sharding.GRADIENTS) & np.not_equal(cuda_graphs, CudaGraphs.NONE)
+    return implies(both, not _lacks(cluster, FIRST_WITH_GRAPHS_OF_FSDP, 0, 18))
 
 
 # --- several targets ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.fields import STRICT, Count, CountOrZero
+from costmodel.facts.numerics import Numerics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -263,6 +265,8 @@ class Model:
         What it computes that costs next to nothing and that no size says, such as scales of residuals; empty: nothing.
     is_text_part
         Whether it is the text part of a multimodal model.
+    numerics
+        Facts that change no cost, for exports.
     """
 
     name: str
@@ -279,6 +283,7 @@ class Model:
     embedding_norm: bool = False
     extras: str = ""
     is_text_part: bool = False
+    numerics: Numerics = field(default=Numerics(), compare=False)
 
     @property
     def num_layers(self) -> int:

@@ -12,6 +12,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping, refuse_infinite_sizes
 from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
+from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
 from costmodel.validation import shown
 
@@ -101,6 +102,7 @@ def model_from_config(
         embedding_norm=family.embedding_norm,
         extras=family.extras,
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
+        numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )
 
 

@@ -14,6 +14,7 @@ from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
     OFFLOADS_WHOLE,
+    TODO,
     Answers,
     Choice,
     Entries,
@@ -22,9 +23,11 @@ from planner.frameworks.target import (
     Program,
     Unsupported,
     checkpoints,
+    commented,
     effective_settings,
     entries_of,
     hybrid_sharding,
+    model_line,
     model_notes,
     no_options,
     num_microbatches,
@@ -74,6 +77,7 @@ def to_accelerate(plan: Plan, version: str | None = None) -> Export:
         f"# {subject(plan)}; keys of Accelerate {VERSIONS[-1]}.\n"
         f"# Sequences per GPU and micro-batch, for the training script: {plan.strategy.mbs}.\n"
         f"# Micro-batches per step, for the environment: {ACCUMULATION}={accumulation}.\n"
+        f"{commented([TODO.format(model_line(plan.facts.model))])}"
     )
     return Export(
         target=TARGET,

@@ -22,6 +22,7 @@ from planner.frameworks.target import (
     checkpoints,
     effective_settings,
     entries_of,
+    model_line,
     model_notes,
     no_options,
     num_microbatches,
@@ -64,7 +65,8 @@ def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
     """
     require_version(version, TARGET, VERSIONS)
     entries = _precision(plan) | entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
-    text = json.dumps(nested(entries), indent=2)
+    # JSON has no comments, and DeepSpeed passes over a key that it does not know (deepspeed/runtime/config.py).
+    text = json.dumps({"TODO": f"{model_line(plan.facts.model)}.", **nested(entries)}, indent=2)
     return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
 
 

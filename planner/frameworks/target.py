@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, TypeAlias
@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import OptimizerOffload, Settings
+from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
+from costmodel.models.numerics import NAMES
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.validation import shown
 from planner.frameworks.planned import Plan
@@ -383,6 +385,21 @@ NO_STEP = "A sum of layers profiled one by one is not a step that can be run."
 LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {target} does not choose."
 
 
+def model_line(model: Model) -> str:
+    """Facts of a model that a training script builds itself, in a line; None: not known."""
+    numerics, rotary = model.numerics, model.numerics.rotary
+    said = {
+        NAMES["norm_epsilon"]: numerics.norm_epsilon,
+        NAMES["initializer_range"]: numerics.initializer_range,
+        NAMES["attention_dropout"]: numerics.attention_dropout,
+        NAMES["hidden_dropout"]: numerics.hidden_dropout,
+        **({} if model.learned_positions or model.has_single_blocks else {NAMES["base"]: rotary and rotary.base}),
+    }
+    texts = (f"{name} = {'not known' if value is None else f'{value:g}'}" for name, value in said.items())
+    scaled = f", rope_scaling = {rotary.scaling}" if rotary is not None and rotary.scaling != "default" else ""
+    return f"build the model in the training script: {', '.join(texts)}{scaled}"
+
+
 def model_notes(plan: Plan, target: str) -> list[str]:
     """What a plan counts that is the code of the user's own model."""
     settings = effective_settings(plan)
@@ -410,6 +427,15 @@ def require_version(version: str | None, target: str, known: Collection[str]) ->
     nearest = did_you_mean(version, known)
     hint = those if nearest == those else f"{nearest} {those}"
     raise SpecError("framework-version", f"{shown(version)} is no version of {target} that exports know.", hint)
+
+
+TODO = "TODO: {}."
+"""A line of a file for what is the user's to fill in."""
+
+
+def commented(lines: Iterable[str]) -> str:
+    """Comments at the head of a file, which shells, YAML and Python pass over; names in them end no line."""
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
 # --- texts -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
+    TODO,
     Answers,
     Choice,
     Entries,
@@ -29,6 +30,7 @@ from planner.frameworks.target import (
     Program,
     Unsupported,
     checkpoints,
+    commented,
     entries_of,
     hybrid_sharding,
     model_notes,
@@ -41,6 +43,7 @@ from planner.frameworks.target import (
     subject,
     variables,
 )
+from planner.frameworks.torchtitan_model import SET_FACTS, facts_of, unsaid_facts
 from planner.jobs.document import nested
 
 TARGET = "torchtitan"
@@ -431,10 +434,12 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
     return (
         f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n'
         f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
-        f'"""\n\n{imports}\n\n'
+        f'"""\n\n{commented(map(TODO.format, unsaid_facts(model)))}\n{imports}\n\n'
         f'TORCHTITAN = "{VERSION}"\n"""Whose options these are; other versions have other ones."""\n\n'
         f"SIZES = {(model.num_layers, model.hidden_size, model.vocab_size)}\n"
-        f'"""Layers, hidden size and vocabulary of the model that was planned."""\n'
+        f'"""Layers, hidden size and vocabulary of the model that was planned."""\n' + f"\nFACTS = {facts_of(model)}\n"
+        '"""Of rotations, norms and routers, each by a field that it has."""\n'
+        + SET_FACTS
         + (_stages(plan) if strategy.pp > 1 else "")
         + "\n\ndef recipe() -> Trainer.Config:\n"
         '    """What torchtitan.train takes as --config."""\n'
@@ -449,6 +454,7 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
         "    model = config.model_spec.model\n"
         "    if (sizes := (len(model.layers), model.dim, model.vocab_size)) != SIZES:\n"
         '        raise RuntimeError(f"this recipe is for a model of {SIZES}, not {sizes}")\n'
+        "    set_facts(model)\n"
         "    return config\n"
     )
 
@@ -471,7 +477,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _imports(flavor: tuple[str, str, str] | None, policy: str | None) -> str:
-    lines = ["from dataclasses import replace", "from importlib.metadata import version"]
+    lines = ["from dataclasses import fields, is_dataclass, replace", "from importlib.metadata import version"]
     lines += ["", "from torchtitan.config import CompileConfig, ParallelismConfig"]
     if policy:
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")

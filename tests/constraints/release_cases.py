@@ -55,6 +55,18 @@ IN_EIGHTS = a_cluster(**achieved(a_device(), sharding_ranks=8))
 
 RELEASE_CASES = (
     Case(
+        rule=frameworks.one_graph_with_experts_keeps_activations,
+        allowed={"activation_offload": True, "cuda_graphs": CudaGraphs.of("attn")},
+        refused={"activation_offload": True, "cuda_graphs": CudaGraphs.FULL_ITERATION},
+        model=SPARSE,
+    ),
+    Case(
+        rule=frameworks.one_graph_with_experts_has_them_whole,
+        allowed={"tp": 2, "etp": 2, "cuda_graphs": CudaGraphs.of("attn")},
+        refused={"tp": 2, "etp": 2, "cuda_graphs": CudaGraphs.FULL_ITERATION},
+        model=SPARSE,
+    ),
+    Case(
         rule=frameworks.tp_overlap_excludes_block_scales,
         allowed={"tp": 2},
         refused={"tp": 2, "tp_overlap": True},

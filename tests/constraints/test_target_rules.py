@@ -12,7 +12,7 @@ from constraints.rules import targets
 from constraints.verdict import violated_by_ranks
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout
+from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
@@ -83,6 +83,7 @@ CASES = (
         allowed={"ep": 2, "ep_overlap": True},
         refused=EP_IN_ONE_GRAPH,
         model=SPARSE,
+        cluster=replace(told(), unknown_release="megatron-bridge-0.3.1"),
     ),
     # 8 key-value heads
     Case(
@@ -219,6 +220,37 @@ CASES = (
         refused={"dp": 16, "sharding": Sharding.OPTIMIZER},
         cluster=IN_EIGHTS,
     ),
+    Case(
+        rule=targets.early_cores_capture_attention_or_all,
+        allowed={"cuda_graphs": CudaGraphs.of("attn")},
+        refused={"cuda_graphs": CudaGraphs.of("attn", "mlp")},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_keep_activations,
+        allowed={},
+        refused={"activation_offload": True},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_have_no_hybridep,
+        allowed={"token_dispatcher": TokenDispatcher.DEEPEP},
+        refused={"token_dispatcher": TokenDispatcher.HYBRIDEP},
+        cluster=on_core("0.14"),
+    ),
+    Case(
+        rule=targets.early_cores_have_no_experts_in_one_graph,
+        allowed={"cuda_graphs": CudaGraphs.of("attn")},
+        refused=IN_ONE_GRAPH,
+        model=SPARSE,
+        cluster=on_core("0.17"),
+    ),
+    Case(
+        rule=targets.early_cores_have_no_graphs_of_fsdp,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER, **IN_ONE_GRAPH},
+        refused={"dp": 2, "sharding": Sharding.WEIGHTS, "cuda_graphs": CudaGraphs.of("attn")},
+        cluster=on_core("0.17"),
+    ),
     Case(rule=targets.accelerate_keeps_experts_whole, allowed={"ep": 2}, refused={"tp": 2}, model=SPARSE),
 )
 
@@ -261,6 +293,32 @@ def test_cores_from_0_18_refuse_transformer_engines_loss(release, loss, holds):
     given = facts(SPARSE, cluster=on_core(release, loss=loss))
 
     assert bool(tabulate(OF_FACTS[1], given, a_strategy().decisions())) is holds
+
+
+@pytest.mark.parametrize(
+    ("release", "experts", "fsdp"),
+    [
+        ("megatron-lm-2022", False, False),
+        ("megatron-core-0.16", False, False),
+        ("megatron-lm-0.17.1", False, False),
+        ("megatron-lm-0.18.2", True, True),
+        ("megatron-lm-main", True, True),
+        ("megatron-bridge-26.04.01", False, False),
+        ("megatron-bridge-0.4.2", False, False),
+        ("megatron-bridge-26.06", True, False),
+        ("megatron-bridge-0.5.1", True, False),
+        ("megatron-bridge-26.08", True, True),
+        ("megatron-bridge-main", True, True),
+        ("torchtitan-0.3", True, True),
+    ],
+)
+def test_graphs_of_experts_and_of_fsdp_came_with_core_0_18(release, experts, fsdp):
+    """Cores have both from 0.18.2 on; recipes of Megatron-Bridge have the first from v0.5.0, the second from v0.6.0."""
+    given = facts(SPARSE, cluster=replace(told(), unknown_release=release))
+    sharded = a_strategy(dp=2, sharding=Sharding.WEIGHTS, **IN_ONE_GRAPH)
+
+    assert bool(tabulate(targets.early_cores_have_no_experts_in_one_graph, given, sharded.decisions())) is experts
+    assert bool(tabulate(targets.early_cores_have_no_graphs_of_fsdp, given, sharded.decisions())) is fsdp
 
 
 @pytest.mark.parametrize(("release", "holds"), [("0.14", False), ("0.16", True)])

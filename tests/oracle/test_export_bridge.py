@@ -12,7 +12,7 @@ import pytest
 from benchmarks.exports.bridge_recipes import RECIPES, Given, checked
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
-from planner.frameworks.megatron.bridge import to_megatron_bridge
+from planner.frameworks.megatron.bridge import PACKAGED, to_megatron_bridge
 from planner.frameworks.target import Export, effective_settings
 from planner.results import Plan
 from tests.builders_megatron import HYBRIDS, hybrid_plans, megatron_plans
@@ -35,7 +35,7 @@ def exports(model: str) -> Iterator[tuple[Plan, Export]]:
     made = 0
     for plan in (hybrid_plans if model in HYBRIDS else megatron_plans)(200, models=(model,)):
         with suppress(SpecError):
-            yield plan, to_megatron_bridge(plan)
+            yield plan, to_megatron_bridge(plan, PACKAGED)
             made += 1
         if made == NUM_PLANS:
             return
@@ -43,7 +43,7 @@ def exports(model: str) -> Iterator[tuple[Plan, Export]]:
 
 def overrides(export: Export) -> list[str]:
     """The words of the file."""
-    return shlex.split(export.files["bridge-overrides.txt"])
+    return shlex.split(export.files["bridge-overrides.txt"], comments=True)
 
 
 def decisions(fields: dict[str, object]) -> dict[str, object]:
@@ -98,6 +98,23 @@ def test_recipes_take_the_overrides():
         assert said == {name: getattr(plan.strategy, name) for name in said}
         is_shared = plan.strategy.dp * plan.strategy.cp > 1 and effective_settings(plan).optimizer == "adam"
         assert not is_shared or sharding(one.fields) == plan.strategy.sharding
+        assert_facts(one.fields, plan)
+
+
+def assert_facts(fields: dict[str, object], plan: Plan) -> None:
+    """The configuration's model has the facts of the plan's, also where the recipe has others."""
+    numerics = plan.facts.model.numerics
+    rotary = numerics.rotary
+    if numerics.norm_epsilon is not None:
+        assert fields["model.layernorm_epsilon"] == numerics.norm_epsilon
+    if numerics.initializer_range is not None:
+        assert fields["model.init_method_std"] == numerics.initializer_range
+    assert fields["model.attention_dropout"] == (numerics.attention_dropout or 0.0)
+    assert fields["model.hidden_dropout"] == (numerics.hidden_dropout or 0.0)
+    if rotary is not None and rotary.base is not None:
+        assert fields["model.rotary_base"] == rotary.base
+    if numerics.routing is not None:
+        assert fields["model.moe_router_score_function"] == numerics.routing.score_function
 
 
 @pytest.mark.parametrize(("sharding", "is_background"), [("optimizer", True), ("weights", False)])
@@ -105,7 +122,7 @@ def test_recipes_save_as_planned(sharding, is_background):
     """While training goes on, but for Megatron-FSDP, whose checks would refuse it."""
     job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}
     plan = a_plan(job, tp=1, pp=1, sharding=sharding)
-    export = to_megatron_bridge(plan)
+    export = to_megatron_bridge(plan, PACKAGED)
 
     (found,) = checked([given(plan, export, overrides(export), overrides(export))])
 

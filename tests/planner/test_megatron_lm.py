@@ -202,7 +202,6 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
     assert "--swiglu" not in arguments
     assert (arguments["--quick-geglu"], arguments["--glu-linear-offset"]) == (True, 1.0)
     assert arguments["--activation-func-clamp-value"] == 7.0
-    assert any("clamped at 7" in note for note in to_megatron_lm(plan).notes)
     assert imported(plan).facts.model == plan.facts.model
 
 

@@ -118,8 +118,9 @@ def test_what_a_release_lacks_is_refused_by_name():
 
     assert str(error.value).splitlines() == [
         "framework-version: Megatron Core 0.14 refuses this plan:",
+        "  - In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone.",
         "  - --cuda-graph-impl needs core 0.16 or later.",
-        "These take it: 0.16, 0.17, 0.18, 0.19, main.",
+        "These take it: 0.16, 0.17, 0.18, 0.19, main (--framework-version).",
     ]
 
 
@@ -154,29 +155,72 @@ def test_a_plan_that_its_release_s_own_loss_does_not_fit_is_refused():
         to_megatron_lm(plan, "0.18")
 
 
-def test_padded_experts_are_said_where_a_release_asks():
-    """Core 0.16 and 0.17 want an option of inference beside one graph with ep above 1 (arguments.py:1458 of 0.17.1)."""
-    decisions = {"tp": 1, "ep": 8, "token_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
-    with_ep = a_plan(MIXTRAL, **decisions)
-    padded = {
-        release: "--moe-pad-experts-for-cuda-graph-inference" in words_of(with_ep, release) for release in RELEASES[1:]
-    }
-
-    assert padded == {"0.16": True, "0.17": True, "0.18": False, "0.19": False, "main": False}
-    assert "--moe-pad-experts-for-cuda-graph-inference" not in words_of(
-        a_plan(MIXTRAL, **{**decisions, "cuda_graphs": "attn"}), "0.17"
-    )
+STASH = ("--moe-paged-stash", "--moe-expert-rank-capacity-factor", "--use-transformer-engine-op-fuser")
 
 
-def test_offloads_in_one_graph_have_a_number_in_flight():
-    """Core 0.18 and later ask for it (transformer_config.py:2364 of 0.18.2)."""
-    name = "--fine-grained-offloading-max-inflight-offloads"
+def test_experts_in_one_graph_come_with_their_options():
+    """Core 0.18.2 has them (transformer_config.py:876,1140,1515), 0.17.1 has not and refuses the plan."""
+    decisions = {"tp": 1, "ep": 8, "etp": 1, "token_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+    plan = a_plan(MIXTRAL, **decisions)
+    modules = a_plan(MIXTRAL, **{**decisions, "cuda_graphs": "attn"})
+
+    for release in ("0.18", "0.19", "main"):
+        assert read_arguments(words_of(plan, release)).keys() >= {*STASH}
+        assert not {*STASH} & read_arguments(words_of(modules, release)).keys()
+    for release in ("0.16", "0.17"):
+        with pytest.raises(SpecError, match=r"one CUDA graph only from core 0\.18"):
+            to_megatron_lm(plan, release)
+
+
+def test_experts_in_one_graph_keep_their_activations():
+    """Core 0.18.2 refuses to offload what the paged stash holds (transformer_config.py:1691)."""
     decisions = {"pp": 2, "tp": 1, "ep": 8, "activation_offload": True, "token_dispatcher": "hybridep"}
-    one_graph = a_plan(MIXTRAL, **decisions, cuda_graphs="full_iteration")
-    plain = a_plan(MIXTRAL, **decisions, cuda_graphs="none")
 
-    assert [name in words_of(one_graph, release) for release in RELEASES[1:]] == [False, False, True, True, True]
-    assert not any(name in words_of(plain, release) for release in RELEASES[1:])
+    assert to_megatron_lm(a_plan(MIXTRAL, **decisions, cuda_graphs="none"))
+    with pytest.raises(SpecError, match="activations are not offloaded where a whole iteration is one CUDA graph"):
+        to_megatron_lm(a_plan(MIXTRAL, **decisions, cuda_graphs="full_iteration"))
+
+
+def test_a_costed_release_that_refuses_the_plan_is_no_other_one():
+    """Megatron-FSDP has CUDA graphs from core 0.18 on: the file is not silently written for that one."""
+    job = JOB | {"cluster": {**JOB["cluster"], "framework": "megatron-lm-0.17"}}
+    plan = a_plan(job, dp=16, sharding="weights", cuda_graphs="attn+mlp")
+
+    with pytest.raises(SpecError) as error:
+        to_megatron_lm(plan)
+
+    assert str(error.value).splitlines() == [
+        "framework-version: Megatron Core 0.17, which is costed, refuses this plan:",
+        "  - CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.08) on.",
+        "These take it: 0.18, 0.19, main (--framework-version).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "release", "head"),
+    [
+        ("megatron-lm-0.17", "0.17", ["# Options of Megatron Core 0.17."]),
+        ("megatron-lm-0.12", "0.14", ["# Options of Megatron Core 0.14; costed as megatron-lm-0.12."]),
+        (
+            "megatron-bridge-26.06",
+            "0.17",
+            [
+                "# Options of Megatron Core 0.17; costed as megatron-bridge-26.06.",
+                "# Options that not all releases have, and that megatron-bridge-26.06 may have otherwise: "
+                "--cuda-graph-impl, --cuda-graph-scope.",
+            ],
+        ),
+    ],
+)
+def test_the_file_says_which_release_it_is_for(framework, release, head):
+    """With the one that was costed, where it is another one, and the options that may differ there."""
+    job = JOB | {"cluster": {**JOB["cluster"], "framework": framework}}
+    graphs = "none" if release == "0.14" else "attn+mlp"
+    exported = to_megatron_lm(a_plan(job, cuda_graphs=graphs))
+
+    lines = exported.files["megatron-args.txt"].splitlines()
+    assert exported.version == release
+    assert [line for line in lines if line.startswith("#") and "TODO" not in line] == head
 
 
 def test_a_graph_with_overlapped_experts_is_for_newer_releases():
@@ -221,7 +265,7 @@ def test_the_first_note_is_about_releases():
     )
     assert to_megatron_lm(graphs, "0.19").notes[0] == (
         "For Megatron Core 0.19; --framework-version writes it for 0.16, 0.17, 0.18, main, too. "
-        "Not 0.14: --cuda-graph-impl needs core 0.16 or later."
+        "Not 0.14: In Megatron-LM up to core 0.14 a CUDA graph holds the whole iteration, or attention alone."
     )
 
 

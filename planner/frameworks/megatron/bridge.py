@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from constraints import TARGET_RULES
+from constraints import MEGATRON_LM_RULES, TARGET_RULES, sentence
+from constraints.rules import targets
+from constraints.verdict import violated_by_ranks
+from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
+from costmodel.models.class_defaults import CLASS_DEFAULTS
 from costmodel.pipelines.stages import stage_layers
+from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
     DECISION_OPTIONS,
     background_notes,
@@ -18,10 +25,13 @@ from planner.frameworks.megatron.lm import (
     require_job,
 )
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
+from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, unsaid
 from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.releases import DROPOUTS, costed_name, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
+    TODO,
     Answers,
     Entries,
     Export,
@@ -29,19 +39,24 @@ from planner.frameworks.target import (
     OptionsOf,
     Program,
     Unsupported,
+    commented,
     effective_settings,
     only,
     require_version,
 )
 
 TARGET = "Megatron-Bridge"
-VERSIONS = ("0.3.1",)
+VERSIONS = ("0.3.1", "0.5", "0.6")
+"""Releases of Megatron-Bridge; of the last two (containers 26.06 and 26.08) there is no package."""
+
+PACKAGED = VERSIONS[0]
 OVERRIDES_FILE = "bridge-overrides.txt"
 
 NEGATED = (
     "--disable-bias-linear",
     "--no-check-for-nan-in-loss-and-grad",
     "--no-overlap-p2p-communication",
+    "--no-yarn-correction-range-round-to-int",
     "--untie-embeddings-and-output-weights",
 )
 """Switches whose field says the opposite."""
@@ -112,6 +127,26 @@ What no option means in Megatron-LM but a recipe may have set: written out, so t
 
 What the plan is costed without is off; numbers of processors are those of megatron-core 0.16.1.
 """
+
+OF_CORE_0_18: Entries = {
+    "model.cuda_graph_modules": [],
+    "model.moe_paged_stash": False,
+    "model.moe_expert_rank_capacity_factor": None,
+    "model.use_transformer_engine_op_fuser": False,
+    "ddp.megatron_fsdp_cuda_graph_mode": False,
+    "ddp.fsdp_all_gather_in_start_param_sync": True,
+}
+"""What takes the place of the scope of CUDA graphs from release 0.5 on, whose core is 0.18 or later."""
+
+SCOPE = "model.cuda_graph_scope"
+
+OF_ROUTERS: Entries = dict.fromkeys(
+    ("model.moe_router_num_groups", "model.moe_router_group_topk", "model.moe_router_topk_scaling_factor")
+)
+"""What is off where a model's router is known and does not have it."""
+
+OWN_SECTIONS = ("model.", "ddp.", "optimizer.")
+"""Sections whose fields are Megatron Core's."""
 
 OVERLAP = "++comm_overlap"
 """Added or merged: some recipes have none."""
@@ -185,7 +220,7 @@ def _stages(name: str) -> OptionsOf:
     def say(plan: Plan) -> Entries | Unsupported:
         model = plan.facts.model
         if model.has_single_blocks and len({*stage_layers(plan.strategy, model)}) > 1:
-            return Unsupported(f"{TARGET} {VERSIONS[-1]} has no field for a hybrid's {STAGED_PATTERN}.")
+            return Unsupported(f"{TARGET} {PACKAGED} has no field for a hybrid's {STAGED_PATTERN}.")
         answer = DECISION_OPTIONS[name]
         assert callable(answer)
         return answer(plan)
@@ -220,19 +255,89 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
         If Megatron Core cannot do it, with all reasons, or if the version is another one.
     """
     require_version(version, TARGET, VERSIONS)
-    entries = bridge_entries(plan)
-    lines = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
+    release = version or costed_release(plan)
+    entries, lines = bridge_entries(plan, release)
+    words = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
+    head = (*_header(plan, release, entries), *map(TODO.format, lines))
     return Export(
         target=TARGET,
-        files={OVERRIDES_FILE: "\n".join(lines) + "\n"},
+        files={OVERRIDES_FILE: commented(head) + "\n".join(words) + "\n"},
         environment=environment(plan),
-        notes=tuple(_notes(plan)),
+        notes=tuple(_notes(plan, release)),
+        version=release,
     )
 
 
-def bridge_entries(plan: Plan) -> Entries:
-    """Values by field of the configuration."""
+def costed_release(plan: Plan) -> str:
+    """Return the known release that a plan is costed with, or else the newest one that is not newer."""
+    found = release_of(costed_name(plan))
+    if found is None or found.stack not in FIRSTS:
+        return PACKAGED
+    firsts = FIRSTS[found.stack]
+    return max((name for name in VERSIONS if any(_reaches(found, first) for first in firsts[name])), default=PACKAGED)
+
+
+FIRSTS: Mapping[str, Mapping[str, tuple[tuple[int, ...], ...]]] = {
+    "megatron-bridge": {"0.3.1": ((0,), (20,)), "0.5": ((0, 5), (26, 6)), "0.6": ((0, 6), (26, 8))},
+    "megatron-lm": {"0.3.1": ((0,),), "0.5": (), "0.6": ((0, 18),)},
+    "megatron-core": {"0.3.1": ((0,),), "0.5": (), "0.6": ((0, 18),)},
+}
+"""Releases by stack from which on each version is written: by versions, and by months of containers."""
+
+
+def _reaches(found: Release, first: tuple[int, ...]) -> bool:
+    return found.number >= first and (found.scheme == "month") == (first[0] >= 20)
+
+
+def _header(plan: Plan, release: str, entries: Mapping[str, Any]) -> Iterator[str]:
+    """Tell which release the file is for, which one was costed, and which of its fields may differ."""
+    costed = costed_name(plan)
+    yield f"Overrides for Megatron-Bridge {release}{f', costed as {costed}' if costed else ''}."
+    if release != PACKAGED:
+        own = [name.lstrip("+") for name in entries if not name.startswith(OWN_SECTIONS)]
+        yield (
+            f"There is no package of it: fields of Megatron Core are those of core 0.18.2, and these, which are as in "
+            f"Megatron-Bridge {PACKAGED}, may differ: {', '.join(own)}."
+        )
+    elif costed.startswith("megatron-bridge") and not costed.startswith(PACKAGED_NAMES):
+        own = [name.lstrip("+") for name in entries if name.startswith(DIFFERING) or not name.startswith(OWN_SECTIONS)]
+        yield f"There is no package of {costed}; these fields may differ there: {', '.join(own)}."
+
+
+PACKAGED_NAMES = ("megatron-bridge-26.02", f"megatron-bridge-{PACKAGED}")
+"""Names of the release that has a package: by its container and by its version."""
+
+DIFFERING = ("model.cuda_graph", "model.moe_flex", "model.fine_grained", "model.hybrid", "model.offload_modules")
+"""Fields of Megatron Core that not all of its releases have (``releases.csv``)."""
+
+
+def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[str, ...]]:
+    """
+    Write a plan as fields of the configuration.
+
+    Returns
+    -------
+    entries, lines
+        Values by field; one line for each fact of the model that no field says.
+
+    Raises
+    ------
+    SpecError
+        If the release refuses the plan.
+    """
     entries = megatron_entries(plan, TARGET, DECISIONS, SETTINGS, TARGET_RULES["megatron-bridge"])
+    _require_release(plan, release)
+    is_newer = release != PACKAGED
+    entries = spell_graphs(entries) if is_newer else entries
+    model = plan.facts.model
+    facts, left = options_of(facts_of(model), lambda option: option != YARN or _has_yarn(model))
+    if facts.get(POSITIONS) == "yarn":
+        facts = {name: value for name, value in facts.items() if name not in YARN_OPTIONS}
+    lines = [*unsaid(left, f"Megatron-Bridge {release}")]
+    for name in DROPOUTS:
+        if entries.get(name, facts[name]) != facts[name]:
+            lines.append(f"{name} {facts.pop(name):g}: off, as what a CUDA graph recomputes draws no random numbers")
+    entries |= facts
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}
@@ -243,7 +348,59 @@ def bridge_entries(plan: Plan) -> Entries:
         extra["model.virtual_pipeline_model_parallel_size"] = plan.strategy.vpp
     if plan.kept_checkpoints is not None:
         extra[KEPT] = plan.kept_checkpoints
-    return {**DEFAULTS, **fields, **extra}
+    extra |= _fsdp_in_graphs(plan)
+    defaults = {**DEFAULTS, **_facts_off(plan), **(OF_CORE_0_18 if is_newer else {})}
+    if is_newer:
+        del defaults[SCOPE]
+    return {**defaults, **fields, **extra}, tuple(lines)
+
+
+def _fsdp_in_graphs(plan: Plan) -> Entries:
+    """Fields that Megatron-LM sets for Megatron-FSDP in graphs (megatron/training/training.py:1924 of core 0.18.2)."""
+    graphs = plan.strategy.cuda_graphs
+    if plan.strategy.sharding < Sharding.GRADIENTS or graphs == CudaGraphs.NONE:
+        return {}
+    mode: Entries = {"ddp.megatron_fsdp_cuda_graph_mode": True}
+    whole = graphs == CudaGraphs.FULL_ITERATION
+    return mode | ({"ddp.fsdp_all_gather_in_start_param_sync": False} if whole else {})
+
+
+def _facts_off(plan: Plan) -> Entries:
+    """Facts that have no option, and those that need none where they are off but that a recipe may have set."""
+    facts = [*facts_of(plan.facts.model)]
+    found: Entries = {fact.field: fact.value for fact in facts if fact.field and fact.value is not None}
+    for fact in facts:
+        if fact.option and fact.value is False:
+            found |= dict.fromkeys(fields_of(fact.option), False)
+    return found | (OF_ROUTERS if plan.facts.model.numerics.routing is not None else {})
+
+
+def _has_yarn(model: Model) -> bool:
+    """Models of gpt-oss alone have YaRN outside latent attention, its own (gpt_oss_bridge.py:101)."""
+    rotary, own = model.numerics.rotary, CLASS_DEFAULTS["gpt_oss"].rotary
+    return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
+
+
+def _require_release(plan: Plan, release: str) -> None:
+    """Refuse what a release of Megatron-Bridge cannot run."""
+
+    def broken(version: str) -> list[str]:
+        cluster = replace(plan.cluster, unknown_release=f"megatron-bridge-{version}")
+        facts = replace(plan.facts, cluster=cluster)
+        rules = (*MEGATRON_LM_RULES, *TARGET_RULES["megatron-bridge"])
+        own = [rule for rule in dict.fromkeys(rules) if rule in BY_RELEASE]
+        return [sentence(rule) for rule in violated_by_ranks(facts, plan.strategy, rules=own)]
+
+    reasons = broken(release)
+    if reasons:
+        taking = [version for version in VERSIONS if not broken(version)]
+        hint = f"These take it: {', '.join(taking)} (--framework-version)." if taking else "No release takes it."
+        lines = "".join(f"\n  - {reason}" for reason in reasons)
+        raise SpecError("framework-version", f"Megatron-Bridge {release} refuses this plan:{lines}\n{hint}")
+
+
+BY_RELEASE = (*MEGATRON_LM_RULES, targets.bridge_overlaps_ep_outside_one_graph)
+"""Rules of single releases."""
 
 
 def fields_of(name: str) -> tuple[str, ...]:
@@ -324,11 +481,11 @@ def hydra_text(value: Any) -> str:
     return text if isinstance(value, float) or text.replace("_", "").replace("+", "").isalnum() else f"'{text}'"
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: Plan, release: str) -> Iterator[str]:
     yield (
-        f"Fields of Megatron-Bridge {VERSIONS[-1]}, for {plan.cluster.num_devices} processes and a recipe of "
-        f"{plan.facts.model.name}: data, tokenizer, activation function, rotary base and the optimizer's numbers are "
-        "those of the recipe."
+        f"Fields of Megatron-Bridge {release}, for {plan.cluster.num_devices} processes and a recipe of "
+        f"{plan.facts.model.name}: data, tokenizer, activation function and the optimizer's numbers are those of the "
+        "recipe."
     )
     yield from background_notes(plan)
     if effective_settings(plan).optimizer != "adam":

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from constraints import MEGATRON_RULES, MEMORY_RULES, PHYSICS_RULES, Rule, family, sentence
+from constraints import MEGATRON_LM_RULES, MEGATRON_RULES, MEMORY_RULES, PHYSICS_RULES, Rule, family, sentence
 from constraints.rules import topology
 from constraints.rules.frameworks import MEGATRON_MODULES
-from constraints.verdict import violated
+from constraints.verdict import violated_by_ranks
 from costmodel.errors import SpecError
 from costmodel.lowering.recompute import recomputes
 from costmodel.pipelines.stages import stage_layers
@@ -27,7 +27,7 @@ from costmodel.strategy import (
 )
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, staged
 from planner.frameworks.megatron.options import argument_lines
-from planner.frameworks.megatron.releases import RELEASES, Releases
+from planner.frameworks.megatron.releases import DROPOUTS, RELEASES, Releases
 from planner.frameworks.megatron.settings import (
     SETTINGS,
     context_exchange,
@@ -40,6 +40,7 @@ from planner.frameworks.megatron.settings import (
 from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
+    TODO,
     Answers,
     Entries,
     Export,
@@ -47,6 +48,7 @@ from planner.frameworks.target import (
     OptionsOf,
     Program,
     Unsupported,
+    commented,
     entries_of,
     no_options,
     require_version,
@@ -92,7 +94,9 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
         target=TARGET,
         program=HYBRID if plan.facts.model.has_single_blocks else None,
         files={
-            ARGUMENTS_FILE: "\n".join(argument_lines(chosen.words)) + "\n",
+            ARGUMENTS_FILE: commented((*releases.header(chosen), *map(TODO.format, chosen.unsaid)))
+            + "\n".join(argument_lines(chosen.words))
+            + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
         },
         environment=environment(plan),
@@ -149,9 +153,9 @@ def require_job(plan: Plan, target: str = TARGET) -> None:
 
 
 def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
-    """Refuse what a rule forbids, except where it is about this cluster's devices or about what is costed."""
-    asked = [rule for rule in (*rules, *PHYSICS_RULES) if not _is_our_own(rule)]
-    broken = violated(plan.facts, plan.strategy.decisions(), rules=asked)
+    """Refuse what a rule forbids, except of this cluster's devices, of what is costed and of single releases."""
+    asked = [rule for rule in (*rules, *PHYSICS_RULES) if not _is_our_own(rule) and rule not in MEGATRON_LM_RULES]
+    broken = violated_by_ranks(plan.facts, plan.strategy, rules=asked)
     if broken:
         sentences = " ".join(dict.fromkeys(map(sentence, broken)))
         raise SpecError("strategy", f"{target} cannot run this plan, which breaks: {sentences}")
@@ -314,9 +318,6 @@ def _cuda_graphs_options(plan: Plan) -> Entries:
     if graphs != CudaGraphs.FULL_ITERATION:
         return {"--cuda-graph-impl": "transformer_engine", **scope}
     return {"--cuda-graph-impl": "local", "--no-check-for-nan-in-loss-and-grad": True, **scope}
-
-
-DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 
 
 def _cp_options(plan: Plan) -> Entries | Unsupported:
@@ -508,10 +509,9 @@ def _timeout(seconds: float) -> int:
 def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     devices = plan.cluster.num_devices
     yield f"For {devices} processes, from which data parallelism (dp {plan.strategy.dp}) follows."
-    is_rotary = entries["--position-embedding-type"] != "learned_absolute"
     yield (
-        "Yours to add: data paths and tokenizer, learning rate and schedule, initialisation, dropout (Megatron-LM's is "
-        f"0.1 unless told otherwise), --save and --load{', --rotary-base and scaling' if is_rotary else ''}."
+        "Yours to add: data paths and tokenizer, learning rate and schedule, --save and --load, and what the file "
+        "marks as TODO."
     )
     yield from _model_notes(plan, entries)
     if plan.kept_checkpoints is not None:
@@ -539,16 +539,8 @@ def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "A hybrid model is trained by pretrain_mamba.py; in newest releases --spec is "
             "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec."
         )
-    if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
-        yield "The activation is not known here: Megatron-LM's is GELU."
-    if "--activation-func-clamp-value" in entries:
-        limit = entries["--activation-func-clamp-value"]
-        yield f"The activation is gpt-oss's, clamped at {limit:g}; another swiglu_limit of config.json is yours to add."
     if "--num-experts" in entries:
-        yield (
-            "Costed with balanced routing; how it is balanced is yours: --moe-router-load-balancing-type, "
-            "--moe-aux-loss-coeff, --moe-router-score-function and groups."
-        )
+        yield "Costed with balanced routing; a real router's load varies."
     if not plan.headroom_bytes > 0:
         yield "The plan does not fit into the memory of its devices."
 
@@ -586,9 +578,4 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
             "arguments alone does not see it."
-        )
-    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
-        yield (
-            "One graph with experts needs room for tokens that the host need not count: drop and pad "
-            "(--moe-expert-capacity-factor, --moe-pad-expert-input-to-capacity) or what newer versions have for it."
         )

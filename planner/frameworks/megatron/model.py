@@ -253,7 +253,7 @@ def _latent(attention: LatentAttention) -> dict[str, Any]:
 
 
 def _positions(model: Model, sequence_length: int) -> dict[str, Any]:
-    """Learned positions are exact; of rotary ones neither base nor scaling is known here."""
+    """Learned positions are exact; base and scaling of rotary ones are facts beside them."""
     attention = _first_attention(model)
     rotary = isinstance(attention, LatentAttention) or (isinstance(attention, Attention) and attention.rotary)
     if 0 < model.learned_positions < sequence_length:
@@ -281,21 +281,29 @@ def _feed_forward(model: Model) -> dict[str, Any]:
     widths = [block.ffn_hidden_size for block in blocks if isinstance(block, Mlp)]
     return {
         "--ffn-hidden-size": (widths or [block.ffn_hidden_size for block in blocks])[0],
-        **(CLAMPED if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
+        **(_clamped(model) if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
         **({"--squared-relu": True} if blocks[0].squared_relu else {}),
     }
 
 
-CLAMPED: dict[str, Any] = {
-    "--quick-geglu": True,
-    "--glu-linear-offset": 1.0,
-    "--activation-func-clamp-value": 7.0,
-}
-"""
-The activation of gpt-oss, g sigmoid(1.702 g) (u + 1) of gate and other half, both clamped at ``swiglu_limit``, which is
-7 in its config.json (transformers, GptOssExperts; megatron/core/transformer/mlp.py:217 and
-megatron/core/fusions/fused_bias_geglu.py:185, megatron-core 0.16.1).
-"""
+def _clamped(model: Model) -> dict[str, Any]:
+    """
+    The activation of gpt-oss, g sigmoid(1.702 g) (u + 1) of gate and other half, both clamped at ``swiglu_limit``.
+
+    References
+    ----------
+    transformers, GptOssExperts; megatron/core/transformer/mlp.py:217 and megatron/core/fusions/fused_bias_geglu.py:185
+    (megatron-core 0.16.1).
+    """
+    return {
+        "--quick-geglu": True,
+        "--glu-linear-offset": 1.0,
+        "--activation-func-clamp-value": model.numerics.activation_limit or CLAMP,
+    }
+
+
+CLAMP = 7.0
+"""``swiglu_limit`` of gpt-oss."""
 
 
 def _biases(model: Model) -> dict[str, Any]:

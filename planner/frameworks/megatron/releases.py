@@ -12,10 +12,13 @@ from pathlib import Path
 from constraints import MEGATRON_LM_RULES, Rule, sentence
 from constraints.rules.targets import core_release, cores_from_0_18_compute_the_loss_themselves
 from constraints.verdict import violated_by_ranks
+from costmodel.catalog.releases import release_of
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import with_loss
 from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, staged
+from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, unsaid
 from planner.frameworks.megatron.stages import LAST
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import Entries
@@ -36,17 +39,22 @@ HYBRID_STACK = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_
 
 BACKEND, IMPL, SCOPE = "--moe-flex-dispatcher-backend", "--cuda-graph-impl", "--cuda-graph-scope"
 
-FUSION, PADDED = "--cross-entropy-fusion-impl", "--moe-pad-experts-for-cuda-graph-inference"
+FUSION, SQUARED_RELU = "--cross-entropy-fusion-impl", "--squared-relu"
 
-INFLIGHT = "--fine-grained-offloading-max-inflight-offloads"
-
-INFLIGHT_OFFLOADS = 1
+RANK_CAPACITY = 1.5
 """
-Offloaded tensors of a module that the computation has not waited for yet, in one CUDA graph of the iteration.
+Share of the tokens that a rank would get with balanced routing for which one CUDA graph has room.
 
-Offloading overlaps with the computation of one module, as plans count it; with 0 each module would wait for its own
-(megatron/core/transformer/transformer_config.py:1158 of core 0.18.2).
+A step that needs more is repeated without the graph (megatron/core/transformer/moe/paged_stash.py:1401 of core 0.18.2).
 """
+
+CAPACITY = "--moe-expert-rank-capacity-factor"
+
+STASHED: Entries = {CAPACITY: RANK_CAPACITY, "--moe-paged-stash": True, "--use-transformer-engine-op-fuser": True}
+"""Options that experts need where a whole iteration is one CUDA graph."""
+
+DROPOUTS = ("--attention-dropout", "--hidden-dropout")
+"""What a CUDA graph that recomputes wants off."""
 
 # --- which release -----------------------------------------------------------------------------------------
 
@@ -62,6 +70,8 @@ class Written:
         One of ``RELEASES``.
     words
         Values by option.
+    unsaid
+        Facts of the model that no words say, a line each.
     reasons
         Why the release refuses the plan, sentences; empty: it takes it.
     own_loss
@@ -71,6 +81,7 @@ class Written:
 
     release: str
     words: Entries
+    unsaid: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     own_loss: Estimate | None = None
 
@@ -93,34 +104,59 @@ class Releases:
 
     def choose(self, version: str | None) -> Written:
         """
-        Write the plan for the release that is asked for, else the one that was costed, else the newest that takes it.
+        Write the plan for the release that is asked for, else for the one that was costed.
+
+        A plan that is costed with another stack, or with a release that exports do not know, is written for the first
+        release that takes it: the nearest ones first, or the newest ones.
 
         Raises
         ------
         SpecError
             If the release refuses the plan, or every one does: with the reasons, and the releases that take it.
         """
-        names = [version] if version is not None else self._by_preference()
+        costed = self.costed
+        asked = version if version is not None else costed
+        names = [asked] if asked is not None else self._by_preference()
         best = next((one for one in map(self.write, names) if not one.reasons), None)
         if best is not None:
             return best
         lines = "".join(f"\n  - {reason}" for reason in self.write(names[0]).reasons)
         taking = [release for release in RELEASES if not self.write(release).reasons]
-        hint = f"These take it: {', '.join(taking)}." if taking else "No release takes it."
-        raise SpecError("framework-version", f"Megatron Core {names[0]} refuses this plan:{lines}\n{hint}")
+        hint = f"These take it: {', '.join(taking)} (--framework-version)." if taking else "No release takes it."
+        which = ", which is costed," if version is None and costed is not None else ""
+        raise SpecError("framework-version", f"Megatron Core {names[0]}{which} refuses this plan:{lines}\n{hint}")
+
+    @property
+    def costed(self) -> str | None:
+        """The release that is costed; None: a release that exports do not know, or another stack."""
+        number = core_release(self.plan.cluster)
+        return None if number is None else next((one for one in RELEASES if _number(one) == number[:2]), None)
+
+    def header(self, chosen: Written) -> Iterator[str]:
+        """Tell in the file which release it is for, which one was costed, and which of its options may differ."""
+        name = costed_name(self.plan)
+        if chosen.release == self.costed or not name:
+            yield f"Options of Megatron Core {chosen.release}."
+            return
+        yield f"Options of Megatron Core {chosen.release}; costed as {name}."
+        own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
+        if own:
+            yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
 
     def write(self, release: str) -> Written:
         """Write the plan for a release, or say why the release refuses it."""
         broken = self._broken(release)
         words = spelled(self.entries, release)
+        facts, lines = said_facts(self.plan.facts.model, words, release)
         reasons = [sentence(rule) for rule in broken if rule is not OWN_LOSS]
         reasons += [f"{name} {since_when(name)}." for name in lacking(words, release)]
+        words = {**words, **facts}
         if OWN_LOSS not in broken:
-            return Written(release=release, words=words, reasons=tuple(reasons))
+            return Written(release=release, words=words, unsaid=lines, reasons=tuple(reasons))
         costed, device = self.own_loss, self.plan.cluster.device
         if costed.device_bytes > device.memory_bytes and self.plan.headroom_bytes >= 0:
             reasons.append(NO_ROOM.format(bytes=_gib(costed.device_bytes), release=release))
-        return Written(release=release, words=words, reasons=tuple(reasons), own_loss=costed)
+        return Written(release=release, words=words, unsaid=lines, reasons=tuple(reasons), own_loss=costed)
 
     def notes(self, chosen: Written) -> Iterator[str]:
         """Tell which release the plan is written for, which others take it, and what differs from it as costed."""
@@ -140,10 +176,17 @@ class Releases:
                 f"{self.plan.step_seconds:.3f} s, the fullest rank {_gib(own.device_bytes)} instead of {_gib(used)}; "
                 f"plan so with cluster.framework=megatron-lm-{chosen.release}."
             )
-        if INFLIGHT in chosen.words:
-            yield f"{INFLIGHT} {INFLIGHT_OFFLOADS}: offloading overlaps with the next module, as the plan counts it."
-        if PADDED in chosen.words:
-            yield f"{PADDED} is of inference; core {chosen.release} wants it with ep above 1 in one CUDA graph."
+        if CAPACITY in chosen.words:
+            yield (
+                f"{CAPACITY} {RANK_CAPACITY:g} is room for tokens that a rank gets above its share; the plan counts "
+                "balanced routing. Steps that need more are repeated without the graph."
+            )
+
+    def _lacks(self, release: str, name: str) -> bool:
+        """Tell whether a release has no such option for the plan, or not with its value."""
+        words = spelled(self.entries, release)
+        absent = name in self.entries and name not in words
+        return absent or not _has(release, name) or any(one.split()[0] == name for one in lacking(words, release))
 
     @cached_property
     def own_loss(self) -> Estimate:
@@ -160,10 +203,19 @@ class Releases:
         return violated_by_ranks(facts, self.plan.strategy, rules=MEGATRON_LM_RULES)
 
     def _by_preference(self) -> list[str]:
-        """Order the releases: the costed one and newer ones first, behind all those for which the loss is changed."""
-        number = core_release(self.plan.cluster)
-        costed = None if number is None else next((one for one in RELEASES if _number(one) == number[:2]), None)
-        return sorted(reversed(RELEASES), key=lambda one: (OWN_LOSS in self._broken(one), one != costed))
+        """Order the releases: nearest to a costed one that is none of them, else newest; a changed loss comes last."""
+        names, found = [*reversed(RELEASES)], release_of(costed_name(self.plan))
+        if found is not None and found.stack in ("megatron-lm", "megatron-core"):
+            number = (0.0,) if found.scheme == "year" else found.number
+            older = [one for one in names if _number(one) <= number]
+            names = older + [one for one in RELEASES if one not in older]
+        return sorted(names, key=lambda one: OWN_LOSS in self._broken(one))
+
+
+def costed_name(plan: Plan) -> str:
+    """Name of the release that a plan is costed with, as the job has it; empty: the job names none."""
+    cluster = plan.cluster
+    return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
 
 
 OWN_LOSS = cores_from_0_18_compute_the_loss_themselves
@@ -185,6 +237,21 @@ def _gib(nbytes: float) -> str:
 # --- its words ---------------------------------------------------------------------------------------------
 
 
+def spell_graphs(entries: Entries) -> Entries:
+    """
+    Respell CUDA graphs as core 0.18 and later call them, with what experts need in one graph of an iteration.
+
+    >>> spell_graphs({"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": ["attn"]})
+    {'--cuda-graph-impl': 'transformer_engine', '--cuda-graph-modules': ['attn']}
+    """
+    words = dict(entries)
+    scope = words.pop(SCOPE, None)
+    if (words.get(IMPL), scope) != ("local", ["full_iteration"]):
+        return words if scope is None else words | {"--cuda-graph-modules": scope}
+    squared_relu = {"--use-fused-weighted-squared-relu": True} if SQUARED_RELU in words else {}
+    return words | {IMPL: "full_iteration"} | ({**STASHED, **squared_relu} if "--num-experts" in words else {})
+
+
 def spelled(entries: Entries, release: str) -> Entries:
     """
     Respell entries as a release calls them; what it has no word for stays as it is.
@@ -199,25 +266,18 @@ def spelled(entries: Entries, release: str) -> Entries:
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py of core 0.14.0, 0.17.1 (1458: padded experts), 0.18.2 (1528: the loss);
-    megatron/core/transformer/transformer_config.py of 0.18.2 (2364: offloads in flight).
+    Megatron-LM, megatron/training/arguments.py of core 0.14.0, 0.18.2 (1528: the loss);
+    megatron/core/transformer/transformer_config.py of 0.18.2 (1140,1515: the paged stash of experts in one graph).
     """
     words = dict(entries)
-    is_one_graph = (words.get(IMPL), words.get(SCOPE)) == ("local", ["full_iteration"])
     if release == RELEASES[0]:
         _spell_early(words)
-    if release in ("0.16", "0.17") and is_one_graph and words.get("--expert-model-parallel-size", 1) > 1:
-        words[PADDED] = True
     if _is_from(release, "0.17") and PATTERN in words:
         pattern, pp, last = words.pop(PATTERN), words.get("--pipeline-model-parallel-size", 1), words.pop(LAST, None)
         layers = [len(pattern)] if last is None else [(len(pattern) - last) // (pp - 1)] * (pp - 1) + [last]
         words[STAGED_PATTERN] = staged(pattern, layers)
     if _is_from(release, "0.18"):
-        if words.get(SCOPE):
-            scope = words.pop(SCOPE)
-            words |= {IMPL: "full_iteration"} if is_one_graph else {"--cuda-graph-modules": scope}
-        if is_one_graph and "--fine-grained-activation-offloading" in words:
-            words[INFLIGHT] = INFLIGHT_OFFLOADS
+        words = spell_graphs(words)
         if words.get(FUSION) == "te":
             words[FUSION] = "native"
     if release == RELEASES[-1] and words.get("--spec") == MAMBA_STACK:
@@ -233,6 +293,38 @@ def _spell_early(words: Entries) -> None:
     if (words.get(IMPL), words.get(SCOPE)) in (("local", ["full_iteration"]), ("transformer_engine", ["attn"])):
         switch = {"local": "--enable-cuda-graph", "transformer_engine": "--external-cuda-graph"}[words.pop(IMPL)]
         words |= {switch: True, SCOPE: words[SCOPE][0]}
+
+
+def said_facts(model: Model, words: Entries, release: str) -> tuple[Entries, tuple[str, ...]]:
+    """
+    Write the facts of a model in the words of a release.
+
+    Parameters
+    ----------
+    model
+        The model.
+    words
+        Everything else that is written, which may switch dropout off.
+    release
+        One of ``RELEASES``.
+
+    Returns
+    -------
+    entries, lines
+        Values by option; one line for each fact that no option says.
+    """
+    entries, left = options_of(facts_of(model), lambda option: _has_fact(release, option, words))
+    overruled = [name for name in DROPOUTS if words.get(name, entries[name]) != entries[name]]
+    lines = [
+        f"{name} {entries.pop(name):g}: off, as what a CUDA graph recomputes draws no random numbers"
+        for name in overruled
+    ]
+    return entries, (*unsaid(left, f"Megatron Core {release}"), *lines)
+
+
+def _has_fact(release: str, option: str, words: Entries) -> bool:
+    """YaRN outside latent attention excludes multi-token prediction (megatron/training/arguments.py:1944 of main)."""
+    return _has(release, option) and not (option == YARN and "--mtp-num-layers" in words)
 
 
 def lacking(words: Entries, release: str) -> Iterator[str]:

@@ -1,0 +1,411 @@
+"""Facts of a model beside its sizes, as options of Megatron-LM and fields of Megatron-Bridge; what neither can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.facts.model import Attention, LatentAttention, Model
+from costmodel.facts.numerics import Rotary, Routing
+from costmodel.models.numerics import NAMES
+
+MULTIPLE = 128
+"""Number to whose multiples each tensor-parallel rank's share of the vocabulary is padded: the parser's default."""
+
+POSITIONS = "--position-embedding-type"
+
+YARN_POSITIONS = 4096
+"""Positions before the scaling, of latent attention (MLATransformerConfig, original_max_position_embeddings)."""
+
+FUSED_GELUS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+"""Names of GELU, whose fused kernel with a bias is the approximation (megatron/core/fusions/fused_bias_gelu.py)."""
+
+YARN = "--yarn-beta-fast"
+"""An option that releases have where they read those of YaRN."""
+
+ROUNDS = "--yarn-correction-range-round-to-int"
+
+YARN_OPTIONS = (
+    "--rotary-scaling-factor",
+    "--yarn-original-max-position-embeddings",
+    YARN,
+    "--yarn-beta-slow",
+    "--mscale",
+    "--mscale-all-dim",
+    ROUNDS,
+    f"--no-{ROUNDS[2:]}",
+)
+"""Options of YaRN's numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """
+    One fact of a model.
+
+    Parameters
+    ----------
+    name
+        Its name in a ``config.json``.
+    value
+        Its value; None: not known.
+    option
+        The option of Megatron-LM that takes it; empty: there is none.
+    field
+        The field of Megatron-Bridge, where there is no option.
+    implied
+        The value that both have where nobody says another one.
+    others
+        Options that come with it.
+    """
+
+    name: str
+    value: Any
+    option: str = ""
+    field: str = ""
+    implied: Any = None
+    others: Mapping[str, Any] | None = None
+
+
+def facts_of(model: Model) -> Iterator[Fact]:
+    """Facts of a model, in the order in which they are written."""
+    numerics = model.numerics
+    yield Fact(
+        name=NAMES["norm_epsilon"],
+        value=numerics.norm_epsilon,
+        option="--norm-epsilon",
+    )
+    yield Fact(
+        name="norm weights from one",
+        value=numerics.norm_weights_from_one,
+        option="--apply-layernorm-1p",
+        implied=False,
+    )
+    yield Fact(
+        name=NAMES["initializer_range"],
+        value=numerics.initializer_range,
+        option="--init-method-std",
+    )
+    yield from _dropouts(model)
+    yield from _rotary(model)
+    yield from _scores(model)
+    yield from _activation(model)
+    if model.has_experts:
+        yield from _routing(numerics.routing)
+    yield Fact(
+        name="vocabulary padding",
+        value=MULTIPLE,
+        option="--make-vocab-size-divisible-by",
+    )
+
+
+def _dropouts(model: Model) -> Iterator[Fact]:
+    """Plans are costed without dropout, which is off where nothing says that a model has it."""
+    numerics = model.numerics
+    attention, hidden = numerics.attention_dropout or 0.0, numerics.hidden_dropout or 0.0
+    yield Fact(
+        name=NAMES["attention_dropout"],
+        value=attention,
+        option="--attention-dropout",
+    )
+    yield Fact(
+        name=NAMES["hidden_dropout"],
+        value=hidden,
+        option="--hidden-dropout",
+    )
+    embedding = numerics.embedding_dropout
+    yield Fact(name=NAMES["embedding_dropout"], value=hidden if embedding is None else embedding, implied=hidden)
+
+
+# --- rotary embeddings -------------------------------------------------------------------------------------
+
+
+def _rotary(model: Model) -> Iterator[Fact]:
+    mixers = [kind.attention for kind in model.kinds]
+    is_latent = any(isinstance(one, LatentAttention) for one in mixers)
+    if not is_latent and not any(isinstance(one, Attention) and one.rotary for one in mixers):
+        return
+    rotary = model.numerics.rotary or Rotary()
+    base = rotary.base
+    is_whole = base is not None and base == int(base)
+    option = "--rotary-base" if base is None or is_whole else ""
+    yield Fact(
+        name=NAMES["base"],
+        value=int(base) if base and is_whole else base,
+        option=option,
+    )
+    if not is_latent:
+        fraction = 1.0 if rotary.fraction is None and base is not None else rotary.fraction
+        yield Fact(
+            name=NAMES["fraction"],
+            value=fraction,
+            option="--rotary-percent",
+        )
+    yield from _latent_scaling(rotary) if is_latent else _scaling(rotary)
+    windowed = model.numerics.windowed_rotary
+    if windowed is not None:
+        yield Fact(name=f"{NAMES['windowed_base']} (layers with a window)", value=windowed.base)
+        if windowed.scaling != "default":
+            yield Fact(name="rope_parameters.sliding_attention", value=scaling_text(windowed))
+
+
+def scaling_text(rotary: Rotary) -> str:
+    """
+    A scaling in a line.
+
+    >>> scaling_text(Rotary(scaling="linear", parameters=(("factor", 8.0),)))
+    'linear (factor 8)'
+    """
+    return f"{rotary.scaling} ({', '.join(f'{name} {value:g}' for name, value in rotary.parameters)})"
+
+
+def _latent_scaling(rotary: Rotary) -> Iterator[Fact]:
+    """
+    Latent attention rotates by YaRN, of which a factor of 1 changes nothing, and fuses no other rotation.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:2598,2637 of core 0.18.2.
+    """
+    is_yarn = rotary.scaling == "yarn"
+    factor = rotary.parameter("factor") if is_yarn else 1.0
+    yield Fact(
+        name="rope_scaling.factor",
+        value=factor,
+        option="--rotary-scaling-factor",
+        others={"--rope-type": "yarn"},
+    )
+    for name, usual in (("mscale", 1.0), ("mscale_all_dim", 0.0)):
+        value = rotary.parameter(name, usual) if is_yarn else usual
+        yield Fact(
+            name=f"rope_scaling.{name}",
+            value=value,
+            option=f"--{name.replace('_', '-')}",
+        )
+    fields = (
+        ("original_max_position_embeddings", YARN_POSITIONS),
+        ("beta_fast", 32),
+        ("beta_slow", 1),
+    )
+    for name, default in fields:
+        value = _plain(rotary.parameter(name, float(default)) if is_yarn else float(default))
+        yield Fact(name=f"rope_scaling.{name}", value=value, field=f"model.{name}", implied=default)
+    if not is_yarn and rotary.scaling != "default":
+        yield Fact(name="rope_scaling", value=scaling_text(rotary))
+
+
+def _plain(number: float | None) -> float | int | None:
+    return int(number) if number is not None and number == int(number) else number
+
+
+def _scaling(rotary: Rotary) -> Iterator[Fact]:
+    """Scalings of Llama 3, linear ones and, from core 0.19 on, YaRN's have options."""
+    llama = rotary.scaling == "llama3"
+    yield Fact(name="rope_scaling", value=llama, option="--use-rope-scaling", implied=False)
+    factor = rotary.parameter("factor")
+    match rotary.scaling:
+        case "default":
+            return
+        case "llama3":
+            yield Fact(
+                name="rope_scaling.factor",
+                value=factor,
+                option="--rope-scaling-factor",
+            )
+            # megatron/core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling
+            for name, fixed in (
+                ("low_freq_factor", 1.0),
+                ("high_freq_factor", 4.0),
+                ("original_max_position_embeddings", 8192.0),
+            ):
+                yield Fact(name=f"rope_scaling.{name}", value=rotary.parameter(name, fixed), implied=fixed)
+        case "linear" if factor is not None:
+            whole = factor == int(factor)
+            yield Fact(
+                name="rope_scaling.factor (linear)",
+                value=_plain(factor),
+                option="--rotary-seq-len-interpolation-factor" if whole else "",
+            )
+        case "yarn" if factor is not None:
+            yield Fact(
+                name="rope_scaling",
+                value=scaling_text(rotary),
+                option=YARN,
+                others=_yarn(rotary, factor),
+            )
+        case _:
+            yield Fact(name="rope_scaling", value=scaling_text(rotary))
+
+
+def _yarn(rotary: Rotary, factor: float) -> dict[str, Any]:
+    """
+    Options of YaRN outside latent attention, which core 0.19 and later read.
+
+    References
+    ----------
+    megatron/training/argument_utils.py:384, _apply_yarn_config_from_args (core 0.19.0); transformers,
+    modeling_rope_utils.py: without mscale both scales are one of the factor.
+    """
+    return {
+        POSITIONS: "yarn",
+        "--rotary-scaling-factor": factor,
+        "--yarn-original-max-position-embeddings": int(rotary.parameter("original_max_position_embeddings") or 0),
+        YARN: rotary.parameter("beta_fast", 32.0),
+        "--yarn-beta-slow": rotary.parameter("beta_slow", 1.0),
+        "--mscale": rotary.parameter("mscale", 1.0),
+        "--mscale-all-dim": rotary.parameter("mscale_all_dim", 0.0),
+        (ROUNDS if rotary.parameter("truncate", 1.0) else f"--no-{ROUNDS[2:]}"): True,
+    }
+
+
+# --- attention, feed-forward and router --------------------------------------------------------------------
+
+
+def _scores(model: Model) -> Iterator[Fact]:
+    """Megatron-LM has no softcap, and no option for the factor of scores, which Megatron-Bridge has as a field."""
+    numerics = model.numerics
+    for name in ("attention_softcap", "logit_softcap"):
+        value = getattr(numerics, name)
+        if value is not None:
+            yield Fact(name=NAMES[name], value=value)
+    if numerics.score_scale is not None:
+        yield Fact(name="factor of the scores", value=numerics.score_scale, field="model.softmax_scale")
+
+
+def _activation(model: Model) -> Iterator[Fact]:
+    """The activation that options of :mod:`planner.frameworks.megatron.model` do not say."""
+    numerics, blocks = model.numerics, [kind.feed_forward for kind in model.kinds if kind.feed_forward is not None]
+    if not blocks or any(block.squared_relu for block in blocks):
+        return
+    written = ("silu", "swish") if blocks[0].gated else FUSED_GELUS
+    known = numerics.activation
+    if known is None or known not in written:
+        yield Fact(name="hidden_act", value=known)
+    if numerics.activation_limit is not None and model.family != "gpt_oss":
+        yield Fact(name=NAMES["activation_limit"], value=numerics.activation_limit)
+
+
+def _routing(routing: Routing | None) -> Iterator[Fact]:
+    """
+    Router of Megatron Core.
+
+    A softmax over the chosen experts alone is one over all whose weights are made to add up to one; sigmoids always
+    are (topk_routing_with_score_function, megatron/core/transformer/moe/moe_utils.py).
+    """
+    known = routing or Routing()
+    score = known.score_function
+    yield Fact(
+        name="scoring_func",
+        value=score,
+        option="--moe-router-score-function",
+    )
+    if score == "softmax":
+        yield Fact(
+            name="norm_topk_prob",
+            value=None if known.normalizes is None else not known.normalizes,
+            option="--moe-router-pre-softmax",
+            implied=False,
+        )
+    elif score == "sigmoid":
+        yield Fact(name="norm_topk_prob", value=known.normalizes, implied=True)
+    yield from _balance(known)
+    yield from _groups(known)
+    if known.scaling_factor != 1.0:
+        yield Fact(
+            name=NAMES["scaling_factor"],
+            value=known.scaling_factor,
+            option="--moe-router-topk-scaling-factor",
+        )
+
+
+def _balance(routing: Routing) -> Iterator[Fact]:
+    """Biases of experts go with sigmoids (megatron/core/transformer/transformer_config.py:2060 of core 0.18.2)."""
+    takes_bias = routing.score_function != "softmax" or not routing.expert_bias
+    yield Fact(
+        name="bias of experts",
+        value=routing.expert_bias,
+        option="--moe-router-enable-expert-bias" if takes_bias else "",
+        implied=False,
+    )
+    coefficient = routing.aux_loss_coefficient
+    yield Fact(
+        name=NAMES["aux_loss_coefficient"],
+        value=coefficient,
+        option="--moe-aux-loss-coeff",
+        others={"--moe-router-load-balancing-type": routing.aux_loss if coefficient else "none"},
+    )
+    if routing.input_jitter:
+        yield Fact(
+            name=NAMES["input_jitter"],
+            value=routing.input_jitter,
+            option="--moe-input-jitter-eps",
+        )
+
+
+def _groups(routing: Routing) -> Iterator[Fact]:
+    if routing.num_groups is None:
+        return
+    yield Fact(
+        name=NAMES["num_groups"],
+        value=routing.num_groups,
+        option="--moe-router-num-groups",
+    )
+    yield Fact(
+        name=NAMES["group_topk"],
+        value=routing.group_topk,
+        option="--moe-router-group-topk",
+    )
+    if routing.ranks_groups_by == "best":
+        # group_limited_topk sums the best topk / group_topk experts of each group
+        yield Fact(name="topk_method", value="group_limited_greedy")
+
+
+# --- what is written ---------------------------------------------------------------------------------------
+
+
+def options_of(facts: Iterable[Fact], has: Callable[[str], bool]) -> tuple[dict[str, Any], list[Fact]]:
+    """
+    Write facts as options.
+
+    Parameters
+    ----------
+    facts
+        The facts.
+    has
+        Tells whether a release has an option.
+
+    Returns
+    -------
+    entries, left
+        Values by option; facts that are not known, or that no option says.
+    """
+    entries: dict[str, Any] = {}
+    left = []
+    for fact in facts:
+        others = fact.others or {}
+        if fact.value is None:
+            left.append(fact)
+        elif fact.option and has(fact.option):
+            own = {} if fact.option in others or fact.value is False else {fact.option: fact.value}
+            entries |= {**own, **others}
+        elif fact.value != fact.implied:
+            left.append(fact)
+    return entries, left
+
+
+def unsaid(facts: Iterable[Fact], target: str) -> Iterator[str]:
+    """One line for each fact that is not written: not known, or without words of the target."""
+    for fact in facts:
+        words = f" ({fact.option})" if fact.option else ""
+        if fact.value is None:
+            yield f"{fact.name}{words}: the model's config.json does not say it, {target}'s default holds"
+        else:
+            yield f"{fact.name} = {value_text(fact.value)}: {target} has no option for it"
+
+
+def value_text(value: Any) -> str:
+    """A value as files spell it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""Facts of a config.json against the configuration classes of transformers: defaults, spellings, rotary embeddings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.models.class_defaults import CLASS_DEFAULTS
+from costmodel.models.families import FAMILIES
+from costmodel.models.huggingface import model_from_config
+
+transformers = pytest.importorskip("transformers")
+
+CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+FAMILIES_OF_CLASSES = {"kimi_k2": "deepseek_v3", "gemma3": "gemma3_text"}
+"""Families whose configuration is that of another one."""
+
+NAMES = {
+    "norm_epsilon": ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"),
+    "initializer_range": ("initializer_range", "init_std"),
+    "attention_dropout": ("attention_dropout", "attn_pdrop"),
+    "hidden_dropout": ("hidden_dropout", "resid_pdrop", "residual_dropout", "dropout"),
+    "embedding_dropout": ("embd_pdrop",),
+    "activation": ("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation"),
+    "activation_limit": ("swiglu_limit",),
+    "attention_softcap": ("attn_logit_softcapping",),
+    "logit_softcap": ("final_logit_softcapping",),
+}
+ROUTER = {
+    "normalizes": "norm_topk_prob",
+    "scaling_factor": "routed_scaling_factor",
+    "aux_loss_coefficient": "router_aux_loss_coef",
+    "num_groups": "n_group",
+    "group_topk": "topk_group",
+}
+
+
+def config_of(mapping: dict[str, Any]) -> Any:
+    """The configuration that transformers makes of a mapping."""
+    name = FAMILIES_OF_CLASSES.get(mapping["model_type"], mapping["model_type"])
+    own = {key: value for key, value in mapping.items() if key not in ("model_type", "__source__")}
+    return transformers.CONFIG_MAPPING[name](**own)
+
+
+def assert_facts(numerics: Any, config: Any, family: str) -> None:
+    """Each fact is the attribute of the class, where the class has one."""
+    for name, attributes in NAMES.items():
+        held = [getattr(config, one) for one in attributes if hasattr(config, one)]
+        if held and not (name == "activation" and family in ("bloom", "opt")):
+            assert getattr(numerics, name) == held[0], (family, name)
+    if numerics.routing is None:
+        return
+    for name, attribute in ROUTER.items():
+        value = getattr(config, attribute, None)
+        is_limit = name in ("num_groups", "group_topk")
+        if value is not None and not (is_limit and numerics.routing.num_groups is None):
+            assert getattr(numerics.routing, name) == value, (family, name)
+
+
+@pytest.mark.parametrize("family", sorted(CLASS_DEFAULTS))
+def test_defaults_are_those_of_the_classes(family):
+    """Made without a key, a configuration has the facts that are in the table."""
+    config = config_of({"model_type": family})
+    numerics = CLASS_DEFAULTS[family]
+
+    assert_facts(numerics, config, family)
+    parameters = getattr(config, "rope_parameters", None)
+    if numerics.rotary is None or not parameters:
+        return
+    full = parameters.get("full_attention", parameters)
+    assert numerics.rotary.base == full["rope_theta"]
+    assert numerics.rotary.scaling == full["rope_type"]
+    if "qk_rope_head_dim" not in config.to_dict():
+        fraction = full.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None) or 1.0)
+        assert numerics.rotary.fraction == fraction
+    if numerics.windowed_rotary is not None:
+        assert numerics.windowed_rotary.base == parameters["sliding_attention"]["rope_theta"]
+
+
+def test_every_family_has_defaults():
+    """A family without them would leave all that its files omit unknown."""
+    assert CLASS_DEFAULTS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_facts_of_published_files_are_those_of_transformers(path):
+    """The reader and the classes make the same of a file, what it leaves out included."""
+    mapping = json.loads(path.read_text(encoding="utf-8"))
+    model, config = model_from_config(mapping), config_of(mapping)
+    numerics = model.numerics
+
+    assert_facts(numerics, config, model.family)
+    if numerics.rotary is None:
+        return
+    parameters = config.rope_parameters
+    full = parameters.get("full_attention", parameters)
+    assert (numerics.rotary.base, numerics.rotary.scaling) == (full["rope_theta"], full["rope_type"])
+    for name, value in numerics.rotary.parameters:
+        assert full[name] == value, name

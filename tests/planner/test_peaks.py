@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
+from planner.plan import plan
 from planner.uncertainty.peaks import (
     ANY,
     COVERAGE,
@@ -29,6 +29,7 @@ from planner.uncertainty.peaks import (
     reserved_interval,
     usual_headroom_bytes,
 )
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.planner.test_job import a_job
 
 MEAN, DEVIATION = 0.03, 0.02

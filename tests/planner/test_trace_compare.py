@@ -23,13 +23,13 @@ from costmodel.traces.reading import read_trace
 from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.problem import load
-from planner.plan import estimate
 from planner.results import Plan
 from planner.traces.comparison.compare import compare_with_traces
 from planner.traces.comparison.devices import device_doubt
 from planner.traces.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of
 from planner.uncertainty.operators import strategy_operators
 from tests.builders_cluster import a_device
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message
 from tests.builders_samples import a_sampled
 from tests.schemas import valid

@@ -26,6 +26,7 @@ from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
+from planner.recipes.candidates import fastest_published
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @releases_memory
 def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
-    Choose the fastest strategies and the simplest one within their noise, and schedule the checkpoints of each.
+    Choose the fastest strategies and the one that an expert would start, and schedule the checkpoints of each.
 
     The search compares strategies by their steps, pipelines simulated pass by pass where no law is exact
     (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
@@ -82,13 +83,14 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
-    plans = [evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]]
+    ranked = _with_published(problem, joint)
+    plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
     fastest = plans[0] if plans else None
     log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
     advice = None
-    if problem.search.simplest and joint.ranked:
-        log_event(__name__, "simpler plans are looked for")
-        advice = recommended(problem, (*joint.ranked[0], outcome.step_seconds[0]), clock)
+    if problem.search.simplest and ranked:
+        log_event(__name__, "preferred plans are looked for")
+        advice = recommended(problem, ranked[0], clock)
         if not advice.is_fastest:
             plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
@@ -108,6 +110,15 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
         nearby=_nearby(problem, joint, fewer, clock) if certified else (),
     )
+
+
+def _with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
+    """Return the plans that a search found, behind a published layout that is faster than all of them."""
+    found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
+    published = fastest_published(problem) if found else None
+    if published is None or published[2] >= found[0][2]:
+        return found
+    return [published, *found]
 
 
 def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:

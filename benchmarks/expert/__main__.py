@@ -118,7 +118,7 @@ def _judged(job: ExpertJob, problem: Problem, report: PlanReport, layout: Estima
         slower_fraction=best.step_seconds / layout.plan.step_seconds - 1,
         above_fraction=None if record is None else record.above_fraction,
         is_doubtful=record is not None and record.is_doubtful,
-        is_doubt_first=record is None or not record.is_doubtful or text.splitlines()[2].startswith("doubt"),
+        is_doubt_first=record is None or not record.is_doubtful or -1 < text.find("\ndoubt ") < text.find("\nanswer "),
         is_same=all(abs(share - 1) <= SAME for share in shares) and gain is not None and abs(gain.fraction) <= SAME,
     )
 

@@ -61,8 +61,8 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
         "other: step, memory, days and GPU-hours, where the time goes, and the rules that a given strategy breaks. A "
         "job is a job file, what 'import' takes, a JSON report of 'plan' or 'estimate', or one line; what has several "
         "words stands in quotation marks, with entries of its own: 'run.sh TP4 --set GBS=512', 'plan.json --number "
-        "2'. Of two jobs one without a strategy stands for its fastest plan; key=value outside of the marks holds for "
-        "both."
+        "2'. Of two jobs one without a strategy stands for its recommended plan; key=value outside of the marks holds "
+        "for both."
     )
     describe(parser, description, COMPARE_EXIT_CODES)
     add_job(parser)
@@ -105,14 +105,14 @@ def run_compare(arguments: argparse.Namespace) -> int:
         limits = overridden([], arguments)
         read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
-        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_fastest()
+        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_plan()
         text = rendered(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)
 
 
 def _run_compare_recipe(arguments: argparse.Namespace) -> int:
-    """Compare a published layout with a job's fastest plan, and print."""
+    """Compare a published layout with a job's recommended plan, and print."""
     with progress(f"comparing {arguments.job}"):
         from planner.explanation.recipes import OPTION, compare_recipe
         from planner.jobs.problem import load, split_overrides

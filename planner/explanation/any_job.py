@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.errors import SpecError
 from costmodel.strategy import Strategy
 from costmodel.validation import require_type
-from planner.explanation.compare import Comparison, Side, fastest, side_of, with_fastest
+from planner.explanation.compare import Comparison, Side, planned, side_of, with_plan
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
 from planner.jobs.line.reading import read_decisions
@@ -58,25 +58,25 @@ class AnyJob:
     sources: tuple[Path, ...] = ()
 
     def report(self) -> EstimateReport | PlanReport:
-        """The estimate of its strategy, or its fastest plan where none is given."""
+        """The estimate of its strategy, or its recommended plan where none is given."""
         if self.strategy is not None:
             return judged(self.problem, self.strategy)
         given = self.problem.given
         if self.decisions or not given.is_empty:
             return estimate(self.problem, self.decisions)
-        return fastest(self.problem)
+        return planned(self.problem)
 
     def side(self) -> Side:
         """It as one of two that are compared; errors as in :func:`planner.explanation.compare.side_of`."""
         return side_of(self.report(), self.name, self.notes)
 
-    def with_fastest(self) -> Comparison:
-        """Its strategy compared with its fastest plan."""
+    def with_plan(self) -> Comparison:
+        """Its strategy compared with its recommended plan."""
         given = self.report()
         if not isinstance(given, EstimateReport):
             hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
-            raise SpecError(self.name, "has no strategy to compare the fastest plan with.", hint)
-        return with_fastest(self.problem, given)
+            raise SpecError(self.name, "has no strategy to compare the recommended plan with.", hint)
+        return with_plan(self.problem, given)
 
 
 def is_job(word: str) -> bool:

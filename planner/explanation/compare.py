@@ -1,4 +1,4 @@
-"""The verb ``compare``: what the fastest plan, or another job's, would gain over a strategy that somebody runs."""
+"""The verb ``compare``: what the recommended plan, or another job's, would gain over a strategy that somebody runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Unlike:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
-    A given strategy compared with the fastest plan, or the strategies of two jobs with each other.
+    A given strategy compared with the recommended plan, or the strategies of two jobs with each other.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Comparison:
     given
         The estimate of the given strategy, with the rules that forbid it. Of two jobs the first one's.
     sides
-        The two jobs, first and second; empty where one job's strategy is compared with its fastest plan.
+        The two jobs, first and second; empty where one job's strategy is compared with its recommended plan.
     given_name
         What the given strategy is called and what of it was changed for the job; empty where it has no name.
     """
@@ -90,8 +90,8 @@ class Comparison:
 
     @property
     def best(self) -> Plan | None:
-        """The job's fastest plan, or the second job's; None where none fits, or time ran out before one was found."""
-        return self.report.plan if isinstance(self.report, EstimateReport) else self.report.fastest
+        """The job's recommended plan, or the second job's; None where none fits, or time ran out before one was."""
+        return next(iter(self.report.plans), None)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def saved_seconds(self) -> float:
-        """By how much the fastest plan's step is shorter; negative where rules forbid a faster strategy."""
+        """By how much the recommended plan's step is shorter; negative where rules forbid a faster strategy."""
         return self.given.plan.step_seconds - self._best.step_seconds
 
     @property
@@ -163,7 +163,7 @@ class Comparison:
 
 def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Comparison:
     """
-    Compare a given strategy with the fastest plan.
+    Compare a given strategy with the recommended plan.
 
     Parameters
     ----------
@@ -181,18 +181,18 @@ def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     given = problem.given
     if not decisions and given.is_empty:
         hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
-        raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
-    return with_fastest(problem, estimate(problem, decisions or {}))
+        raise SpecError("strategy", "is required: there is nothing to compare the recommended plan with.", hint)
+    return with_plan(problem, estimate(problem, decisions or {}))
 
 
-def with_fastest(problem: Problem, given: EstimateReport) -> Comparison:
-    """A strategy that was costed already, compared with its job's fastest plan."""
-    return Comparison(given=given, report=fastest(problem))
+def with_plan(problem: Problem, given: EstimateReport) -> Comparison:
+    """A strategy that was costed already, compared with its job's recommended plan."""
+    return Comparison(given=given, report=planned(problem))
 
 
-def fastest(problem: Problem) -> PlanReport:
-    """A job's fastest plan, whatever is simpler."""
-    return plan(replace(problem, top=1).with_limits(simplest=False), certified=False)
+def planned(problem: Problem) -> PlanReport:
+    """Plan a job as ``planner plan`` does; its first plan is what a strategy is compared with."""
+    return plan(replace(problem, top=1), certified=False)
 
 
 # --- two jobs ----------------------------------------------------------------------------------------------
@@ -200,12 +200,12 @@ def fastest(problem: Problem) -> PlanReport:
 
 def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ...] = ()) -> Side:
     """
-    A job with the strategy that was given for it, or its fastest one, as one of two that are compared.
+    A job with the strategy that was given for it, or its recommended one, as one of two that are compared.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.estimate` or :func:`fastest` returned.
+        What :func:`planner.plan.estimate` or :func:`planned` returned.
     name
         What it is called.
     notes
@@ -218,12 +218,16 @@ def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ..
     """
     if isinstance(report, EstimateReport):
         return Side(name=name, what="its strategy", report=report, notes=notes)
-    if report.fastest is None:
+    if not report.plans:
         raise SpecError(name, "has no plan: there is nothing to compare.")
     code = report.exit_code
-    what = "its fastest plan" if code == 0 else "the fastest plan that was found within the time limit"
+    what = "its recommended plan" if code == 0 else "the plan that was found within the time limit"
     return Side(
-        name=name, what=what, report=judged(report.chosen, report.fastest.strategy), notes=notes, exit_code=code
+        name=name,
+        what=what,
+        report=judged(report.plans[0].problem, report.plans[0].strategy),
+        notes=notes,
+        exit_code=code,
     )
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 from constraints import sentence
 from constraints.verdict import violated
 from costmodel.errors import SpecError
-from planner.explanation.compare import Comparison, fastest
+from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.plan import judged
@@ -85,13 +85,13 @@ def reasons_outside(report: EstimateReport) -> Iterator[str]:
     problem, strategy = report.problem, report.plan.strategy
     bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
-    if strategy.layout is not None and problem.search.stages == StageChoice.EVEN:
-        yield "The search uses even stages (search.stages changes that)."
+    if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:
+        yield "search.stages: stages are even."
 
 
 def compare_recipe(problem: Problem, name: str = "") -> Comparison:
     """
-    Compare a published layout with the job's fastest plan.
+    Compare a published layout with the job's recommended plan.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
         found = nearest_recipe(problem) or _refuse(problem.each[0])
     layout = found.layout
     said = "; ".join((f"{layout.title} {layout.recipe.id}", *layout.notes))
-    return Comparison(given=found.report, report=fastest(problem), given_name=said)
+    return Comparison(given=found.report, report=planned(problem), given_name=said)
 
 
 def _refuse(problem: Problem) -> NoReturn:

@@ -69,6 +69,8 @@ class SearchLimits:
         What plans are exported to (``TARGET_RULES``); None: any.
     tolerance
         How much slower than the fastest plan the recommended one may be, as a fraction of the step.
+    asks_stages
+        Whether the job says itself what stages may differ in; else published layouts are tried as they are.
     is_bold
         Whether plans may have features, and pairs of features, that too few measured runs have.
     time_limit_seconds
@@ -108,6 +110,7 @@ class SearchLimits:
     simplest: bool = False
     target: str | None = None
     is_bold: bool = True
+    asks_stages: bool = True
     tolerance: float = 0.01
 
     @property
@@ -191,6 +194,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         simplest=not section.fastest,
         idle_devices=section.idle_devices,
         is_bold=section.evidence == "any",
+        asks_stages=section.stages is not None,
         tolerance=section.tolerance,
     )
 

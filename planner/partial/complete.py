@@ -162,8 +162,8 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     """
     question, _ = question_of(replace(problem, top=1).with_limits(simplest=False), given)
     joint, _ = fastest_of(question, explains=False)
-    if not joint.ranked and question.search.preferences:
-        joint, _ = fastest_of(question.with_limits(preferences=False), explains=False)
+    if not joint.ranked and (question.search.preferences or question.search.needs_evidence):
+        joint, _ = fastest_of(question.with_limits(preferences=False, is_bold=True), explains=False)
     if not joint.ranked:
         return None
     job, strategy = joint.ranked[0]

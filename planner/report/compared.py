@@ -27,16 +27,20 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
         return
     given, best = whole.given, whole.best
     answer = ("answer", _answer(comparison, whole))
-    lines = [("line", given.line), *completed_rows(comparison.given), *([("fastest line", best.line)] if best else [])]
+    lines = [
+        ("line", given.line),
+        *completed_rows(comparison.given),
+        *([("recommended line", best.line)] if best else []),
+    ]
     rows = (*doubt_rows(best or given), *_given_name(comparison), answer)
     yield setting_section(comparison.problem, whole, *rows, best=best, lines=lines)
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
-    notes = ("1: the given strategy; 2: the fastest plan.", *table.notes[-1:]) if best else table.notes
+    notes = ("1: the given strategy; 2: the recommended plan.", *table.notes[-1:]) if best else table.notes
     yield replace(table, notes=notes)
     if best:
-        yield figures_section("The given strategy against the fastest plan", given, best, ("given", "best"))
+        yield figures_section("The given strategy against the recommended plan", given, best, ("given", "best"))
         if abs(comparison.saved_seconds) > SAME_SECONDS:
             if whole.apart.gain:
                 yield gain_section(whole.apart.gain, ("given", "best"))
@@ -66,7 +70,7 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
     word = "less" if comparison.saved_seconds > 0 else "more"
     assert whole.apart.gain is not None, "there is a plan"
     return (
-        f"{takes}{forbidden}; the fastest plan{proof} takes {seconds(whole.best.step_time_seconds)} s and "
+        f"{takes}{forbidden}; the recommended plan{proof} takes {seconds(whole.best.step_time_seconds)} s and "
         f"{verdict(whole.apart.gain, 'the given one')}; as predicted {abs(comparison.saved_days):,.2f} days and "
         f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours{_money(whole)} {word}"
     )

@@ -1,4 +1,4 @@
-"""The content of a comparison's page: what is run today beside the fastest plan."""
+"""The content of a comparison's page: what is run today beside the recommended plan."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def shown_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tup
 
 
 def compared_plans(comparison: Comparison) -> Iterator[Shown]:
-    """What is run today and the fastest plan, if there is one; or the strategies of two jobs."""
+    """What is run today and the recommended plan, if there is one; or the strategies of two jobs."""
     first, second = ("First job", "Second job") if comparison.sides else ("Given strategy", "Fastest plan")
     yield _compared(1, first, comparison.given.plan, comparison.given)
     if comparison.best is not None:

@@ -231,7 +231,7 @@ class ApartRecord(Record):
 
 
 class ComparisonRecord(SettingRecord):
-    """The report of planner compare: of a job's strategy and its fastest plan, or of two jobs."""
+    """The report of planner compare: of a job's strategy and its recommended plan, or of two jobs."""
 
     kind: Literal["comparison"] = entry("Of which kind the report is.")
     status: str = entry("How the search for the best plan ended; of two jobs compared.")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.expert.jobs import ExpertJob, expert_jobs, spread
+from benchmarks.expert.jobs import ExpertJob, expert_jobs
 from costmodel.errors import PlanningError
 from planner.explanation.compare import Comparison
 from planner.explanation.recipes import judge_layout, reasons_outside
@@ -128,8 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.expert", description=__doc__)
     parser.add_argument("--jobs", type=int, default=48, help="jobs, evenly spread over all (default: 48; 0: all)")
     options = parser.parse_args(arguments)
-    every = expert_jobs()
-    chosen = spread(every, options.jobs or len(every))
+    chosen = expert_jobs(options.jobs)
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         verdicts = list(pool.map(judge, chosen))
     for one in verdicts:

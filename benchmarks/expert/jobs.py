@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from benchmarks.accuracy.tables import read_table
+from costmodel import catalog
+from costmodel.catalog.releases import release_of
 from planner.recipes.catalog import Recipe, recipes
 from planner.runs.predictions import Case, cases
 
@@ -18,6 +21,8 @@ MEASURED_DEVICES = ("a100-80gb-sxm", "h200")
 """Devices without recipes, whose layouts are those of measured runs."""
 
 TOKENS = 1e12
+
+MOST_MEASURED = 6
 
 MOST_DEVICES = 1024
 """Devices of the largest jobs: a matter of time."""
@@ -46,9 +51,19 @@ class ExpertJob:
     decisions: dict[str, Any] | None = None
 
 
-def expert_jobs() -> list[ExpertJob]:
-    """Return a job for each model, device and precision of recipes, and for each model measured on other devices."""
-    return [*_of_recipes(), *_of_runs()]
+def expert_jobs(number: int) -> list[ExpertJob]:
+    """
+    Return jobs for models, devices and precisions of recipes, and for models that were measured on other devices.
+
+    Parameters
+    ----------
+    number
+        Jobs, evenly spread over all; 0: all. At most ``MOST_MEASURED`` of them are of measured runs.
+    """
+    published, measured = list(_of_recipes()), list(_of_runs())
+    if not number:
+        return [*published, *measured]
+    return [*spread(published, number - MOST_MEASURED), *spread(measured, MOST_MEASURED)]
 
 
 def spread(jobs: Sequence[ExpertJob], number: int) -> list[ExpertJob]:
@@ -65,10 +80,16 @@ def spread(jobs: Sequence[ExpertJob], number: int) -> list[ExpertJob]:
 
 
 def _of_recipes() -> Iterator[ExpertJob]:
-    """Of each model, device and precision the newest recipe for the fewest devices."""
+    """
+    Of each model, device and precision the newest recipe for the fewest devices.
+
+    None of software that is newer than what is costed, and of a model that no catalog has.
+    """
     newest: dict[tuple[str, str, str], Recipe] = {}
     for one in recipes():
-        if one.refused or one.device not in DEVICES or min(one.scales) > MOST_DEVICES or one.shape is None:
+        if one.refused or one.device not in DEVICES or min(one.scales) > MOST_DEVICES:
+            continue
+        if one.model not in catalog.models() or one.framework(one.releases[0]).month() > _costed_month():
             continue
         key = (one.model, one.device, one.precision)
         known = newest.get(key)
@@ -90,7 +111,16 @@ def _of_recipes() -> Iterator[ExpertJob]:
 
 
 def _age(one: Recipe) -> tuple[Any, int]:
-    return one.framework(one.releases[-1]).number, -min(one.scales)
+    """The newest release of a recipe that is no newer than what is costed, then the fewest devices."""
+    months = [month for name in one.releases if (month := one.framework(name).month()) <= _costed_month()]
+    return max(months), -min(one.scales)
+
+
+@cache
+def _costed_month() -> float:
+    release = release_of(catalog.default_framework(catalog.device("b200")))
+    assert release is not None, "the default framework has a release"
+    return release.month()
 
 
 def _of_runs() -> Iterator[ExpertJob]:

@@ -13,6 +13,7 @@ from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.plan import judged
+from planner.recipes.candidates import by_hand
 from planner.recipes.catalog import LISTED, recipe
 from planner.recipes.layouts import PublishedLayout, fit_recipe, nearest_layouts, recipes_for, refused_recipes
 from planner.results import EstimateReport
@@ -80,9 +81,10 @@ def nearest_recipe(problem: Problem) -> JudgedLayout | None:
 
 def reasons_outside(report: EstimateReport) -> Iterator[str]:
     """Rules and preferences that a costed strategy breaks, bounds of the search, and stages that it does not try."""
-    yield from report.broken_rules
-    yield from report.broken_preferences
     problem, strategy = report.problem, report.plan.strategy
+    dealt = {sentence(rule) for rule in problem_rules(problem).preferences if by_hand(strategy, rule)}
+    yield from report.broken_rules
+    yield from (one for one in report.broken_preferences if one not in dealt)
     bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
     if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:

@@ -12,11 +12,11 @@ from costmodel.facts.reliability import Reliability
 from costmodel.models.utilization import utilization_fraction
 from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, RankEstimate, rank_breakdowns
-from costmodel.strategy import Strategy
+from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_costs
 from planner.conventions import Conventions, ModelSummary
-from planner.evidence.features import Unproven, unproven_of
+from planner.evidence.features import MEGATRON, Unproven, line_of, unproven_of
 from planner.evidence.ground import Gap
 from planner.jobs.problem import Problem
 from planner.partial.complete import CompletedBy
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 SAME_FRACTION = 1e-9
 """Fraction of a step up to which two are equal."""
+
+ONE_CONNECTION = ("volta", "ampere", "ada", "hopper")
+"""Generations of devices whose kernels start in order on one CUDA connection alone."""
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
 """What a command returns, by the status of the search."""
@@ -130,6 +133,22 @@ class Plan:
     def unproven(self) -> tuple[Unproven, ...]:
         """Its features, and pairs of them, that too few measured runs have."""
         return unproven_of(self.facts, self.strategy)
+
+    @property
+    def contested_seconds(self) -> float:
+        """
+        Hidden tp and cp communication of a step that may show beside FSDP or EP overlap.
+
+        Before Blackwell tp and cp want one CUDA connection, the others many (CUDA_DEVICE_MAX_CONNECTIONS); Megatron-LM
+        warns against both at once (megatron/training/arguments.py:1400-1418, core 0.18.2). All of it may show at most.
+        """
+        strategy, cluster = self.strategy, self.cluster
+        wants_many = strategy.ep_overlap or strategy.sharding == Sharding.WEIGHTS
+        wants_one = strategy.tp > 1 or strategy.cp > 1
+        is_early = cluster.device.architecture in ONE_CONNECTION and line_of(cluster.framework) == MEGATRON
+        if not (wants_many and wants_one and is_early):
+            return 0.0
+        return sum(part.hidden_seconds for part in self.estimate.breakdown if part.name in ("tp", "cp"))
 
     @property
     def cluster(self) -> Cluster:

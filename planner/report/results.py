@@ -115,6 +115,8 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     if best.gaps:
         yield f"Extrapolated{of_best}: {gaps_text(best.gaps)}."
     for plan in plans:
+        if plan.contested_seconds:
+            yield f"Strategy {plan.number}: {contested_text(plan)}."
         if plan.unproven:
             yield f"Unproven of strategy {plan.number}: {unproven_text(plan)}."
     for gaps, numbers in _further_gaps(plans).items():
@@ -138,6 +140,14 @@ def _further_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
         if gaps := [gap for gap in plan.gaps if gap.sentence not in known]:
             found.setdefault(gaps_text(gaps), []).append(str(plan.number))
     return found
+
+
+def contested_text(plan: PlanRecord) -> str:
+    """Say what tp and cp may cost beside FSDP or EP overlap."""
+    return (
+        "tp or cp with FSDP or EP overlap before Blackwell, of which Megatron-LM warns (CUDA_DEVICE_MAX_CONNECTIONS): "
+        f"up to {seconds(plan.contested_seconds)} s more"
+    )
 
 
 def unproven_text(plan: PlanRecord) -> str:

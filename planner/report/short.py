@@ -16,7 +16,7 @@ from planner.report.framework import is_assumed, is_extrapolated, nearest_relati
 from planner.report.published import doubt_rows, published_rows
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
-from planner.report.results import FIGURES, gaps_text, unproven_text
+from planner.report.results import FIGURES, contested_text, gaps_text, unproven_text
 from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import line_rows, proof_text
@@ -141,6 +141,8 @@ def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterato
     plans, cluster = whole.plans, report.problem.facts.cluster
     if plans[0].gaps:
         yield f"extrapolated: {gaps_text(plans[0].gaps)}"
+    if plans[0].contested_seconds:
+        yield contested_text(plans[0])
     if is_extrapolated(cluster) and cluster.framework:
         yield f"no measured run of {cluster.framework.name} on {cluster.device.architecture} is known"
     if nearest := nearest_relative(cluster):

@@ -186,6 +186,9 @@ class SpeedRecord(Record):
     )
     record: BestRunRecord | None = entry("The best published run that compares; null where there is none.")
     gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
+    contested_seconds: Figure = entry(
+        "Hidden tp and cp communication that may show, since FSDP or EP overlap want other CUDA connections."
+    )
     unproven: list[UnprovenRecord] = entry("Features, and pairs of them, that too few measured runs have.")
     tokens_per_second_per_gpu: Figure = entry(
         "Tokens that one device trains per second.", "tokens_per_second_per_device"

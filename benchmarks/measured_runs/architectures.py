@@ -24,8 +24,8 @@ CATALOG_NAMES = {
 }
 """What the catalog calls a model of another key; where it has one of the same name, that."""
 
-NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers")
-"""What may differ between an entry and the catalog's model: names, and what rows and :func:`_on_top` say."""
+NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers", "numerics")
+"""What may differ between an entry and the catalog's model: names, what rows and :func:`_on_top` say, what nothing costs."""
 
 ASSUMED_VOCAB = {"zb-": 32_000}
 """

@@ -96,7 +96,7 @@ def recipe_rows(published: Sequence[Published], models: Mapping[str, Any]) -> li
 def _collected(number: int, one: Published) -> dict[str, str]:
     """A layout as a collected run that nobody measured."""
     cells = one.cells
-    graphs = cells["cuda_graph"]
+    graphs, sends_tokens = cells["cuda_graph"], int(cells["ep"] or 1) > 1
     return {
         **dict.fromkeys(COLLECTED, ""),
         **cells,
@@ -109,7 +109,8 @@ def _collected(number: int, one: Published) -> dict[str, str]:
         "usable": "1",
         "gpu": cells["device"],
         "model": MODEL_NAMES.get(cells["model"], cells["model"]),
-        "token_dispatcher": cells["token_dispatcher"] if int(cells["ep"] or 1) > 1 else "",
+        "token_dispatcher": cells["token_dispatcher"] if sends_tokens else "",
+        "comm_sms": cells["comm_sms"] if sends_tokens else "",
         "optimizer": SHARDINGS[cells["fsdp"]],
         "cuda_graph": GRAPHS.get(graphs, graphs),
         "memory_kind": "",

@@ -85,6 +85,9 @@ def reasons_outside(report: EstimateReport) -> Iterator[str]:
     dealt = {sentence(rule) for rule in problem_rules(problem).preferences if by_hand(strategy, rule)}
     yield from report.broken_rules
     yield from (one for one in report.broken_preferences if one not in dealt)
+    headroom = problem.search.memory_headroom_bytes
+    if not problem.search.asks_headroom and report.plan.headroom_bytes < headroom:
+        yield f"The search leaves {headroom / 2**30:.1f} GiB free (search.memory_headroom_gib)."
     bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
     if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:

@@ -25,7 +25,11 @@ CATALOG_NAMES = {
 """What the catalog calls a model of another key; where it has one of the same name, that."""
 
 NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers", "numerics")
-"""What may differ between an entry and the catalog's model: names, what rows and :func:`_on_top` say, what nothing costs."""
+"""
+What may differ between an entry and the catalog's model.
+
+Names, what rows and :func:`_on_top` say, facts that cost nothing.
+"""
 
 ASSUMED_VOCAB = {"zb-": 32_000}
 """

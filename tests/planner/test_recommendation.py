@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -151,3 +153,11 @@ def test_the_command_puts_the_fastest_first(tmp_path, capsys):
 
     assert firsts[0]["plans"][0]["strategy"]["vpp"] < firsts[1]["plans"][0]["strategy"]["vpp"]
     assert firsts[1]["recommendation"] is None
+
+
+def test_the_documents_have_the_order():
+    """One table, each criterion once, in the order in which they count."""
+    page = (Path(__file__).parents[2] / "docs" / "reading_a_report.md").read_text(encoding="utf-8")
+    names = re.findall(r"^  \| `(\w+)` \|", page, flags=re.MULTILINE)
+
+    assert names == [one.name for one in ORDER]

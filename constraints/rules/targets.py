@@ -101,7 +101,7 @@ def bridge_overlaps_ep_outside_one_graph(cluster: Cluster, *, ep_overlap: Flags,
     ----------
     megatron/core/transformer/transformer_config.py:1898 (core 0.16.1, which Megatron-Bridge 0.3.1 is released with).
     """
-    is_old = _lacks(cluster, FIRST_WITH_PAGED_STASH, 0, 18)
+    is_old = _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18)
     return implies(is_old, np.logical_not(_overlaps_ep_in_one_graph(ep_overlap, cuda_graphs)))
 
 
@@ -128,13 +128,11 @@ def core_release(cluster: Cluster) -> tuple[float, ...] | None:
 CORES = ("version", "branch")
 """Schemes by which releases of Megatron Core count."""
 
-FIRST_WITH_PAGED_STASH = {"megatron-bridge": ((26, 6), (0, 5))}
-FIRST_WITH_GRAPHS_OF_FSDP = {"megatron-bridge": ((26, 8), (0, 6))}
+FIRST_ON_CORE_0_18 = {"megatron-bridge": ((26, 6), (0, 5))}
 """
-Releases of other stacks on Megatron Core that have what core 0.18 brought, counted by months and by versions.
+First releases of other stacks on Megatron Core with what core 0.18 brought, counted by months and by versions.
 
-They are those of the first recipes of Megatron-Bridge that use it (v0.5.0 of container 26.06: experts in one graph of
-the iteration; v0.6.0 of 26.08: that with Megatron-FSDP).
+v0.5.0 of container 26.06 has the first recipes of Megatron-Bridge that use it (experts in one graph of the iteration).
 """
 
 
@@ -276,12 +274,12 @@ def early_cores_have_no_experts_in_one_graph(model: Model, cluster: Cluster, *, 
     (moe_expert_rank_capacity_factor) and what the backward pass needs of them (moe_paged_stash); 0.17.1 has neither.
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
-    return implies(model.has_experts & whole, not _lacks(cluster, FIRST_WITH_PAGED_STASH, 0, 18))
+    return implies(model.has_experts & whole, not _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18))
 
 
 def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda_graphs: Ints) -> Holds:
     """
-    CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.08) on.
+    CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.06) on.
 
     References
     ----------
@@ -289,7 +287,7 @@ def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda
     0.17.1 has no such mode.
     """
     both = np.greater_equal(sharding, Sharding.GRADIENTS) & np.not_equal(cuda_graphs, CudaGraphs.NONE)
-    return implies(both, not _lacks(cluster, FIRST_WITH_GRAPHS_OF_FSDP, 0, 18))
+    return implies(both, not _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18))
 
 
 # --- several targets ---------------------------------------------------------------------------------------

@@ -305,15 +305,15 @@ def test_cores_from_0_18_refuse_transformer_engines_loss(release, loss, holds):
         ("megatron-lm-main", True, True),
         ("megatron-bridge-26.04.01", False, False),
         ("megatron-bridge-0.4.2", False, False),
-        ("megatron-bridge-26.06", True, False),
-        ("megatron-bridge-0.5.1", True, False),
+        ("megatron-bridge-26.06", True, True),
+        ("megatron-bridge-0.5.1", True, True),
         ("megatron-bridge-26.08", True, True),
         ("megatron-bridge-main", True, True),
         ("torchtitan-0.3", True, True),
     ],
 )
 def test_graphs_of_experts_and_of_fsdp_came_with_core_0_18(release, experts, fsdp):
-    """Cores have both from 0.18.2 on; recipes of Megatron-Bridge have the first from v0.5.0, the second from v0.6.0."""
+    """Cores have both from 0.18.2 on, on which Megatron-Bridge is built from v0.5.0 on."""
     given = facts(SPARSE, cluster=replace(told(), unknown_release=release))
     sharded = a_strategy(dp=2, sharding=Sharding.WEIGHTS, **IN_ONE_GRAPH)
 

@@ -191,7 +191,7 @@ def test_a_costed_release_that_refuses_the_plan_is_no_other_one():
 
     assert str(error.value).splitlines() == [
         "framework-version: Megatron Core 0.17, which is costed, refuses this plan:",
-        "  - CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.08) on.",
+        "  - CUDA graphs go together with Megatron-FSDP only from core 0.18 (Megatron-Bridge 26.06) on.",
         "These take it: 0.18, 0.19, main (--framework-version).",
     ]
 

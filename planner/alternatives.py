@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from constraints.encoding import seconds_to_ticks
+from constraints.limits import Bound
 from costmodel.events import log_event
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
@@ -202,7 +203,9 @@ def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
     is_known = any(_without_offload(one.settings) == _without_offload(problem.settings) for one in earlier)
     if not is_known or limits.candidates or "optimizer_offload" in limits.pin:
         return problem
-    return problem.with_limits(pin={**limits.pin, "optimizer_offload": 1})
+    # A bound, not a pin: what the job itself names needs no evidence.
+    offloads = Bound(names=("optimizer_offload",), relation=">=", number=1)
+    return problem.with_limits(limits=(*limits.limits, offloads))
 
 
 def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:

@@ -307,7 +307,7 @@ def test_token_dispatcher(extend):
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
     a_dispatcher(copy)
-    experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.evidence=any search.pin={}"
+    experts = "cluster.framework=megatron-lm-0.19 model=qwen3-30b-a3b search.evidence=any search.pin={}"
     pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
 
     _, known, added, *_ = copy.say(
@@ -407,7 +407,7 @@ def test_preference_of_the_search(extend):
     kept, free, estimated = copy.say(
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4] search.preferences=false",
-        f"{ESTIMATE} tp=2",
+        f"{ESTIMATE} tp=2 search.evidence=any",
     )
 
     assert [numbers(one)["plans"][0]["strategy"]["tp"] for one in (kept, free)] == [4, 2]

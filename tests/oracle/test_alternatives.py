@@ -46,7 +46,8 @@ def a_random_job(seed):
             "precision": chooser.choice(["bf16", "fp8"]),
         },
         "settings": settings,
-        "search": {"stages": chooser.choice(["even", "layers"]), "time_limit_seconds": 600, "fastest": True},
+        "search": {"stages": chooser.choice(["even", "layers"]), "time_limit_seconds": 600, "fastest": True}
+        | {"evidence": chooser.choice(["proven", "any"])},
         "top": 3,
     }
 

@@ -30,6 +30,7 @@ GEMMA = {
     "model": "gemma-2-27b",
     "cluster": {"device": "h800", "num_devices": 256},
     "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 1e12},
+    "search": {"evidence": "any"},
     "top": 1,
 }
 """Layers with a window of 4,096 tokens and without one, in turn."""
@@ -66,7 +67,7 @@ def fits(problem: Problem, device_bytes: Any) -> Any:
 def test_no_dealing_of_gemmas_layers_to_four_plain_stages_is_faster(sequence_length):
     """All 14,190 ways to share 46 layers out to four stages that hold some, each rank under its own memory."""
     training = {**GEMMA["training"], "sequence_length": sequence_length}
-    problem = load({**GEMMA, "training": training, "search": {"pin": {"pp": 4, "vpp": 1}}})
+    problem = load({**GEMMA, "training": training, "search": {"evidence": "any", "pin": {"pp": 4, "vpp": 1}}})
 
     outcome = search(problem)
 
@@ -136,7 +137,7 @@ def test_stages_of_gpt_oss_are_written_as_megatron_lm_reads_them():
             "model": "gpt-oss-120b",
             "cluster": cluster,
             "training": training,
-            "search": {"pin": {"pp": 4, "vpp": 1}},
+            "search": {"evidence": "any", "pin": {"pp": 4, "vpp": 1}},
             "top": 1,
         }
     )
@@ -154,7 +155,8 @@ def test_what_stages_of_alternating_layers_leave_out_is_said():
     cluster = {"device": "h800", "num_devices": 64}
     told = {}
     for model in ("nemotron-h-8b", "gemma-2-27b", "llama3-8b"):
-        search_section = {"stages": "free", "pin": {"tp": 8, "cp": 1, "pp": 2, "mbs": 1}}
+        pins = {"tp": 8, "cp": 1, "pp": 2, "mbs": 1}
+        search_section = {"stages": "free", "evidence": "any", "pin": pins}
         problem = load({**GEMMA, "model": model, "cluster": cluster, "search": search_section})
         told[model] = " ".join(left_out_of_stages(problem, build_space(problem)))
 

@@ -140,7 +140,7 @@ def a_job(model, device, num_devices, batch, sequence, **limits):
             "model": model,
             "cluster": {"device": device, "num_devices": num_devices},
             "training": {"global_batch_size": batch, "sequence_length": sequence, "tokens": 1e12},
-            "search": {"stages": "even", "memory_headroom_gib": 0, **limits},
+            "search": {"stages": "even", "memory_headroom_gib": 0, "evidence": "any", **limits},
         }
     )
 

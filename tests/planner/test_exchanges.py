@@ -19,7 +19,10 @@ JOB = {
     "model": "gpt-oss-120b",
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
     "training": {"global_batch_size": 256, "sequence_length": 4096, "tokens": 1e12},
-    "search": {"pin": {"tp": 1, "cp": 1, "pp": 4, "ep": 16, "vpp": 3, "mbs": 1, "recompute": "norms"}},
+    "search": {
+        "evidence": "any",
+        "pin": {"tp": 1, "cp": 1, "pp": 4, "ep": 16, "vpp": 3, "mbs": 1, "recompute": "norms"},
+    },
 }
 """Layers with and without a window, dealt to twelve virtual stages of which the first embeds and the last predicts."""
 

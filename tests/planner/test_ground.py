@@ -221,7 +221,7 @@ def test_the_files_are_what_the_rows_show(ran):
 
     assert counts == Ground.of(runs).counts
     assert features_shown(ran) == list(shown_features().values())
-    assert tallies_of(runs) == list(stored(GroundTable, TABLE).tallies)
+    assert tallies_of(runs) == list(stored(GroundTable, TABLE, "planner.evidence").tallies)
 
 
 def test_leaving_out_every_group_takes_a_second_or_two(ran):

@@ -58,7 +58,7 @@ def text_of(report):
 def test_an_estimate_is_answered_with_its_price(rule):
     """Not forbidden: the report has all figures, and says in one line which preference the strategy does not keep."""
     batch = 16 if rule is microbatches.microbatches_fill_the_pipeline else 512
-    problem = load(a_job(search__framework_rules=False, training__global_batch_size=batch))
+    problem = load(a_job(search__framework_rules=False, search__evidence="any", training__global_batch_size=batch))
 
     report = estimate(problem, BREAKING[rule])
 
@@ -75,7 +75,7 @@ def test_an_estimate_is_answered_with_its_price(rule):
 
 def test_frameworks_may_forbid_what_the_search_only_leaves_out():
     """Megatron-LM refuses sharded weights in a pipeline: that is forbidden, and the search leaves it out besides."""
-    report = estimate(load(a_job()), BREAKING[features.gradient_sharding_excludes_pipelines])
+    report = estimate(load(a_job(search__evidence="any")), BREAKING[features.gradient_sharding_excludes_pipelines])
 
     assert any("Gradients and weights are sharded only without a pipeline" in rule for rule in report.broken_rules)
     assert report.broken_preferences == (sentence(features.gradient_sharding_excludes_pipelines),)

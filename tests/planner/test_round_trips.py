@@ -42,7 +42,7 @@ JOBS = {
     "several chunks": a_job(search={"pin": {"pp": 6, "vpp": 2}, "preferences": False}),
     "fewer layers beside the head": a_job(search={"pin": {"pp": 6, "vocabulary": "redistributed"}}),
     "dense layers in front, and MTP": a_job(
-        model=SMALL, search={"pin": {"pp": 4, "tp": 1, "cp": 1}, "stages": "layers"}
+        model=SMALL, search={"pin": {"pp": 4, "tp": 1, "cp": 1}, "stages": "layers", "evidence": "any"}
     ),
     "ranks that recompute": a_job(search={"pin": {"pp": 4, "tp": 1, "cp": 1, "vpp": 1}, "stages": "free"}),
     "modules of GPT-NeoX": a_job(
@@ -90,7 +90,7 @@ def test_the_printed_line_is_the_plan(capsys, tmp_path, monkeypatch):
     assert cli.main(["plan", "job.yaml", "-q"]) == 0
     text = capsys.readouterr().out
     begin = text.index("\nline ") + len("\nline ")
-    words = shlex.split(text[begin : text.index("\nstrategy ")])
+    words = shlex.split(text[begin : text.index("\nstep ")])
     best, back = told("plan", "job.yaml")["plans"][0], told("estimate", "job.yaml", *words)
 
     assert "layout=5+6x3+5+4" in words

@@ -22,7 +22,7 @@ JOB = {
     "model": "llama3-405b",
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
     "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e9},
-    "search": {"stages": "free", "pin": {"activation_offload": False, "tp": 8, "pp": 8, "vpp": 1}},
+    "search": {"stages": "free", "evidence": "any", "pin": {"activation_offload": False, "tp": 8, "pp": 8, "vpp": 1}},
 }
 """Llama-3-405B on so few devices that even stages must recompute every layer."""
 
@@ -54,7 +54,7 @@ def test_uneven_stages_are_faster_than_even_ones(report):
 
 def test_uneven_stages_of_all_degrees_are_proven():
     """Nothing pinned: CP-SAT proves the few pipelines that bounds leave, long before time is up."""
-    outcome = search(load({**JOB, "search": {"stages": "free", "time_limit_seconds": 30}}))
+    outcome = search(load({**JOB, "search": {"stages": "free", "evidence": "any", "time_limit_seconds": 30}}))
 
     assert outcome.effort.stages.solved > 0
     assert (outcome.status, outcome.gap) == (Status.OPTIMAL, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from constraints import sentence
@@ -15,7 +15,14 @@ from planner.jobs.problem import Problem
 from planner.plan import judged
 from planner.recipes.candidates import by_hand
 from planner.recipes.catalog import LISTED, recipe
-from planner.recipes.layouts import PublishedLayout, fit_recipe, nearest_layouts, recipes_for, refused_recipes
+from planner.recipes.layouts import (
+    PublishedLayout,
+    fit_recipe,
+    nearest_layouts,
+    ordered_recipes,
+    recipes_for,
+    refused_recipes,
+)
 from planner.results import EstimateReport
 from planner.search.rules import problem_rules
 
@@ -111,7 +118,9 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
         If no recipe has that name, if it is no layout for this job, or if none is.
     """
     if name:
-        found = judge_layout(fit_recipe(recipe(name), problem.each[0]))
+        job = problem.each[0]
+        one = recipe(name, ordered_recipes(job))
+        found = judge_layout(replace(fit_recipe(one, job), release=one.releases[-1]))
     else:
         found = nearest_recipe(problem) or _refuse(problem.each[0])
     layout = found.layout

@@ -57,3 +57,9 @@ class Plan(Chosen, Protocol):
     @property
     def headroom_bytes(self) -> float:
         """What the fullest rank leaves free; negative where it does not fit."""
+
+
+def costed_name(plan: Plan) -> str:
+    """Name of the release that a plan is costed with, as the job has it; empty: the job names none."""
+    cluster = plan.cluster
+    return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")

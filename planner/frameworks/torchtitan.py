@@ -17,7 +17,7 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner.frameworks.planned import Plan
+from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
@@ -431,8 +431,11 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
     # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
     attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
     spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
+    costed = costed_name(plan)
+    is_own = not costed or VERSION.startswith(costed.removeprefix("torchtitan-"))
+    differing = "" if is_own else f"Costed as {costed}, whose fields may differ.\n"
     return (
-        f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n'
+        f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n{differing}'
         f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
         f'"""\n\n{commented(map(TODO.format, unsaid_facts(model)))}\n{imports}\n\n'
         f'TORCHTITAN = "{VERSION}"\n"""Whose options these are; other versions have other ones."""\n\n'

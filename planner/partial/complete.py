@@ -41,11 +41,13 @@ class CompletedBy(StrEnum):
     The origin of what was not given.
 
     ``given``: nothing was left open. ``search``: the fastest strategy with what was given. ``recipes``: the framework's
-    recipes. ``no_plan``: these, since the search found no strategy.
+    recipes. ``no_plan``: these, since the search found no strategy. ``bold``: the fastest strategy with what was given
+    that breaks a preference, or has what too few runs have shown: no other is allowed and fits.
     """
 
     GIVEN = "given"
     SEARCH = "search"
+    BOLD = "bold"
     RECIPES = "recipes"
     NO_PLAN = "no_plan"
 
@@ -162,14 +164,16 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     """
     question, _ = question_of(replace(problem, top=1).with_limits(simplest=False), given)
     joint, _ = fastest_of(question, explains=False)
+    by = CompletedBy.SEARCH
     if not joint.ranked and (question.search.preferences or question.search.needs_evidence):
         joint, _ = fastest_of(question.with_limits(preferences=False, is_bold=True), explains=False)
+        by = CompletedBy.BOLD
     if not joint.ranked:
         return None
     job, strategy = joint.ranked[0]
     own = next((one for one in problem.each if one.settings == job.settings), problem)
     whole = fitted(own, with_stages(strategy, given, own.facts), given.names)
-    return Completed(problem=own, strategy=whole, names=given.names, by=CompletedBy.SEARCH)
+    return Completed(problem=own, strategy=whole, names=given.names, by=by)
 
 
 def _as_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:

@@ -112,9 +112,16 @@ def recipes() -> tuple[Recipe, ...]:
     return tuple(Recipe(cells=row) for table in TABLES for row in read_table(table))
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str, among: Sequence[Recipe] = ()) -> Recipe:
     """
     Return the recipe of an id, or of its published name; of several layouts of one name the newest.
+
+    Parameters
+    ----------
+    name
+        The id, or the name.
+    among
+        Recipes that may have been meant where there is none; empty: all.
 
     Raises
     ------
@@ -124,10 +131,15 @@ def recipe(name: str) -> Recipe:
     same = [one for one in recipes() if one.id == name]
     same = same or [one for one in recipes() if one.name.lower() == name.lower()]
     if not same:
-        known = [one.id for one in recipes()] + [one.name for one in recipes()]
-        raise SpecError("recipe", f"{shown(name)} is not known.", did_you_mean(name, known) or LISTED)
+        meant = among or recipes()
+        known = [one.id for one in meant] + [one.name for one in meant]
+        some = f"For this job: {', '.join(one.id for one in among[:MOST_LISTED])}." if among else LISTED
+        raise SpecError("recipe", f"{shown(name)} is not known.", did_you_mean(name, known) or some)
     return max(same, key=lambda one: one.framework(one.releases[-1]).number)
 
+
+MOST_LISTED = 5
+"""Recipes that a message lists."""
 
 LISTED = "planner catalog recipes MODEL DEVICE lists them."
 

@@ -27,9 +27,9 @@ from planner.frameworks.megatron.lm import (
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, unsaid
 from planner.frameworks.megatron.options import options
-from planner.frameworks.megatron.releases import DROPOUTS, costed_name, spell_graphs
+from planner.frameworks.megatron.releases import DROPOUTS, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.planned import Plan
+from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import (
     TODO,
     Answers,

@@ -20,7 +20,7 @@ from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, staged
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, unsaid
 from planner.frameworks.megatron.stages import LAST
-from planner.frameworks.planned import Plan
+from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import Entries
 
 RELEASES = ("0.14", "0.16", "0.17", "0.18", "0.19", "main")
@@ -139,6 +139,8 @@ class Releases:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; costed as {name}."
+        if self.costed is None:
+            yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
         own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
         if own:
             yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
@@ -210,12 +212,6 @@ class Releases:
             older = [one for one in names if _number(one) <= number]
             names = older + [one for one in RELEASES if one not in older]
         return sorted(names, key=lambda one: OWN_LOSS in self._broken(one))
-
-
-def costed_name(plan: Plan) -> str:
-    """Name of the release that a plan is costed with, as the job has it; empty: the job names none."""
-    cluster = plan.cluster
-    return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
 
 
 OWN_LOSS = cores_from_0_18_compute_the_loss_themselves

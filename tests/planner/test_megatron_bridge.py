@@ -16,7 +16,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
-from planner import estimate, load
+from planner import load
 from planner.frameworks.megatron.bridge import (
     DEFAULTS,
     KEPT,
@@ -29,6 +29,7 @@ from planner.frameworks.megatron.bridge import (
 )
 from planner.frameworks.megatron.options import options
 from planner.frameworks.target import effective_settings
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import megatron_plans
 from tests.builders_plan import planned_exports
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
@@ -113,7 +114,7 @@ def test_the_costed_release_is_written(framework, version, fields):
 
     assert exported.version == version
     assert dict(word.split("=", 1) for word in words_of(exported)).items() >= fields.items()
-    assert first == f"# Overrides for Megatron-Bridge {version}, costed as {framework}."
+    assert first == f"# Overrides for Megatron-Bridge {version}; costed as {framework}."
     assert bool(others) is (framework != "megatron-bridge-26.02")
     assert all("may differ" in line and ("comm_overlap" in line) for line in others)
 

@@ -61,7 +61,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:
         return exported
-    doubt = f"{stands_in(cluster.unknown_release, cluster.framework.name)}, for which this is written."
+    written = f"this is written for {exported.target} {exported.version}"
+    doubt = f"{stands_in(cluster.unknown_release, cluster.framework.name)}; {written}."
     return replace(exported, notes=(*exported.notes, doubt))
 
 

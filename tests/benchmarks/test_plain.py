@@ -11,10 +11,11 @@ from benchmarks.accuracy.plain import plain_estimates, plain_job, plain_lines
 from benchmarks.accuracy.tables import read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
-from planner import estimate, load
+from planner import load
 from planner.calibration.cases import setting_of
 from planner.runs.predictions import RejectedRow
 from planner.runs.table import Run
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_runs import predicted, project_predictions, project_results
 
 # --- plain jobs --------------------------------------------------------------------------------------------

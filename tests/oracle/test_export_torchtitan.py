@@ -15,9 +15,10 @@ from costmodel import catalog
 from costmodel.facts.framework import Settings
 from costmodel.models.parameters import parameters
 from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner import estimate, load
+from planner import load
 from planner.frameworks.torchtitan import FLAVORS, to_torchtitan
 from planner.results import Plan
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_plan import planned_exports, random_exports
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")

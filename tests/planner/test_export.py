@@ -15,7 +15,7 @@ import yaml
 import planner
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
-from planner import cli, estimate, export, load, render
+from planner import cli, export, load, render
 from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
@@ -24,6 +24,7 @@ from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entri
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from planner.saved_plan import FORMAT_VERSION
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.documents import page
 from tests.planner.test_job import JOBS
 

@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from planner import estimate, load
+from planner import load
 from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
+from tests.builders_estimate import estimate_by_recipes as estimate
 
 JOB = {
     "model": "llama3-8b",

@@ -16,10 +16,11 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
-from planner import estimate, load
+from planner import load
 from planner.frameworks.megatron.bridge import (
     DEFAULTS,
     KEPT,
+    OF_CORE_0_18,
     OVERLAP,
     OVERLAPS,
     PRECISION,
@@ -28,7 +29,9 @@ from planner.frameworks.megatron.bridge import (
     to_megatron_bridge,
 )
 from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.releases import lacking
 from planner.frameworks.target import effective_settings
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import megatron_plans
 from tests.builders_plan import planned_exports
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
@@ -113,7 +116,7 @@ def test_the_costed_release_is_written(framework, version, fields):
 
     assert exported.version == version
     assert dict(word.split("=", 1) for word in words_of(exported)).items() >= fields.items()
-    assert first == f"# Overrides for Megatron-Bridge {version}, costed as {framework}."
+    assert first == f"# Overrides for Megatron-Bridge {version}; costed as {framework}."
     assert bool(others) is (framework != "megatron-bridge-26.02")
     assert all("may differ" in line and ("comm_overlap" in line) for line in others)
 
@@ -187,14 +190,14 @@ def test_refusals_call_it_by_its_name():
 # --- with it -----------------------------------------------------------------------------------------------
 
 
-def fields():
-    """Names of the annotated fields of each class, of all its namesakes in both packages."""
+def fields(classes=CLASSES):
+    """Names of the annotated fields of each section's classes, of all their namesakes in both packages."""
     spec = find_spec("megatron")
     places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     files = [path for place in places for part in ("bridge", "core") for path in (place / part).rglob("*.py")]
     if not any(place.joinpath("bridge").is_dir() for place in places):
         pytest.skip("megatron-bridge is not installed")
-    wanted = {name for names in CLASSES.values() for name in names}
+    wanted = {name for names in classes.values() for name in names}
     found = {name: set() for name in wanted}
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -202,19 +205,27 @@ def fields():
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ClassDef) and node.name in wanted:
                     found[node.name] |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
-    return {section: set().union(*(found[name] for name in names)) for section, names in CLASSES.items()}
+    return {section: set().union(*(found[name] for name in names)) for section, names in classes.items()}
 
 
 def test_every_field_is_one_of_the_configuration():
-    """None is misspelled: Hydra refuses a field that the configuration has not."""
-    known = fields()
+    """None is misspelled: Hydra refuses a field that the configuration has not; newer ones are options of that core."""
+    known = fields({**CLASSES, "model": (*CLASSES["model"], "GPTOSSProvider")})  # which alone has YaRN's
     keys = {key for option in options().values() for key in option.bridge or ()} | {*DEFAULTS, KEPT}
     keys |= {f"{PRECISION}.{name}" for name in precision_of(a_plan(), {}) if name != "_target_"}
     keys |= {f"comm_overlap.{name}" for name in OVERLAPS if name != "_target_"}
 
-    unknown = [key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]]
+    unknown = {key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]}
+    newer = {f"model.{name.removeprefix('--').replace('-', '_')}" for name in options() if since_core_0_18(name)}
 
-    assert not unknown
+    assert unknown <= newer
+    assert unknown <= OF_CORE_0_18.keys()
+    assert not unknown & DEFAULTS.keys()
+
+
+def since_core_0_18(name):
+    """Whether an option is one that core 0.17 has not and 0.18 has (``releases.csv``)."""
+    return [*lacking({name: True}, "0.17")] == [name] and not [*lacking({name: True}, "0.18")]
 
 
 def test_hydra_reads_the_overrides():
@@ -230,17 +241,22 @@ def test_hydra_reads_the_overrides():
 
 
 def test_hydra_reads_the_overrides_of_plans_for_it():
-    """Those of plain jobs, as ``--target megatron-bridge`` makes them; every field is one of the configuration."""
+    """
+    Those of plain jobs, as ``--target megatron-bridge`` makes them; every field is one of the configuration.
+
+    Experts in one graph of the iteration, which 0.3.1 refuses, are written for the newer release that was costed.
+    """
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser", reason="hydra-core is not installed")
     known, seen = fields(), 0
 
-    for plan, _ in planned_exports("megatron-bridge"):
-        if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
-            continue  # which 0.3.1 refuses
-        lines = words_of(to_megatron_bridge(plan, "0.3.1"))
+    for plan, exported in planned_exports("megatron-bridge"):
+        is_newer = plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts
+        lines = words_of(exported if is_newer else to_megatron_bridge(plan, "0.3.1"))
         read = {one.key_or_group: one.value() for one in parser.OverridesParser.create().parse_overrides(lines)}
-        keys = [key.partition(".") for key in read if "." in key]
-        assert [key for key in keys if key[2] not in known[key[0]]] == []
+        keys = [(key, *key.partition(".")) for key in read if "." in key]
+        unknown = {key for key, section, _, name in keys if name not in known[section]}
+        assert (exported.version != "0.3.1") >= is_newer
+        assert unknown <= (OF_CORE_0_18.keys() if is_newer else set())
         seen += 1
 
     assert seen >= 6

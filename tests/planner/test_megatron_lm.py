@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
-from planner import estimate, load
+from planner import load
 from planner.frameworks.launch import launched
 from planner.frameworks.megatron.lm import DECISION_OPTIONS, to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
@@ -19,6 +19,7 @@ from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.target import EVERY_SETTING, effective_settings
 from planner.jobs.completion import completed
 from planner.plan import evaluate
+from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import hybrid_plans, megatron_plans
 
 JOB = {

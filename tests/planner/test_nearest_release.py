@@ -137,17 +137,32 @@ def test_a_stack_that_nobody_knows_is_refused_with_what_was_meant(typo):
 
 
 def test_exports_are_for_the_relative_and_say_so():
-    """What is written is what the relative's plan is written as."""
+    """What is written is what the relative's plan is written as, for its release; the file says so itself."""
     asked, plain = (plan(a_job(name), certified=False).plans[0] for name in ("megatron-lm-0.99", "megatron-lm-0.19"))
 
     exported, known = (export(one, "megatron-lm") for one in (asked, plain))
 
-    assert exported.files == known.files
-    assert (exported.version, known.version) == ("main", "0.19")
+    lines, known_lines = (one.files["megatron-args.txt"].splitlines() for one in (exported, known))
+    sentence = "megatron-lm-0.99 is not known: costed as megatron-lm-0.19, its nearest release"
+    assert lines[0] == f"# Options of Megatron Core 0.19; {sentence}."
+    assert known_lines[0] == "# Options of Megatron Core 0.19."
+    assert lines[1:] == known_lines[1:]
+    assert exported.files.keys() == known.files.keys()
+    assert all(text == known.files[name] for name, text in exported.files.items() if name != "megatron-args.txt")
+    assert (exported.version, known.version) == ("0.19", "0.19")
     doubts = [note for note in exported.notes[1:] if note not in known.notes]
-    assert doubts == [
-        "megatron-lm-0.99 is not known: costed as megatron-lm-0.19, its nearest release, for which this is written."
-    ]
+    assert doubts == [f"{sentence}; this is written for Megatron-LM 0.19."]
+
+
+def test_exports_to_another_target_say_what_they_are_written_for():
+    """Neither the release that nobody knows nor its relative, where both are another target's."""
+    (asked,) = plan(a_job("megatron-lm-0.99"), certified=False).plans[:1]
+    sentence = "megatron-lm-0.99 is not known: costed as megatron-lm-0.19, its nearest release"
+
+    exported = export(asked, "megatron-bridge")
+
+    assert exported.files["bridge-overrides.txt"].startswith(f"# Overrides for Megatron-Bridge 0.6; {sentence}.\n")
+    assert exported.notes[-1] == f"{sentence}; this is written for Megatron-Bridge 0.6."
 
 
 def test_a_target_takes_an_unknown_release_of_its_own():

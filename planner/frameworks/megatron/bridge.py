@@ -27,7 +27,7 @@ from planner.frameworks.megatron.lm import (
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, unsaid
 from planner.frameworks.megatron.options import options
-from planner.frameworks.megatron.releases import DROPOUTS, spell_graphs
+from planner.frameworks.megatron.releases import DROPOUTS, costed_words, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import (
@@ -291,8 +291,8 @@ def _reaches(found: Release, first: tuple[int, ...]) -> bool:
 
 def _header(plan: Plan, release: str, entries: Mapping[str, Any]) -> Iterator[str]:
     """Tell which release the file is for, which one was costed, and which of its fields may differ."""
-    costed = costed_name(plan)
-    yield f"Overrides for Megatron-Bridge {release}{f', costed as {costed}' if costed else ''}."
+    costed, words = costed_name(plan), costed_words(plan)
+    yield f"Overrides for Megatron-Bridge {release}{f'; {words}' if words else ''}."
     if release != PACKAGED:
         own = [name.lstrip("+") for name in entries if not name.startswith(OWN_SECTIONS)]
         yield (

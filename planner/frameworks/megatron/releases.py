@@ -12,7 +12,7 @@ from pathlib import Path
 from constraints import MEGATRON_LM_RULES, Rule, sentence
 from constraints.rules.targets import core_release, cores_from_0_18_compute_the_loss_themselves
 from constraints.verdict import violated_by_ranks
-from costmodel.catalog.releases import release_of
+from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import with_loss
@@ -138,7 +138,7 @@ class Releases:
         if chosen.release == self.costed or not name:
             yield f"Options of Megatron Core {chosen.release}."
             return
-        yield f"Options of Megatron Core {chosen.release}; costed as {name}."
+        yield f"Options of Megatron Core {chosen.release}; {costed_words(self.plan)}."
         if self.costed is None:
             yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
         own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
@@ -212,6 +212,16 @@ class Releases:
             older = [one for one in names if _number(one) <= number]
             names = older + [one for one in RELEASES if one not in older]
         return sorted(names, key=lambda one: OWN_LOSS in self._broken(one))
+
+
+def costed_words(plan: Plan) -> str:
+    """Say which release a plan is costed as: the one that the job names, or its nearest one; empty: it names none."""
+    cluster = plan.cluster
+    if cluster.framework is None:
+        return ""
+    if cluster.unknown_release:
+        return stands_in(cluster.unknown_release, cluster.framework.name)
+    return f"costed as {cluster.framework.name}"
 
 
 OWN_LOSS = cores_from_0_18_compute_the_loss_themselves

@@ -1,4 +1,4 @@
-"""FLOPs that a model needs, whatever the strategy, and how well a step uses the devices: tokens per second, MFU, HFU."""
+"""FLOPs that a model needs, whatever the strategy, and how well a step uses the devices: tokens/s, MFU, HFU."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from planner.cli.arguments import (
     EXIT_CODES,
+    FLAG_ENTRIES,
     add_force,
     add_job,
     add_report,
@@ -95,10 +96,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append(f"top={arguments.top}")
     if arguments.fastest:
         overrides.append("search.fastest=true")
-    if arguments.bold:
-        overrides.append("search.evidence=any")
-    if arguments.all_variants:
-        overrides.append("variants=all")
+    overrides += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag)]
     with progress(f"planning {arguments.job}"):
         from planner.jobs.line.entries import PIN, pinned_overrides
         from planner.jobs.line.model import require_parts

@@ -47,8 +47,8 @@ NO_MODEL = (
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the simplest "
-        "one that predictions cannot tell from the fastest."
+        "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the one "
+        "that an expert would start among those nearly as fast (search.tolerance)."
     )
     describe(parser, description, EXIT_CODES)
     add_job(

@@ -250,7 +250,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
-    given = whole_of(problem, asked)
+    given = whole_of(replace(problem, given=StrategyFile()), asked)  # The plan does not follow it either.
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):

@@ -14,7 +14,7 @@ INTO_ROOMS = {
     "costmodel.facts": "calibration features fields framework",
     "costmodel.lowering": "recompute",
     "costmodel.memory": "footprint rank",
-    "costmodel.models": "config_json description flops huggingface parameters patterns utilization",
+    "costmodel.models": "config_json description flops huggingface parameters patterns",
     "costmodel.network": "collectives groups",
     "costmodel.pipelines": "orders schedules simulator stages",
     "costmodel.step": "compute estimate layer layouts optimizer overlap",
@@ -32,9 +32,11 @@ RENAMED = {
     "costmodel.step.adapter": "costmodel.step.links",
     "constraints.listing": "constraints.candidate_list",
     "costmodel.layers": "costmodel.lowering",
+    "costmodel.models.utilization": "costmodel.models.flops",
     "costmodel.profiles": "costmodel.lowering.framework.settings",
     "costmodel.stage_dealing": "costmodel.lowering.framework.stage_dealing",
     "costmodel.pipeline": "costmodel.pipelines.interleaved",
+    "costmodel.utilization": "costmodel.models.flops",
     "costmodel.spec": "costmodel.facts.model, costmodel.facts.device, costmodel.facts.cluster, "
     "costmodel.facts.workload, costmodel.facts.reliability",
     "planner.batch.answer": "planner.batch.job_result",
@@ -61,7 +63,6 @@ RENAMED = {
     "planner.report.schema": "planner.schema.reports",
     "planner.report.stages": "planner.report.strategies",
     "planner.shortage": "planner.infeasibility.memory_gap",
-    "planner.sizes": "planner.infeasibility.cluster_sizes",
 }
 """Modules that are called otherwise; where one became several, all of them."""
 

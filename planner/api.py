@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from planner.checkpoints import CheckpointSchedule as CheckpointSchedule
     from planner.conventions import Conventions as Conventions
     from planner.conventions import ModelSummary as ModelSummary
+    from planner.evidence.features import Unproven as Unproven
     from planner.evidence.ground import Gap as Gap
     from planner.explanation.any_job import AnyJob as AnyJob
     from planner.explanation.any_job import read_any as read_any
@@ -176,6 +177,7 @@ _HELD = {
     "planner.saved_plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
+    "planner.evidence.features": "Unproven",
     "planner.evidence.ground": "Gap",
     "planner.uncertainty.intervals": "Interval",
     "planner.uncertainty.operators": "TimedOperator",

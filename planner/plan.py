@@ -12,8 +12,13 @@ from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.cluster import Cluster
-from costmodel.models.flops import model_flops_per_token, recomputed_flops_per_token
-from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
+from costmodel.models.flops import (
+    flops_per_second_per_device,
+    model_flops_per_token,
+    recomputed_flops_per_token,
+    tokens_per_second_per_device,
+    utilization_fraction,
+)
 from costmodel.reliability import on_cluster
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate

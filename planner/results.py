@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from costmodel.costs import TrainingCosts
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
-from costmodel.models.utilization import utilization_fraction
+from costmodel.models.flops import utilization_fraction
 from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, RankEstimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy

@@ -17,8 +17,7 @@ from costmodel.axes import largest
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
-from costmodel.models.flops import model_flops_per_token
-from costmodel.models.utilization import flops_per_second_per_device
+from costmodel.models.flops import flops_per_second_per_device, model_flops_per_token
 from costmodel.pipelines.interleaved import bubble_seconds
 from costmodel.pipelines.stages import stages
 from costmodel.step.data_parallel import dp_seconds, update_seconds

@@ -1,4 +1,4 @@
-"""Floating-point operations that a model needs, whatever the strategy: the numerator of MFU."""
+"""FLOPs that a model needs, whatever the strategy, and how well a step uses the devices: tokens/s, MFU, HFU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.lowering.recompute import CONTENTS, recomputes
 from costmodel.models.parameters import KEPT, whole_shape
-from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Operator
+from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
 from costmodel.strategy import Recompute
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
@@ -145,3 +147,42 @@ def _forward_flops(model: Model, shape: Shape, *, kinds: Container[str]) -> int:
 
 def _total(operators: Iterable[Operator]) -> int:
     return sum(round(float(operator.flops)) for operator in operators)
+
+
+# --- rates ------------------------------------------------------------------------------------------------
+
+
+def tokens_per_second_per_device(cluster: Cluster, workload: Workload, *, step_seconds: Numbers) -> Numbers:
+    """Tokens that one device trains per second."""
+    tokens = workload.global_batch_size * workload.sequence_length
+    return tokens / step_seconds / cluster.num_devices
+
+
+def flops_per_second_per_device(
+    cluster: Cluster, workload: Workload, *, flops_per_token: Numbers, step_seconds: Numbers
+) -> Numbers:
+    r"""
+    Model FLOP/s of one device.
+
+    .. math:: F_{step} / (T_{step} \cdot n_{gpu})
+
+    Parameters
+    ----------
+    cluster, workload
+        Devices; tokens of a step.
+    flops_per_token
+        Forward and backward; the attention convention and recomputation are the caller's choice.
+    step_seconds
+        One step.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (15).
+    """
+    rate = tokens_per_second_per_device(cluster, workload, step_seconds=step_seconds)
+    return rate * flops_per_token
+
+
+def utilization_fraction(flops_per_second: Numbers, *, peak_flops: float) -> Numbers:
+    """Achieved over peak: MFU with the model's FLOPs, HFU with the recomputed ones added."""
+    return flops_per_second / peak_flops

@@ -257,6 +257,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         of_job += [f"--{option}", text] if (text := getattr(arguments, option)) is not None else []
     if target := getattr(arguments, "target", None):
         of_job.append(f"{OPTIONS['target']}={target}")
+    of_job += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag, False)]
     waiting, command = iter(arguments.words), ["planner"]
     for word in waiting:
         if word in OUTPUT_OPTIONS:
@@ -265,6 +266,9 @@ def _asked(arguments: argparse.Namespace) -> Asked:
             command.append(word)
     return Asked(command=shlex.join(command), job=shlex.join(of_job))
 
+
+FLAG_ENTRIES = {"bold": "search.evidence=any", "all_variants": "variants=all"}
+"""Options of ``planner plan`` that change what is planned, by the entries of the job that mean the same."""
 
 OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
 OUTPUT_FLAGS = ("--full", "--force", "-v", "--verbose", "-q", "--quiet", "--log-json")

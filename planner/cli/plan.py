@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from planner.cli.arguments import (
     EXIT_CODES,
+    FLAG_ENTRIES,
     add_force,
     add_job,
     add_report,
@@ -46,8 +47,8 @@ NO_MODEL = (
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the simplest "
-        "one that predictions cannot tell from the fastest."
+        "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the one "
+        "that an expert would start among those nearly as fast (search.tolerance)."
     )
     describe(parser, description, EXIT_CODES)
     add_job(
@@ -95,10 +96,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append(f"top={arguments.top}")
     if arguments.fastest:
         overrides.append("search.fastest=true")
-    if arguments.bold:
-        overrides.append("search.evidence=any")
-    if arguments.all_variants:
-        overrides.append("variants=all")
+    overrides += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag)]
     with progress(f"planning {arguments.job}"):
         from planner.jobs.line.entries import PIN, pinned_overrides
         from planner.jobs.line.model import require_parts

@@ -57,11 +57,15 @@ class Kind(StrEnum):
     HEADROOM = "headroom"
     FRAMEWORKS = "framework_rules"
     PREFERENCES = "preferences"
+    EVIDENCE = "evidence"
     SEARCH_BOUND = "search_bound"
 
 
-SUPERSETS = (Kind.FRAMEWORKS, Kind.PREFERENCES, Kind.SEARCH_BOUND)
+SUPERSETS = (Kind.FRAMEWORKS, Kind.PREFERENCES, Kind.EVIDENCE, Kind.SEARCH_BOUND)
 """Without these a space only grows; one of the same size is the same space."""
+
+OF_A_KIND = ("framework_rules", "preferences", "is_bold")
+"""Limits that lift many rules at once, which are one constraint each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,7 +250,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
-    given = whole_of(problem, asked)
+    given = whole_of(replace(problem, given=StrategyFile()), asked)  # The plan does not follow it either.
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
@@ -348,6 +352,8 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
         yield Kind.FRAMEWORKS, what, problem.with_limits(framework_rules=False)
     if limits.preferences:
         yield Kind.PREFERENCES, "search.preferences", problem.with_limits(preferences=False)
+    if limits.needs_evidence:
+        yield Kind.EVIDENCE, "search.evidence", problem.with_limits(is_bold=True)
     for name, bound in SEARCH_BOUNDS.items():
         if bound in rules.bounds:
             allow = {**limits.allow, name: _every_value(problem, name)}
@@ -387,8 +393,8 @@ def rule_sentences(problem: Problem) -> list[str]:
 
 
 def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
-    """The job's limits with one entry left out, whatever its kind."""
-    for one in fields(limits):
+    """The job's limits with one entry left out, whatever its kind, but for those of ``OF_A_KIND``."""
+    for one in (each for each in fields(limits) if each.name not in OF_A_KIND):
         value = getattr(limits, one.name)
         fewer: list[Any] = []
         if isinstance(value, Mapping):

@@ -43,7 +43,7 @@ from planner.frameworks.target import (
     subject,
     variables,
 )
-from planner.frameworks.torchtitan_model import SET_FACTS, facts_of, unsaid_facts
+from planner.frameworks.torchtitan_model import SET_FACTS, facts_of, todo_lines
 from planner.jobs.document import nested
 
 TARGET = "torchtitan"
@@ -437,7 +437,7 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
     return (
         f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n{differing}'
         f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
-        f'"""\n\n{commented(map(TODO.format, unsaid_facts(model)))}\n{imports}\n\n'
+        f'"""\n\n{commented(map(TODO.format, todo_lines(model)))}\n{imports}\n\n'
         f'TORCHTITAN = "{VERSION}"\n"""Whose options these are; other versions have other ones."""\n\n'
         f"SIZES = {(model.num_layers, model.hidden_size, model.vocab_size)}\n"
         f'"""Layers, hidden size and vocabulary of the model that was planned."""\n' + f"\nFACTS = {facts_of(model)}\n"

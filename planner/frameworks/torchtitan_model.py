@@ -88,7 +88,7 @@ def _routing(routing: Routing) -> dict[str, Any]:
     }
 
 
-def unsaid_facts(model: Model) -> Iterator[str]:
+def todo_lines(model: Model) -> Iterator[str]:
     """One line for each fact that is not known, or that no field says."""
     numerics, rotary = model.numerics, model.numerics.rotary
     unknown = "the model's config.json does not say it, the registry's holds"

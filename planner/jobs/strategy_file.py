@@ -70,9 +70,13 @@ class StrategyFile:
         """
         Return these entries, and another strategy's where they say nothing.
 
-        Layers of another number of stages are not taken over.
+        Layers of another number of stages are not taken over, nor dp beside other degrees: it follows from them.
         """
         decisions = {**base.decisions, **self.decisions}
+        if "dp" not in self.decisions and any(
+            decisions.get(name, 1) != base.decisions.get(name, 1) for name in ("tp", "cp", "pp")
+        ):
+            decisions.pop("dp", None)
         same = all(decisions.get(name, 1) == base.decisions.get(name, 1) for name in ("pp", "vpp"))
         taken = base.layout if same else None
         return StrategyFile(
@@ -90,7 +94,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
     Read a strategy as a job file, a report or a command line writes it.
 
     >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
-    StrategyFile(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
+    StrategyFile(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)}, settings={})
     >>> read_given({"layout": "5+6x3+5+4"}).layout
     {'layers': (5, 6, 6, 6, 5, 4)}
 

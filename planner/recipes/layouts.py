@@ -80,16 +80,16 @@ def recipes_for(problem: Problem) -> tuple[PublishedLayout, ...]:
     Nearest is the job's own release, then the newest older one, then the oldest newer one; among these the nearest
     number of devices, sequence length and batch per device. A layout for another number of devices has another dp.
 
-    Parameters
-    ----------
-    problem
-        The job, of each setting with one value.
-
     >>> job = {"model": "llama3-70b", "cluster": {"device": "h100", "num_devices": 128}}
     >>> work = {"global_batch_size": 256, "sequence_length": 8192, "tokens": 1e12, "precision": "bf16"}
     >>> found = recipes_for(load({**job, "training": work}))[0]
     >>> found.strategy.num_devices, found.notes
     (128, ('published for 64 GPUs, scaled by dp to 128',))
+
+    Parameters
+    ----------
+    problem
+        The job, of each setting with one value.
     """
     known = _references(problem)
     return tuple(found for one in ordered_recipes(problem) for found in _layouts(one, problem, known))

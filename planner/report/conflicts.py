@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
+from planner.evidence.features import LIFTED as LIFTED_EVIDENCE
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section
@@ -123,6 +124,9 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
+        if all(LIFTED_EVIDENCE in rule for rule in rules):
+            yield "search.evidence", f"any (--bold), which drops: {' '.join(rules)}"
+            continue
         by_entry = dropping(setting.job.target)
         dropped = [name for name, known in by_entry.items() if known & set(rules)]
         if set(rules) <= frozenset().union(*(by_entry[name] for name in dropped)):

@@ -22,8 +22,9 @@ def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
 
 
 def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
-    """The nearest published layout, and the best published run unless the prediction is doubted by it."""
-    rows = [layout_text(whole.published, is_short=is_short)] if whole.published else []
+    """The nearest published layout, in short one that may run, and the best published run unless it is the doubt."""
+    layout = None if whole.published and is_short and whole.published.broken_rules else whole.published
+    rows = [layout_text(layout, is_short=is_short)] if layout else []
     if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
         fraction = whole.plans[0].above_record_fraction or 0.0
         side = "above" if fraction >= 0 else "below"
@@ -36,13 +37,16 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
     """
     A published layout beside the first plan.
 
-    Unless it is short, what else keeps the search from trying it is said where no rule forbids it.
+    Unless it is short, all that was changed of it is said, and what else keeps the search from trying it.
     """
     figures = f"{layout.title}: {seconds(layout.step_time_seconds)} s, {layout.slower_fraction:+.1%}"
     forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
+    if forbidden:
+        figures = layout.title  # what no run can have is no step to compare with
     reason = layout.outside[0].partition(" (search.")[0] if layout.outside and not (forbidden or is_short) else ""
     left_out = [f"not searched: {reason}"] if reason else []
-    return "; ".join((figures, *layout.notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
+    notes = layout.notes[:1] if is_short else layout.notes
+    return "; ".join((figures, *notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
 
 
 def _rate_text(record: BestRunRecord) -> str:

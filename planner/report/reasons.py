@@ -202,6 +202,7 @@ def constraint_text(binding: BindingRecord) -> str:
         Kind.HEADROOM: "the headroom",
         Kind.FRAMEWORKS: "the rules of the framework",
         Kind.PREFERENCES: "the preferences of the search",
+        Kind.EVIDENCE: "what measured runs have shown",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 

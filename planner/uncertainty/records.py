@@ -11,9 +11,8 @@ from costmodel import catalog
 from costmodel.catalog.releases import month_of_date, release_of
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.workload import Precision
-from costmodel.models.flops import model_flops_per_token
+from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
 from costmodel.models.shape import Shape, shape_in, shape_of
-from costmodel.models.utilization import tokens_per_second_per_device
 from costmodel.tables import Facts
 from planner.evidence.ground import Gap
 from planner.evidence.stored import stored_rows

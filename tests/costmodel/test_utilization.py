@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
+from costmodel.models.flops import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from tests.builders_cluster import a_cluster, a_workload
 
 

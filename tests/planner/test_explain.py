@@ -12,10 +12,11 @@ from constraints.rule import sentence
 from constraints.rules import memory
 from costmodel.errors import SpecError
 from costmodel.step.step import cost
-from costmodel.strategy import DECISIONS
+from costmodel.strategy import DECISIONS, CudaGraphs
 from planner import cli
 from planner.explanation.explain import Kind, explain, released_problems
 from planner.infeasibility.conflict import search_or_explain
+from planner.jobs.problem import load
 from planner.plan import estimate
 from planner.report import render
 from planner.search.clock import Clock
@@ -123,6 +124,34 @@ def test_the_headroom_binds_where_it_makes_the_plan_slower():
     without = replace(problem, search=limits_of(pin=FEW_FEATURES))
     assert found.step_seconds == pytest.approx(seconds_of(without), abs=TICK)
     assert found.saved_seconds > 0
+
+
+def test_evidence_is_one_constraint():
+    """Llama-3-8B on 8 H100: graphs of the whole iteration were measured once there, of which three are wanted."""
+    explanation = explain(load(str(JOBS / "llama3-8b-8xh100.yaml")))
+    found = binding(explanation, Kind.EVIDENCE)
+    shown = [line for line in render(explanation).splitlines() if "what measured runs have shown" in line]
+
+    assert (found.what, len(shown)) == ("search.evidence", 1)
+    assert found.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION
+    assert not [one for one in explanation.bindings if one.kind is Kind.ENTRY]
+    assert not any("search.evidence" in one for one in explanation.idle)
+
+
+def test_what_is_asked_is_not_mixed_with_the_jobs_own_strategy():
+    """The plan does not follow that either: TP8 of TP2 PP2 DP4 on 16 GPUs would be 64."""
+    entries = {"model": "llama3-8b", "cluster": {"device": "h100-80gb-sxm", "num_devices": 16}}
+    work = {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12}
+    job = load(
+        {**entries, "training": work, "strategy": "TP2 PP2 DP4 MBS1 ZeRO1 graphs=none recompute=none overlap=none"}
+    )
+
+    found = explain(job, "TP8")
+
+    assert found.given.strategy.num_devices == 16
+    assert found.broken_rules == ()
+    assert found.given == explain(load({**entries, "training": work}), "TP8").given
+    assert estimate(job, "TP8").plan.strategy.decisions().items() >= {"tp": 8, "pp": 2, "dp": 1}.items()
 
 
 def test_one_entry_is_released_at_a_time():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner import estimate, load, plan, render
+from planner import cli, estimate, load, plan, render
 from planner.report.first_screen import MOST_LINES, REST, fit_rows
 from planner.report.short import short_sections
 
@@ -147,3 +147,32 @@ def test_what_continues_a_row_goes_with_it():
     assert rows[-1] == ("step", "1 s")
     assert rows[-2][1].endswith(REST)
     assert len(rows) == MOST_LINES - 2
+
+
+# --- what goes on from here ------------------------------------------------------------------------------------
+
+
+def test_the_next_commands_ask_about_the_same_plans(capsys):
+    """Llama-3-70B on 8 H100 fits with an offloaded optimizer alone, which no measured run has: ``--bold`` goes on."""
+    words = ["llama3-70b", "8xh100", "--batch", "64", "--sequence", "4k", "--tokens", "1B"]
+
+    assert cli.main(["plan", *words, "-q"]) == 1
+    assert (
+        "search.evidence  any (--bold), which drops: The search leaves optimizer offload out" in capsys.readouterr().out
+    )
+    assert cli.main(["plan", *words, "--bold", "-q"]) == 0
+    text = capsys.readouterr().out
+    (line,) = [one for one in text.splitlines() if one.startswith("line ")]
+    (why,) = [one for one in text.splitlines() if one.startswith("why  ")]
+    assert "offload=optimizer" in line
+    assert why.split()[-1] == "search.evidence=any"
+
+
+def test_a_layout_that_cannot_run_is_not_compared():
+    """70 sequences are no multiple of the replicas that NVIDIA's layout has on 72 GPUs."""
+    found = plan(load(JOBS["idle devices"]))
+
+    assert "NVIDIA" not in render(found, "short")
+    said = " ".join(render(found).split())
+    assert "NVIDIA's 26.06 layout; published for " in said
+    assert "; forbidden: " in said

@@ -12,9 +12,10 @@ import pytest
 
 from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
+from planner.evidence.features import Unproven
 from planner.explanation import gain as of_gain
 from planner.explanation.compare import side_of
-from planner.explanation.gain import Unproven, gain_of
+from planner.explanation.gain import gain_of
 from planner.plan import judged
 from planner.report.html.page import compared_charts
 from planner.report.html.study import compared_plans
@@ -174,10 +175,15 @@ def test_other_batches_are_compared_by_token():
 # --- unproven features -------------------------------------------------------------------------------------
 
 
+def unproven(text, name):
+    """A feature of one decision that none of ten runs has."""
+    return (Unproven(text=text, names=(name,), runs=0, among=10, where="measured runs"),)
+
+
 def graphs_unproven(_facts, strategy):
     """Graphs of the whole iteration as the unproven feature."""
     has = strategy.cuda_graphs == CudaGraphs.FULL_ITERATION
-    return (Unproven(text="graphs of the whole iteration", names=("cuda_graphs",)),) if has else ()
+    return unproven("graphs of the whole iteration", "cuda_graphs") if has else ()
 
 
 def test_an_unproven_feature_is_worth_what_the_plan_loses_without_it(monkeypatch):
@@ -211,7 +217,7 @@ def test_a_plan_that_needs_a_feature_rests_on_it_whole(monkeypatch):
 
 def sharded(_facts, strategy):
     """FSDP as the unproven feature."""
-    return (Unproven(text="FSDP", names=("sharding",)),) if strategy.sharding == 3 else ()
+    return unproven("FSDP", "sharding") if strategy.sharding == 3 else ()
 
 
 def test_what_no_decision_of_the_given_strategy_changes_is_needed(monkeypatch):
@@ -225,7 +231,7 @@ def test_what_no_decision_of_the_given_strategy_changes_is_needed(monkeypatch):
 
 def settings_unproven(_facts, strategy):
     """A setting as the unproven feature of what does not recompute."""
-    return () if strategy.recompute else (Unproven(text="8-bit gathers", names=("fp8_param_gather",)),)
+    return () if strategy.recompute else unproven("8-bit gathers", "fp8_param_gather")
 
 
 # --- measured runs -----------------------------------------------------------------------------------------

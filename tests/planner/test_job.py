@@ -300,7 +300,7 @@ BAD_VALUES = [
     ("training", "fast", "training: expected a mapping, got 'fast'."),
     ("objective", "speed", "objective: expected 'step_time' or 'total_time', got 'speed'."),
     ("search__framework_rules", "maybe", "search.framework_rules: expected true or false, got 'maybe'."),
-    ("search__pin", [8], "search.pin: expected a mapping, got [8]."),
+    ("search__pin", [8], "search.pin: expected a mapping or text, got [8]."),
     ("search__forbid", {"pp": 8}, "search.forbid: expected a list, got {'pp': 8}."),
     ("search__forbid", [{}], "search.forbid.0: is empty and would forbid every plan."),
     ("search__allow", {"pp": 4}, "search.allow.pp: expected a list of values such as [4, 8], got 4."),

@@ -25,7 +25,7 @@ from planner.frameworks.megatron.lm import (
     require_job,
 )
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
-from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, unsaid
+from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, costed_words, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
@@ -333,7 +333,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     facts, left = options_of(facts_of(model), lambda option: option != YARN or _has_yarn(model))
     if facts.get(POSITIONS) == "yarn":
         facts = {name: value for name, value in facts.items() if name not in YARN_OPTIONS}
-    lines = [*unsaid(left, f"Megatron-Bridge {release}")]
+    lines = [*todo_lines(left, f"Megatron-Bridge {release}")]
     for name in DROPOUTS:
         if entries.get(name, facts[name]) != facts[name]:
             lines.append(f"{name} {facts.pop(name):g}: off, as what a CUDA graph recomputes draws no random numbers")

@@ -94,7 +94,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
         target=TARGET,
         program=HYBRID if plan.facts.model.has_single_blocks else None,
         files={
-            ARGUMENTS_FILE: commented((*releases.header(chosen), *map(TODO.format, chosen.unsaid)))
+            ARGUMENTS_FILE: commented((*releases.header(chosen), *map(TODO.format, chosen.todo)))
             + "\n".join(argument_lines(chosen.words))
             + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",

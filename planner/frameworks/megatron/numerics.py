@@ -394,7 +394,7 @@ def options_of(facts: Iterable[Fact], has: Callable[[str], bool]) -> tuple[dict[
     return entries, left
 
 
-def unsaid(facts: Iterable[Fact], target: str) -> Iterator[str]:
+def todo_lines(facts: Iterable[Fact], target: str) -> Iterator[str]:
     """One line for each fact that is not written: not known, or without words of the target."""
     for fact in facts:
         words = f" ({fact.option})" if fact.option else ""

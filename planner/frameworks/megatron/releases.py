@@ -18,7 +18,7 @@ from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import with_loss
 from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, staged
-from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, unsaid
+from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
 from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import Entries
@@ -70,7 +70,7 @@ class Written:
         One of ``RELEASES``.
     words
         Values by option.
-    unsaid
+    todo
         Facts of the model that no words say, a line each.
     reasons
         Why the release refuses the plan, sentences; empty: it takes it.
@@ -81,7 +81,7 @@ class Written:
 
     release: str
     words: Entries
-    unsaid: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     own_loss: Estimate | None = None
 
@@ -154,11 +154,11 @@ class Releases:
         reasons += [f"{name} {since_when(name)}." for name in lacking(words, release)]
         words = {**words, **facts}
         if OWN_LOSS not in broken:
-            return Written(release=release, words=words, unsaid=lines, reasons=tuple(reasons))
+            return Written(release=release, words=words, todo=lines, reasons=tuple(reasons))
         costed, device = self.own_loss, self.plan.cluster.device
         if costed.device_bytes > device.memory_bytes and self.plan.headroom_bytes >= 0:
             reasons.append(NO_ROOM.format(bytes=_gib(costed.device_bytes), release=release))
-        return Written(release=release, words=words, unsaid=lines, reasons=tuple(reasons), own_loss=costed)
+        return Written(release=release, words=words, todo=lines, reasons=tuple(reasons), own_loss=costed)
 
     def notes(self, chosen: Written) -> Iterator[str]:
         """Tell which release the plan is written for, which others take it, and what differs from it as costed."""
@@ -325,7 +325,7 @@ def said_facts(model: Model, words: Entries, release: str) -> tuple[Entries, tup
         f"{name} {entries.pop(name):g}: off, as what a CUDA graph recomputes draws no random numbers"
         for name in overruled
     ]
-    return entries, (*unsaid(left, f"Megatron Core {release}"), *lines)
+    return entries, (*todo_lines(left, f"Megatron Core {release}"), *lines)
 
 
 def _has_fact(release: str, option: str, words: Entries) -> bool:

@@ -31,7 +31,7 @@ from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.recipes.candidates import fastest_published
+from planner.recipes.candidates import with_published
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
@@ -88,7 +88,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
-    ranked = _with_published(problem, joint)
+    ranked = with_published(problem, joint)
     plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
     fastest = plans[0] if plans else None
     log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
@@ -117,18 +117,9 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     )
 
 
-def _with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
-    """Return the plans that a search found, behind a published layout that is faster than all of them."""
-    found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
-    published = fastest_published(problem) if found else None
-    if published is None or published[2] >= found[0][2]:
-        return found
-    return [published, *found]
-
-
 def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
     """As many plans, one of them first, whether or not it was among them."""
-    others = [one for one in plans if one.strategy != first.strategy]
+    others = [one for one in plans if (one.strategy, one.problem.settings) != (first.strategy, first.problem.settings)]
     return [first, *others][: len(plans)]
 
 

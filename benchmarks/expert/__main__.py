@@ -91,30 +91,33 @@ def judge(job: ExpertJob) -> Verdict:
         report = plan(problem, certified=False)
         if not report.plans:
             return Verdict(job=job.name, problem="nothing fits")
-        layout = _layout(job, problem)
+        layout, outside = _layout(job, problem)
     except PlanningError as error:
         return Verdict(job=job.name, problem=str(error).splitlines()[0])
-    return _judged(job, problem, report, layout)
+    return _judged(job, report, layout, outside)
 
 
-def _layout(job: ExpertJob, problem: Problem) -> EstimateReport:
+def _layout(job: ExpertJob, problem: Problem) -> tuple[EstimateReport, str]:
+    """Cost the published layout; and the first reason why it is not in the default space."""
     if job.recipe:
-        return judge_layout(fit_recipe(recipe(job.recipe), problem.each[0])).report
-    return estimate(problem, job.decisions or {}, searched=False)
+        found = judge_layout(fit_recipe(recipe(job.recipe), problem.each[0]))
+        return found.report, next(iter(found.outside), "")
+    given = estimate(problem, job.decisions or {}, searched=False)
+    return given, next(reasons_outside(given), "")
 
 
-def _judged(job: ExpertJob, problem: Problem, report: PlanReport, layout: EstimateReport) -> Verdict:
+def _judged(job: ExpertJob, report: PlanReport, layout: EstimateReport, outside: str) -> Verdict:
     best = report.plans[0]
     text = render(report)
     record, line = best.record, report_record(report).plans[0].line
-    given = estimate(problem, line)
+    given = estimate(report.problem, line)
     again, gain = given.plan, Comparison(given=given, report=report).gain
     shares = [again.step_seconds / best.step_seconds, again.estimate.device_bytes / best.estimate.device_bytes]
     return Verdict(
         job=job.name,
         line=line,
         unproven=tuple(one.text for one in best.unproven),
-        outside=next(reasons_outside(layout), ""),
+        outside=outside,
         slower_fraction=best.step_seconds / layout.plan.step_seconds - 1,
         above_fraction=None if record is None else record.above_fraction,
         is_doubtful=record is not None and record.is_doubtful,

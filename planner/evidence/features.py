@@ -19,6 +19,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
 from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.strategy import (
     ENUMS,
     CudaGraphs,
@@ -79,6 +80,8 @@ class Axis:
 
     def token(self, value: int) -> str:
         """Return the name of a value in the table."""
+        if self.name == "bits":
+            return f"{self.name}={value}"
         return self.name if self.is_flag else f"{self.name}={decision_text(self.name, value)}"
 
     def value_of(self, token: str) -> int:
@@ -151,6 +154,24 @@ WITH = " with "
 
 INHERITED = ("sharding",)
 """Features that devices without measured runs have from their relatives: no more than degrees, ZeRO, recomputation."""
+
+
+PRECISION = Axis(
+    name="bits", decisions=(), usual=(16,), words="operands of {value} bits", values=lambda _: 16, meets=()
+)
+"""Bits of what matmuls multiply, which the job says: FSDP gathers and shards weights in them."""
+
+OF_PRECISION = ("sharding",)
+"""Features that make a pair with the precision."""
+
+
+def bits_of(workload: Workload) -> int:
+    """Return the bits of what the matmuls of a job's precision recipe multiply."""
+    return BITS.get(workload.precision.compute, 16)
+
+
+BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
+"""Bits by the dtype that matmuls compute in; of all others 16."""
 
 
 def makes_pair(one: Axis, value: int, other: Axis) -> bool:
@@ -256,6 +277,12 @@ def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, i
             yield one, other
 
 
+def _pairs_with_bits(tokens: Iterable[tuple[Axis, int]], bits: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
+    """Pairs of features with a precision of fewer than 16 bits."""
+    if bits not in PRECISION.usual:
+        yield from ((one, (PRECISION, bits)) for one in tokens if one[0].name in OF_PRECISION)
+
+
 def name_of(*tokens: tuple[Axis, int]) -> str:
     """Return the name of a feature, or of a pair of them, in the table."""
     return WITH.join(axis.token(value) for axis, value in tokens)
@@ -275,6 +302,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
     for facts, strategy in runs:
         tokens = tokens_of(facts.cluster, strategy)
         names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
+        names += [name_of(*pair) for pair in _pairs_with_bits(tokens, bits_of(facts.workload))]
         line, generation, family = key_of(facts.model, facts.cluster)
         for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
             counts.setdefault(key, Counter()).update(names)
@@ -335,20 +363,24 @@ class Evidence:
         Runs of its stack line on any devices, from which a job without runs of its own has ZeRO; None: there are none.
     where
         Its own runs in words.
+    bits
+        Bits of what its matmuls multiply.
     """
 
     key: tuple[str, str, str]
     own: Shown | None
     related: Shown | None
     where: str
+    bits: int = 16
 
     @classmethod
-    def of(cls, key: tuple[str, str, str], where: str) -> Evidence:
+    def of(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
         """Return what runs of a stack line, generation and family have shown."""
         line, generation, family = key
         known = evidence()
         related = known.get((line, ANY, family)) or known.get((line, ANY, ANY))
-        return cls(key=key, own=None if generation == ANY else known.get(key), related=related, where=where)
+        own = None if generation == ANY else known.get(key)
+        return cls(key=key, own=own, related=related, where=where, bits=bits)
 
     @property
     def grounds(self) -> str:
@@ -385,7 +417,12 @@ class Evidence:
         shown = self.own or self.related
         names = () if shown is None else (one for one in shown.features if WITH not in one)
         own = [axis.value_of(name) for name in names if name.partition("=")[0] == axis.name]
-        return frozenset(value for value in own if self.shows((axis, value)))
+        found = (value for value in own if self.shows((axis, value)))
+        return frozenset(value for value in found if self.shows_precision(axis, value))
+
+    def shows_precision(self, axis: Axis, value: int) -> bool:
+        """Return whether enough runs have a feature in the job's precision, where that matters."""
+        return all(self.shows(*pair) for pair in _pairs_with_bits([(axis, value)], self.bits))
 
     def unproven(self, *tokens: tuple[Axis, int]) -> Unproven:
         """Say what too few runs have."""
@@ -401,12 +438,13 @@ class Evidence:
 FAMILIES = {"dense": "dense models", "moe": "models with experts", "hybrid": "hybrid models"}
 
 
-def evidence_for(model: Model, cluster: Cluster) -> Evidence:
+def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence:
     """Return what runs have shown of a job's stack line, generation of devices and family of models."""
     line, generation, family = key_of(model, cluster)
     software = "any software" if line == ANY else line.capitalize()
     devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
-    return Evidence.of((line, generation, family), f"{software} on {devices} with {FAMILIES[family]}")
+    where = f"{software} on {devices} with {FAMILIES[family]}"
+    return Evidence.of((line, generation, family), where, bits_of(workload))
 
 
 def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
@@ -423,12 +461,13 @@ def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
     Returns
     -------
     tuple
-        Single features first; a pair only where each of the two is proven.
+        Single features first, then pairs.
     """
-    known = evidence_for(facts.model, facts.cluster)
+    known = evidence_for(facts.model, facts.cluster, facts.workload)
     tokens = tokens_of(facts.cluster, strategy)
     alone = [one for one in tokens if one[0] in FEATURES and not known.shows(one)]
-    pairs = [pair for pair in pairs_of(tokens) if not set(pair) & set(alone) and not known.shows(*pair)]
+    every = [*pairs_of(tokens), *_pairs_with_bits(tokens, known.bits)]
+    pairs = [pair for pair in every if not known.shows(*pair)]
     found = [known.unproven(*one) for one in (*((one,) for one in alone), *pairs)]
     most = known.most_vpp
     if most is not None and strategy.vpp > most:
@@ -439,13 +478,13 @@ def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
 # --- rules ---------------------------------------------------------------------------------------------------
 
 
-def evidence_rules(model: Model, cluster: Cluster, asked: Iterable[str]) -> tuple[Rule, ...]:
+def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
     """
     Make the rules that leave out what too few measured runs have.
 
     Parameters
     ----------
-    model, cluster
+    facts
         Decide which runs count.
     asked
         Decisions whose values the job names: their features are allowed, and pairs of two of them, or with one that
@@ -456,14 +495,16 @@ def evidence_rules(model: Model, cluster: Cluster, asked: Iterable[str]) -> tupl
     tuple
         A rule for each feature and each pair of them that some value breaks.
     """
-    known, size = evidence_for(model, cluster), cluster.scale_up_size
+    known, size = evidence_for(facts.model, facts.cluster, facts.workload), facts.cluster.scale_up_size
     named = frozenset(axis.name for axis in (*AXES.values(), DEEP) if set(axis.decisions) & set(asked))
-    return _rules(known.key, known.where, size, named)
+    return _rules(known.key, known.where, known.bits, size, named)
 
 
 @lru_cache(maxsize=64)
-def _rules(key: tuple[str, str, str], where: str, scale_up_size: int, asked: frozenset[str]) -> tuple[Rule, ...]:
-    known = Evidence.of(key, where)
+def _rules(
+    key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, asked: frozenset[str]
+) -> tuple[Rule, ...]:
+    known = Evidence.of(key, where, bits)
     proven = {axis.name: known.proven(axis) for axis in FEATURES}
     alone = (_alone(known, axis, proven[axis.name], scale_up_size) for axis in FEATURES if axis.name not in asked)
     pairs = (

@@ -28,6 +28,9 @@ from planner.search.rules import problem_rules
 
 OPTION = "--recipe"
 
+OWN_SETTING = "is the recipe's"
+"""End of the note on a setting that a layout brings along."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedLayout:
@@ -53,7 +56,8 @@ class JudgedLayout:
     @property
     def outside(self) -> tuple[str, ...]:
         """The sentences for which it is not in the job's default space; empty: it is in it."""
-        return tuple(reasons_outside(self.report))
+        own = [f"Of the job's settings: {note}." for note in self.layout.notes if note.endswith(OWN_SETTING)]
+        return (*own, *reasons_outside(self.report))
 
 
 def judge_recipes(problem: Problem) -> tuple[JudgedLayout, ...]:

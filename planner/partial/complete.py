@@ -25,6 +25,8 @@ from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
+from planner.recipes.candidates import with_published
+from planner.search.clock import Clock
 from planner.setting_choices import value_text
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ class CompletedBy(StrEnum):
     """
     The origin of what was not given.
 
-    ``given``: nothing was left open. ``search``: the fastest strategy with what was given. ``recipes``: the framework's
-    recipes. ``no_plan``: these, since the search found no strategy. ``bold``: the fastest strategy with what was given
-    that breaks a preference, or has what too few runs have shown: no other is allowed and fits.
+    ``given``: nothing was left open. ``search``: the plan with what was given, as ``planner plan`` recommends it.
+    ``bold``: the same where that breaks a preference, or has what too few runs have shown: no other is allowed and fits.
+    ``recipes``: the framework's recipes. ``no_plan``: these, since the search found no strategy.
     """
 
     GIVEN = "given"
@@ -158,19 +160,26 @@ def fastest_of(problem: Problem, *, explains: bool = True) -> tuple[JointOutcome
 
 def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     """
-    The fastest strategy with what is given; None where there is none.
+    Return the plan with what is given, as ``plan`` recommends it; None where there is none.
 
     What is given may break a preference of the search: then the rest may, too.
     """
-    question, _ = question_of(replace(problem, top=1).with_limits(simplest=False), given)
+    from planner.recommendation import recommended
+
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    question, _ = question_of(replace(problem, top=1), given)
     joint, _ = fastest_of(question, explains=False)
     by = CompletedBy.SEARCH
     if not joint.ranked and (question.search.preferences or question.search.needs_evidence):
-        joint, _ = fastest_of(question.with_limits(preferences=False, is_bold=True), explains=False)
+        question = question.with_limits(preferences=False, is_bold=True)
+        joint, _ = fastest_of(question, explains=False)
         by = CompletedBy.BOLD
     if not joint.ranked:
         return None
-    job, strategy = joint.ranked[0]
+    job, strategy, seconds = with_published(question, joint)[0]
+    if question.search.simplest:
+        advice = recommended(question, (job, strategy, seconds), clock)
+        job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
     whole = fitted(own, with_stages(strategy, given, own.facts), given.names)
     return Completed(problem=own, strategy=whole, names=given.names, by=by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from constraints.rule import Rule
 from constraints.rules.topology import virtual_stages_hold_equally_much
@@ -13,6 +14,9 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.recipes.layouts import recipes_for
 from planner.search.rules import problem_rules
+
+if TYPE_CHECKING:
+    from planner.alternatives import JointOutcome
 
 
 def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | None:
@@ -33,6 +37,15 @@ def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | Non
     return min(_allowed(problem), key=lambda one: one[2], default=None)
 
 
+def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
+    """Return what a search found, behind a published layout that is faster than all of it."""
+    found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
+    published = fastest_published(problem) if found else None
+    if published is None or published[2] >= found[0][2]:
+        return found
+    return [published, *found]
+
+
 def by_hand(strategy: Strategy, rule: Rule) -> bool:
     """Return whether a rule is about stages that a strategy's layout deals by hand: it is none of their business."""
     return rule is virtual_stages_hold_equally_much and strategy.layout is not None
@@ -44,6 +57,8 @@ def _allowed(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
     for job in problem.each:
         for layout in recipes_for(job):
             own, strategy = layout.problem, layout.strategy
+            if own is not job:  # with a setting that is the recipe's, not the job's
+                continue
             if strategy.layout is not None and job.search.stages == StageChoice.EVEN and job.search.asks_stages:
                 continue
             rules = problem_rules(own)

@@ -286,7 +286,6 @@ def _with_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Prob
     if strategy.activation_offload and wanted is not None and OF_OFFLOAD not in given:
         document = {**problem.document, "settings": {**given, OF_OFFLOAD: wanted}}
         job = load(document, name=problem.name)
-        job = replace(job, top=problem.top, search=problem.search, settings={**problem.settings, OF_OFFLOAD: wanted})
-        return job, iter((f"{OF_OFFLOAD}={wanted} is the recipe's",))
+        return replace(job, top=problem.top), iter((f"{OF_OFFLOAD}={wanted} is the recipe's",))
     unlike = [f"{name}={value}" for name, value in theirs.items() if name in given and given[name] != value]
     return problem, iter((f"the recipe sets {', '.join(unlike)}",) if unlike else ())

@@ -43,7 +43,8 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
     forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
     if forbidden:
         figures = layout.title  # what no run can have is no step to compare with
-    reason = layout.outside[0].partition(" (search.")[0] if layout.outside and not (forbidden or is_short) else ""
+    is_told = not is_short or layout.slower_fraction < 0  # a faster layout wants a reason
+    reason = layout.outside[0].partition(" (search.")[0] if layout.outside and is_told and not forbidden else ""
     left_out = [f"not searched: {reason}"] if reason else []
     notes = layout.notes[:1] if is_short else layout.notes
     return "; ".join((figures, *notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.conflicts import LIFTED, conflict_sections, none_text
 from planner.report.costs import money_rows
@@ -110,6 +111,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
         f"{best.chance_to_fit.share:.0%}, to be fast {best.chance_fast.share:.0%}",
     )
+    yield from export_rows(whole)
     if best.unproven:
         yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
@@ -180,7 +182,9 @@ def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
         degrees = tuple(getattr(plan.strategy, name) for name in DEGREES)
         alike.setdefault(degrees, []).append(_features(plan))
     return [
-        name for name in _features(plans[0]) if any(len({own[name] for own in same}) > 1 for same in alike.values())
+        name
+        for name in _features(plans[0])
+        if any(len({own.get(name, "") for own in same}) > 1 for same in alike.values())
     ]
 
 
@@ -196,6 +200,22 @@ def _figure(plan: NumberedPlanRecord, name: str) -> float:
     return value
 
 
+def launch_targets(whole: ReportRecord) -> list[str]:
+    """Targets that the first plan can be exported to: the job's, else those of the framework that was costed."""
+    if whole.job.target:
+        return [whole.job.target]
+    own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
+    known = [name for name, reason in whole.targets.items() if not reason]
+    return [name for name in own if name in known] if own else known
+
+
+def export_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    """Say that the first plan cannot be exported to what it is costed for, and why."""
+    own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
+    if own and not whole.job.target and not launch_targets(whole):
+        yield "export", f"cannot be written for {own[0]}: {whole.targets.get(own[0]) or 'no target runs it'}"
+
+
 def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
     """Commands that go on from here, to be copied."""
     is_given = isinstance(whole, EstimateReportRecord)
@@ -205,7 +225,7 @@ def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
         yield "against the best", f"planner compare {asked.job}"
     elif whole.plans:
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
-    targets = [whole.job.target] if whole.job.target else [name for name, reason in whole.targets.items() if not reason]
+    targets = launch_targets(whole)
     if whole.plans and targets and not (isinstance(whole, EstimateReportRecord) and whole.broken_rules):
         yield "to launch it", f"{asked.command} --format json -o plan.json"
         yield "", f"planner export plan.json --target {targets[0]} --launch {LAUNCHED_BY} -o launch"

@@ -146,7 +146,7 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
 # --- what was completed ------------------------------------------------------------------------------------
 
 ORIGIN = {
-    "search": "chosen by a search: the fastest strategy with what was given",
+    "search": "chosen by a search, as planner plan does with what was given",
     "bold": "chosen by a search that lifts preferences and evidence, since nothing else with what was given fits",
     "recipes": "as the recipes of the framework have it",
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",

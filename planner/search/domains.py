@@ -161,7 +161,7 @@ def proven_features(facts: Facts, usual: Mapping[str, tuple[int, ...]]) -> dict[
     usual
         Values of each feature that software has.
     """
-    known, found = evidence_for(facts.model, facts.cluster), {}
+    known, found = evidence_for(facts.model, facts.cluster, facts.workload), {}
     for axis in PROVABLE:
         allowed = {int(value) for value in (*axis.usual, *known.proven(axis))}
         found[axis.name] = tuple(value for value in usual.get(axis.name, ()) if value in allowed)

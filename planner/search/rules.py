@@ -193,7 +193,7 @@ def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
     """Rules that leave out what too few measured runs have; none where the job says otherwise or lists strategies."""
     if not problem.search.needs_evidence:
         return ()
-    return evidence_rules(problem.facts.model, problem.facts.cluster, chosen_values(problem))
+    return evidence_rules(problem.facts, chosen_values(problem))
 
 
 def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:

@@ -31,7 +31,7 @@ MOST_TRIED, MOST_REPORTED = 4, 3
 LEAST_GAIN = 0.01
 """Fraction of the tokens per second that a size gains at least to be worth a line."""
 
-POORER = 4
+POORER = 2
 """Times that another size shares a larger divisor with the devices where the job's own divides them poorly."""
 
 LONGEST_SECONDS = 10.0

@@ -14,6 +14,7 @@ from costmodel.facts.workload import Precision
 from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
 from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.tables import Facts
+from planner.evidence.features import BITS
 from planner.evidence.ground import Gap
 from planner.evidence.stored import stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
@@ -29,9 +30,6 @@ MONTHS = 12
 
 FURTHEST_SEQUENCE = 2.0
 """Ratio of two sequence lengths up to which their rates are compared."""
-
-BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
-"""Bits of what matmuls of a recipe multiply, by the dtype; of all others 16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -109,7 +109,7 @@ def test_pairs_of_proven_features_may_be_unproven():
 def test_devices_without_runs_have_no_features_of_their_own():
     """Of their relatives they have degrees, ZeRO and recomputation."""
     facts = load(a_job(cluster__device="mi300x")).facts
-    known = evidence_for(facts.model, facts.cluster)
+    known = evidence_for(facts.model, facts.cluster, facts.workload)
 
     assert known.own is None
     assert unproven_of(facts, a_strategy(tp=8, pp=2, dp=4, sharding=Sharding.OPTIMIZER)) == ()
@@ -145,7 +145,7 @@ def test_a_given_strategy_is_told_what_the_search_leaves_out():
 def test_virtual_stages_stay_within_what_ran():
     """As many as three runs reach."""
     problem = load(a_job(model="llama3-70b", cluster__device="gb300", training__global_batch_size=256))
-    most = evidence_for(problem.facts.model, problem.facts.cluster).most_vpp
+    most = evidence_for(problem.facts.model, problem.facts.cluster, problem.facts.workload).most_vpp
     bold = problem.with_limits(is_bold=True)
 
     assert max(build_space(problem).rows["vpp"]) <= most < max(build_space(bold).rows["vpp"])

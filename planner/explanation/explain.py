@@ -246,6 +246,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = read_asked(problem, decisions or {})
     require_decisions(problem, asked.decisions)
+    simplest = problem.search.simplest
     problem = replace(with_settings(problem, asked), top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
     if asked.is_empty:
@@ -255,7 +256,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
         return _with_judged(explanation, estimate(question, given), given)
-    found = plan(_within(question_of(problem, given)[0], clock), certified=False)
+    found = plan(_within(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
     if not found.plans or given.layout is None:
         return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
     own = next(one for one in question.each if one.settings == found.chosen.settings)

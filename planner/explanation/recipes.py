@@ -12,8 +12,8 @@ from costmodel.errors import SpecError
 from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
+from planner.partial.published import by_hand
 from planner.plan import judged
-from planner.recipes.candidates import by_hand
 from planner.recipes.catalog import LISTED, recipe
 from planner.recipes.layouts import (
     PublishedLayout,

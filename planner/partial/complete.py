@@ -25,7 +25,7 @@ from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
-from planner.recipes.candidates import with_published
+from planner.partial.published import with_published
 from planner.search.clock import Clock
 from planner.setting_choices import value_text
 
@@ -43,7 +43,7 @@ class CompletedBy(StrEnum):
     The origin of what was not given.
 
     ``given``: nothing was left open. ``search``: the plan with what was given, as ``planner plan`` recommends it.
-    ``bold``: the same where that breaks a preference, or has what too few runs have shown: no other is allowed and fits.
+    ``bold``: the same where that breaks a preference, or has what too few runs have shown: no other fits.
     ``recipes``: the framework's recipes. ``no_plan``: these, since the search found no strategy.
     """
 

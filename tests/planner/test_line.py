@@ -181,8 +181,8 @@ def test_a_line_chooses_among_the_settings_of_the_job():
 
 
 def test_all_verbs_complete_a_part_of_a_strategy_alike():
-    """By the fastest strategy that has it, which ``plan`` finds with it pinned."""
-    pinned = plan(load({**EXPERTS, "search": {"pin": "EP4 tp=2"}}), certified=False).fastest
+    """By the plan that has it, which ``plan`` recommends with it pinned."""
+    pinned = plan(load({**EXPERTS, "search": {"pin": "EP4 tp=2"}}), certified=False).plans[0]
     costed, asked, compared = (verb(load(EXPERTS), "TP2 EP4") for verb in (estimate, explain, compare))
 
     assert figures(costed.plan) == figures(asked.given) == figures(compared.given.plan) == figures(pinned)

@@ -239,7 +239,7 @@ def test_a_recipe_by_its_published_name():
     comparison = compare_recipe(job(), "llama3_70b_pretrain_config_h100_bf16_v1")
 
     assert decisions(comparison.given.plan.strategy) == H100_70B
-    assert comparison.given_name == f"NVIDIA's 26.06 layout {ID}"
+    assert comparison.given_name == f"NVIDIA's 26.06.01 layout {ID}"
 
 
 @pytest.mark.parametrize(

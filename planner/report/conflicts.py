@@ -43,11 +43,16 @@ def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
 def preference_sections(preferences: Sequence[str]) -> Iterator[Section]:
     """The preferences of the search that a given strategy does not keep."""
     if preferences:
-        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=(LIFTED,))
+        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=lifted_notes(preferences))
 
 
 LEFT_OUT = "Not forbidden, but the search leaves such strategies out"
 LIFTED = "search.preferences: false lets the search try them."
+
+
+def lifted_notes(preferences: Sequence[str]) -> tuple[str, ...]:
+    """Say what lifts preferences, unless all of them are of evidence and say so themselves."""
+    return () if all(LIFTED_EVIDENCE in one for one in preferences) else (LIFTED,)
 
 
 def none_text(conflict: ConflictRecord | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
-from planner.report.conflicts import LIFTED, conflict_sections, none_text
+from planner.report.conflicts import conflict_sections, lifted_notes, none_text
 from planner.report.costs import money_rows
 from planner.report.devices import nearby_rows, used_rows
 from planner.report.first_screen import fit_rows
@@ -135,7 +135,8 @@ def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     for number, rule in enumerate(whole.broken_rules):
         yield "" if number else "forbidden", rule
     for number, rule in enumerate(whole.broken_preferences):
-        yield "" if number else "left out", f"{rule}{'' if number else f' {LIFTED}'}"
+        lifted = "" if number else " ".join(("", *lifted_notes(whole.broken_preferences)))
+        yield "" if number else "left out", f"{rule}{lifted}"
 
 
 def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:

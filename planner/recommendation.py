@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from constraints.limits import Bound
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Recompute, Strategy
-from planner.evidence.features import unproven_of
+from planner.evidence.features import FEWEST_RUNS, unproven_of
+from planner.evidence.kinds import architecture_of
+from planner.evidence.traits import measured_ground
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
@@ -86,6 +88,22 @@ def _limited(problem: Problem, bound: Bound) -> Problem:
 
 def _num_unproven(problem: Problem, strategy: Strategy) -> float:
     return len(unproven_of(problem.facts, strategy)) if problem.search.is_bold else 0
+
+
+def _unmeasured(problem: Problem) -> tuple[str, ...]:
+    """Degrees that too few measured runs of the job's family of models have above 1, whatever the software."""
+    known, kind = measured_ground(), architecture_of(problem.facts.model)
+    return tuple(name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS)
+
+
+def _num_unmeasured(problem: Problem, strategy: Strategy) -> float:
+    return float(sum(getattr(strategy, name) > 1 for name in _unmeasured(problem)))
+
+
+def _within_measured(problem: Problem, _: float = 0) -> Problem:
+    free = (name for name in _unmeasured(problem) if name not in problem.search.pin)
+    bounds = tuple(Bound(names=(name,), relation="<=", number=1) for name in free)
+    return problem.with_limits(limits=(*problem.search.limits, *bounds))
 
 
 def _with_evidence(problem: Problem, _: float = 0) -> Problem:
@@ -170,6 +188,14 @@ ORDER: tuple[Criterion, ...] = (
         amount=_num_unproven,
         below=_with_evidence,
         keeping=_keeping_unproven,
+    ),
+    Criterion(
+        name="unmeasured",
+        words="{} degrees of a kind never measured",
+        reason="too few measured runs of such models have it",
+        amount=_num_unmeasured,
+        below=_within_measured,
+        keeping=_kept(_within_measured),
     ),
     Criterion(
         name="offload",

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 class PreferenceRecord(Record):
     """A criterion by which the recommended plan is better than the fastest one."""
 
-    name: str = entry("The criterion: unproven, offload, wide_ep, tp, cp, pp, vpp, stages, recompute or memory.")
+    name: str = entry(
+        "The criterion: unproven, unmeasured, offload, wide_ep, tp, cp, pp, vpp, stages, recompute or memory."
+    )
     text: str = entry("Its amount in the recommended plan, in words.")
     instead_of: str = entry("Its amount in the fastest plan, in words.")
     reason: str = entry("Why less of it is better.")

@@ -141,9 +141,9 @@ def a_random_strategy(chooser: random.Random) -> tuple[Problem, Strategy]:
 def a_random_job(chooser: random.Random) -> dict[str, Any]:
     """What a job file says: a model of the catalog on some devices, mostly in 1F1B, with a framework's rules or not."""
     num_devices = chooser.choice(NUM_DEVICES)
-    search: dict[str, Any] = {"framework_rules": chooser.random() < 0.7}
+    search: dict[str, Any] = {"framework_rules": chooser.random() < 0.7, "evidence": "any"}
     if chooser.random() < SHARE_OTHER_SCHEDULES:
-        search = {"framework_rules": False, "allow": {"schedule": [one.text for one in Schedule]}}
+        search = {"framework_rules": False, "evidence": "any", "allow": {"schedule": [one.text for one in Schedule]}}
     return {
         "model": chooser.choice(models()),
         "cluster": {"device": chooser.choice(DEVICES), "num_devices": num_devices},

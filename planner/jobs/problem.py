@@ -242,14 +242,6 @@ def load(
         raise placed([*document.mistakes, error, *others], document.places) from None
 
 
-def _require_positions(model: Model, sequence_length: int) -> None:
-    """Refuse sequences that are longer than a model's table of learned positions."""
-    positions = model.learned_positions
-    if 0 < positions < sequence_length:
-        problem = f"is {sequence_length:,}, but {model.name} has {positions:,} learned positions."
-        raise SpecError("training.sequence_length", problem, "Shorter ones, or model.learned_positions, change that.")
-
-
 def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[Path, ...]) -> Problem:
     require_todays_names(document)
     job, several = _job(document)
@@ -265,7 +257,6 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     recovery = _recovery(job.reliability)
     alternatives = _alternatives(job, machine, several, recovery)
     first = alternatives[0]
-    _require_positions(given_model.model, first.facts.workload.sequence_length)
     require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_strategy(job.strategy)

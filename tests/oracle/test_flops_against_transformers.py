@@ -92,7 +92,8 @@ def num_parameters_on_meta(config: Any) -> int:
 
 def hybrid_config(name: str, pattern: str) -> dict[str, Any]:
     """The configuration of a Nemotron in the catalog with other layers and no multi-token prediction."""
-    config: dict[str, Any] = yaml.safe_load((CATALOG / f"{name}.yaml").read_text())["config"]
+    whole: dict[str, Any] = yaml.safe_load((CATALOG / f"{name}.yaml").read_text())["config"]
+    config = {key: value for key, value in whole.items() if value is not None}  # null: nobody knows
     return {
         **config,
         "hybrid_override_pattern": pattern,

@@ -555,7 +555,7 @@ def test_option_of_a_command(extend):
             '    parser.add_argument("--most", type=int)\n',
         ),
         (
-            '        overrides.append("variants=all")\n',
+            '        overrides.append("search.fastest=true")\n',
             '    if arguments.most:\n        overrides.append(f"search.max_devices={arguments.most}")\n',
         ),
     )

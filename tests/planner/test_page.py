@@ -316,7 +316,7 @@ def test_intervals_are_drawn(report, studied, page):
 
 def test_points_of_the_front_have_both_intervals(studied, page):
     """Of the step and of the memory, around the point; the plan's own as its record says."""
-    series, best = data_of(page)["charts"]["front"]["series"][0], studied.report.plans[0]
+    series, best = data_of(page)["charts"]["front"]["series"][0], studied.report.fastest
 
     for point, step, memory in zip(series["points"], series["spread"], series["sideways"], strict=True):
         assert step[0] < point[1] < step[1]
@@ -565,11 +565,11 @@ def test_less_memory_is_never_faster(studied):
 
 
 def test_the_front_passes_through_the_plan(report, studied):
-    """Within what the job allows the plan itself is fastest."""
+    """Within what the job allows the fastest plan is its point."""
     room = report.plans[0].memory_bytes - report.problem.search.memory_headroom_bytes
     (own,) = [point for point in studied.pareto_front.points if point.allowed_bytes == room][:1]
 
-    assert own.estimate.step_seconds == report.plans[0].step_seconds
+    assert own.estimate.step_seconds == report.fastest.step_seconds
     assert own.is_proven
 
 
@@ -577,7 +577,7 @@ def test_a_front_without_time_is_the_plan(report):
     """What was not searched is named, or not known at all."""
     found = pareto_front(report, Clock(seconds=0))
 
-    assert [point.estimate for point in found.points] == [report.plans[0].estimate]
+    assert [point.estimate for point in found.points] == [report.fastest.estimate]
     assert found.least_bytes is None
 
 

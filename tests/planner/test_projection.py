@@ -599,7 +599,7 @@ class TestCommands:
         """The report names it and the small runs, and says that no peak was measured."""
         job, small, _ = self.files(tmp_path)
 
-        code = main(["plan", str(job), "--from", str(small), "--fastest"])
+        code = main(["plan", str(job), "--from", str(small), "--fastest", "--full"])
 
         shown = capsys.readouterr()
         assert code == 0

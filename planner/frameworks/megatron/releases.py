@@ -139,7 +139,7 @@ class Releases:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; {costed_words(self.plan)}."
-        if self.costed is None:
+        if _is_early(name):
             yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
         own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
         if own:
@@ -222,6 +222,13 @@ def costed_words(plan: Plan) -> str:
     if cluster.unknown_release:
         return stands_in(cluster.unknown_release, cluster.framework.name)
     return f"costed as {cluster.framework.name}"
+
+
+def _is_early(name: str) -> bool:
+    """Whether a release of Megatron-LM is older than all whose parsers were asked."""
+    found = release_of(name)
+    is_core = found is not None and found.stack in ("megatron-lm", "megatron-core")
+    return found is not None and is_core and (found.scheme == "year" or found.number < _number(RELEASES[0]))
 
 
 OWN_LOSS = cores_from_0_18_compute_the_loss_themselves

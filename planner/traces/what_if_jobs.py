@@ -49,8 +49,8 @@ def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport
     overrides, decisions = split_overrides(assignments)
     before = estimate(load(path), {}, searched=False)
     wanted, asked = load(path, overrides), read_decisions(decisions)
-    recorded = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}  # replicas stay
-    after = estimate(wanted, {**recorded, **asked}, searched=False)
+    replicas = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}
+    after = estimate(wanted, {**replicas, **asked}, searched=False)
     require_shown(before, after)
     for number, override in enumerate(overrides):
         if override.startswith("model."):

@@ -301,7 +301,7 @@ class Recommendation:
 
     @property
     def is_fastest(self) -> bool:
-        """Whether the fastest plan is the first in the order."""
+        """True where the fastest plan is the first in the order."""
         return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 

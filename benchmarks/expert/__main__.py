@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def is_beaten(self) -> bool:
-        """Whether the published layout is in the default space and faster than it may be."""
+        """True where the published layout is in the default space and faster than it may be."""
         return not self.outside and self.slower_fraction is not None and self.slower_fraction > MOST_SLOWER
 
 

@@ -23,13 +23,12 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.exports.bridge_recipes import CONFIGS, RECIPES, Given, checked
-from benchmarks.exports.configs import ask_models
+from benchmarks.exports.configs import ask_models, exports_for
 from benchmarks.exports.jobs import random_jobs
 from benchmarks.exports.releases import Answers, ask_parser, find_sources
 from costmodel.errors import PlanningError, SpecError
 from planner import export, load, plan
 from planner.frameworks.megatron.releases import RELEASES, TABLE
-from planner.frameworks.target import Export
 from planner.results import Plan
 
 LEAST_SHARE = 5 / 6
@@ -84,7 +83,7 @@ def _plans(seed: int, target: str | None, number: int) -> Iterator[Plan]:
 def _ask_releases(plans: Sequence[Plan], sources: dict[str, Path], python: str, least_share: float) -> bool:
     """Print what each release says of the plans; return whether one contradicts the export."""
     wrong = False
-    made = {version: _exports(plans, version) for version in (None, *sources)}
+    made = {version: exports_for(plans, version) for version in (None, *sources)}
     for version, (exports, refusals) in made.items():
         by_release = [version] if version is not None else sorted({one.version for _, one in exports})
         errors: list[str] = []
@@ -106,17 +105,6 @@ def _ask_releases(plans: Sequence[Plan], sources: dict[str, Path], python: str, 
         _show("the parser", [error for error in errors if error])
         _show("the export", refusals)
     return wrong
-
-
-def _exports(plans: Sequence[Plan], version: str | None) -> tuple[list[tuple[Plan, Export]], list[str]]:
-    """Exports of the plans for a release, and the reasons of those that are refused."""
-    found, refusals = [], []
-    for one in plans:
-        try:
-            found.append((one, export(one, "megatron-lm", version)))
-        except SpecError as refused:
-            refusals.append(str(refused))
-    return found, refusals
 
 
 def _contradicts_table(release: str, answers: Answers) -> bool:

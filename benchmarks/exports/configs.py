@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def ask_models(folder: Path, sources: Mapping[str, Path], python: str) -> bool:
     wrong = False
     print(f"{len(plans)} models of {folder.name}, {len(refused)} refused:", flush=True)
     for release, root in sources.items():
-        exports, no_words = _exported(plans, release)
+        exports, no_words = exports_for(plans, release)
         answers = ask_parser(root, exports, python)
         differing = [
             f"{plan.facts.model.name}: {line}"
@@ -72,14 +72,15 @@ def _plans(folder: Path) -> tuple[list[Plan], list[str]]:
     return found, refused
 
 
-def _exported(plans: list[Plan], release: str) -> tuple[list[tuple[Plan, Export]], list[str]]:
-    made, refused = [], []
-    for plan in plans:
+def exports_for(plans: Sequence[Plan], version: str | None) -> tuple[list[tuple[Plan, Export]], list[str]]:
+    """Export plans to Megatron-LM for a release; and the reasons of those that are refused."""
+    found, refusals = [], []
+    for one in plans:
         try:
-            made.append((plan, export(plan, "megatron-lm", release)))
-        except PlanningError as error:
-            refused.append(str(error))
-    return made, refused
+            found.append((one, export(one, "megatron-lm", version)))
+        except PlanningError as refused:
+            refusals.append(str(refused))
+    return found, refusals
 
 
 def _differences(plan: Plan, made: Export, parsed: Mapping[str, float], counts: Mapping[str, int]) -> Iterator[str]:

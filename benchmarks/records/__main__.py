@@ -13,9 +13,10 @@ from pathlib import Path
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.models.shape import COLUMNS as SHAPE
 from costmodel.models.shape import shape_of
+from planner.evidence.features import num_bits
 from planner.runs.predictions import Case, cases
 from planner.runs.table import RejectedRow, Run
-from planner.uncertainty.records import num_bits, record_month
+from planner.uncertainty.records import record_month
 
 NEWER = RUNS.with_name("newer.csv")
 COLLECTED = RUNS.parent / "collected"

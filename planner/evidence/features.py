@@ -19,7 +19,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import Precision, Workload
 from costmodel.strategy import (
     ENUMS,
     CudaGraphs,
@@ -94,7 +94,7 @@ class Axis:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is on or off."""
+        """True where it is on or off."""
         return self.name not in ENUMS
 
 
@@ -165,9 +165,9 @@ OF_PRECISION = ("sharding",)
 """Features that make a pair with the precision."""
 
 
-def bits_of(workload: Workload) -> int:
-    """Return the bits of what the matmuls of a job's precision recipe multiply."""
-    return BITS.get(workload.precision.compute, 16)
+def num_bits(precision: Precision) -> int:
+    """Bits of what the matmuls of a precision recipe multiply."""
+    return BITS.get(precision.compute, 16)
 
 
 BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
@@ -302,7 +302,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
     for facts, strategy in runs:
         tokens = tokens_of(facts.cluster, strategy)
         names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
-        names += [name_of(*pair) for pair in _pairs_with_bits(tokens, bits_of(facts.workload))]
+        names += [name_of(*pair) for pair in _pairs_with_bits(tokens, num_bits(facts.workload.precision))]
         line, generation, family = key_of(facts.model, facts.cluster)
         for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
             counts.setdefault(key, Counter()).update(names)
@@ -444,7 +444,7 @@ def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence
     software = "any software" if line == ANY else line.capitalize()
     devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
     where = f"{software} on {devices} with {FAMILIES[family]}"
-    return Evidence.of((line, generation, family), where, bits_of(workload))
+    return Evidence.of((line, generation, family), where, num_bits(workload.precision))
 
 
 def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:

@@ -103,7 +103,7 @@ class Gain:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval lies on one side of zero, so that one is faster beyond doubt."""
+        """True where the interval lies on one side of zero, so that one is faster beyond doubt."""
         return self.low_fraction > 0 or self.high_fraction < 0
 
 

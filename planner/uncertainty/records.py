@@ -10,11 +10,10 @@ from math import inf, log2
 from costmodel import catalog
 from costmodel.catalog.releases import month_of_date, release_of
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.workload import Precision
 from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
 from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.tables import Facts
-from planner.evidence.features import BITS
+from planner.evidence.features import num_bits
 from planner.evidence.ground import Gap
 from planner.evidence.stored import stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
@@ -138,11 +137,6 @@ def record_month(framework: str, date: str) -> float:
     """Months from 2000 to a run's release, or to its publication where that came first or says more."""
     release = release_of(framework)
     return min(month_of_date(date), inf if release is None else release.month())
-
-
-def num_bits(precision: Precision) -> int:
-    """Bits of what the matmuls of a recipe multiply."""
-    return BITS.get(precision.compute, 16)
 
 
 def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | None:

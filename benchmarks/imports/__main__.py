@@ -5,6 +5,8 @@ The folder has folders of its own, such as ``megatron_examples`` (scripts), ``me
 ``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes
 of Megatron-Bridge's package come from the planner's own table.
 
+A folder with ``expected.csv`` is compared with its values, too (``expected.py``).
+
 Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
 performance recipes, whose layouts are in no package, and examples, many of which are lists that other scripts complete.
 """
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.imports import expected
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
@@ -45,7 +48,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
     folder = parser.parse_args().folder
-    shares = {kind.name: list(_outcomes(kind)) for kind in sorted(folder.iterdir()) if kind.is_dir()}
+    compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
+    apart = {outcome.folder for outcome in compared} | {"printed"}
+    kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]
+    shares = {kind.name: list(_outcomes(kind)) for kind in kinds}
     shares["Megatron-Bridge's package"] = [_of_recipe(name) for name in recipe_names()]
     print(f"{'kind':28} {'imported':>8} {'of known':>8} {'of all':>6}")
     low = False
@@ -57,7 +63,7 @@ def main() -> int:
     print("\nWhy others are not:")
     for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
         print(f"{number:4} {text[:150]}")
-    return int(low)
+    return int(low) | (expected.report(compared) if compared else 0)
 
 
 def _outcomes(kind: Path) -> Iterator[str]:

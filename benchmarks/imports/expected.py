@@ -1,0 +1,185 @@
+"""
+Published files against the values that their text holds: rows of a folder's ``expected.csv``.
+
+Each row names a file and gives its tool, whether it is a complete pretraining of a decoder (``yes``, ``with_set`` with
+what it ``needs``, ``no``), and the degrees, batches, sequence, precision, recomputation and devices in its text.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from planner import import_job, load
+
+TABLE = "expected.csv"
+DEVICE_COUNTS = (None, 8, 64, 16, 256, 1024, 2048)
+"""Devices that are tried where the text leaves them open, the text's own first."""
+LEAST_SHARE = 0.9
+LEAST_SHARE_OF_ONE = 0.8
+NAMED_ONLY = ("levanter", "olmo_core")
+"""Folders of tools that are recognised and refused by name."""
+
+DEGREES = ("tp", "pp", "cp", "ep", "vpp", "mbs")
+GIVEN: Mapping[str, tuple[str, ...]] = {
+    "ENV": ("dsw",),
+    "MODEL_SIZE": ("7B", "70B", "8B", "6.7B", "A3B", "0.5B", "6B"),
+    "BATCH_SIZE": ("1",),
+    "GLOBAL_BATCH_SIZE": ("64",),
+    "SEQ_LEN": ("4096",),
+    "PR": ("bf16",),
+    "TP": ("1",),
+    "PP": ("1",),
+    "CP": ("1",),
+    "EP": ("1",),
+    "ETP": ("1",),
+    "VPP": ("1",),
+    "AC": ("none",),
+    "DO": ("true",),
+    "FL": ("true",),
+    "SP": ("false",),
+    "TE": ("true",),
+    "SFT": ("false",),
+    "MOE": ("false",),
+    "OPTIMIZER_OFFLOAD": ("false",),
+    "GBS": ("64",),
+    "MBS": ("1",),
+    "MOE_GROUPED_GEMM": ("true",),
+    "MOE_TOKEN_DISPATCHER": ("alltoall",),
+}
+"""Values of what a row needs, by name; several are tried in turn."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    What became of one file.
+
+    Parameters
+    ----------
+    refusal
+        Message that refuses it; empty where it was imported.
+    differences
+        ``field: expected, got``, each where the job is not what the text says.
+    """
+
+    row: Mapping[str, str]
+    refusal: str
+    differences: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The first folder of the file's path."""
+        return self.row["path"].split("/")[0]
+
+    @property
+    def is_importable(self) -> bool:
+        """Whether the table says that the file is a pretraining, with what it needs."""
+        return self.row["importable"] in ("yes", "with_set")
+
+
+def outcomes(folder: Path) -> Iterator[Outcome]:
+    """Import each file of the table, with what it needs."""
+    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            yield _outcome(folder, row)
+
+
+def _outcome(folder: Path, row: Mapping[str, str]) -> Outcome:
+    refusal = ""
+    for variables in _given(row):
+        for number in DEVICE_COUNTS:
+            entries = [f"cluster.device={_device(row)}"]
+            if number is not None:
+                entries.append(f"cluster.num_devices={number}")
+            try:
+                found = import_job(folder / row["path"], entries, variables)
+            except SpecError as error:
+                refusal = str(error)
+                if not re.search(r"num_devices|strategy|dp\b|devices", refusal):
+                    break
+            else:
+                return Outcome(row, "", tuple(_differences(row, found.document, is_count_given=number is not None)))
+    return Outcome(row, refusal)
+
+
+def _device(row: Mapping[str, str]) -> str:
+    if "MI355X" in row["path"]:
+        return "mi355x"
+    if "MI300X" in row["path"]:
+        return "mi300x"
+    if "gb300" in row["path"] or "gb200" in row["path"] or row["precision"] == "mxfp8":
+        return "gb300" if "gb300" in row["path"] else "gb200"
+    return "h100-80gb-sxm"
+
+
+def _given(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Variables of a script: the words of its README's call, else usual values of what it needs."""
+    call = re.search(r"call of the README: ([^;]*)", row["notes"])
+    if call is not None:
+        yield {str(number): word for number, word in enumerate(call[1].split(), 1)}
+        return
+    needs = [part.strip() for part in row["needs"].split(";")]
+    positional = dict(re.findall(r"\$(\d+) (\w+)", row["needs"]))
+    named = [part for part in needs if part in GIVEN]
+    given = {number: GIVEN[name][0] for number, name in positional.items() if name in GIVEN}
+    given |= {name: GIVEN[name][0] for name in named}
+    sizes = [number for number, name in positional.items() if name == "MODEL_SIZE"]
+    for size in GIVEN["MODEL_SIZE"] if sizes else ("",):
+        yield given | dict.fromkeys(sizes, size)
+
+
+def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_count_given: bool) -> Iterator[str]:
+    """Fields in which the job is not what the text says; devices that were given are not compared."""
+    problem = load(document)
+    strategy = document["strategy"]
+    got = {name: str(strategy[name]) for name in DEGREES}
+    got["num_layers"], got["hidden_size"] = str(problem.facts.model.num_layers), str(problem.facts.model.hidden_size)
+    got["gbs"] = str(document["training"]["global_batch_size"])
+    got["seq_len"] = str(document["training"]["sequence_length"])
+    got["precision"] = str(document["training"].get("precision", "bf16"))
+    got["recompute"] = _recompute(strategy)
+    if not is_count_given:
+        got["n_gpus"] = str(document["cluster"]["num_devices"])
+    for name, value in got.items():
+        expected = row[name]
+        if expected and value != expected and not (name == "num_layers" and "noop" in row["notes"]):
+            yield f"{name}: {expected}, got {value}"
+
+
+def _recompute(strategy: Mapping[str, Any]) -> str:
+    said = strategy.get("recompute", "none")
+    if strategy.get("full_layers") or said == "full":
+        return "full"
+    return "none" if said in ("none", [], ()) else "selective"
+
+
+def report(found: Sequence[Outcome]) -> int:
+    """Print shares by folder, differences and refusals; 1 where a limit is missed or a value is wrong."""
+    by_folder: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in found:
+        by_folder[outcome.folder].append(outcome)
+    print(f"\n{'folder':20} {'imported':>8} {'of':>4} {'taken wrongly':>13} {'wrong values':>12}")
+    low, imported, total, wrong = False, 0, 0, 0
+    for folder, of_folder in sorted(by_folder.items()):
+        right = [outcome for outcome in of_folder if outcome.is_importable and folder not in NAMED_ONLY]
+        taken = sum(not outcome.refusal for outcome in right)
+        others = sum(not outcome.refusal for outcome in of_folder if outcome not in right)
+        values = sum(bool(outcome.differences) for outcome in of_folder)
+        low = low or taken < LEAST_SHARE_OF_ONE * len(right) or others > 0
+        imported, total, wrong = imported + taken, total + len(right), wrong + values
+        print(f"{folder:20} {taken:8} {len(right):4} {others:13} {values:12}")
+    print(f"{'all':20} {imported:8} {total:4} {'':13} {wrong:12}")
+    for outcome in found:
+        for difference in outcome.differences:
+            print(f"  {outcome.row['path']}: {difference}")
+    print("\nRefusals:")
+    for text, number in Counter(outcome.refusal for outcome in found if outcome.refusal).most_common():
+        print(f"{number:4} {text[:220]}")
+    return int(low or wrong > 0 or imported < LEAST_SHARE * total)

@@ -120,7 +120,7 @@ def _judged(job: ExpertJob, report: PlanReport, layout: EstimateReport, outside:
         outside=outside,
         slower_fraction=best.step_seconds / layout.plan.step_seconds - 1,
         above_fraction=None if record is None else record.above_fraction,
-        is_doubtful=record is not None and record.is_doubtful,
+        is_doubtful=record is not None and record.same_model and record.is_doubtful,
         is_doubt_first=record is None or not record.is_doubtful or -1 < text.find("\ndoubt ") < text.find("\nanswer "),
         is_same=all(abs(share - 1) <= SAME for share in shares) and gain is not None and abs(gain.fraction) <= SAME,
     )

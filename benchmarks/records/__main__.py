@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.tables import RUNS, read_table
+from costmodel.models.flops import model_flops_per_token
 from costmodel.models.shape import COLUMNS as SHAPE
 from costmodel.models.shape import shape_of
 from planner.evidence.features import num_bits
+from planner.evidence.kinds import architecture_of
 from planner.runs.predictions import Case, cases
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.records import record_month
@@ -39,8 +41,7 @@ ROUNDED = "QUANTISED"
 
 COLUMNS = (
     *("id", "label", "source", "framework", "date", "model", *SHAPE, "device", "precision", "sequence_length"),
-    "num_devices",
-    *("tokens_per_second_per_device", "notes"),
+    *("num_devices", "tokens_per_second_per_device", "architecture", "flops_per_token", "notes"),
 )
 
 
@@ -120,6 +121,8 @@ def _row(case: Case, notes: Mapping[str, str]) -> dict[str, str]:
         "sequence_length": str(work.sequence_length),
         "num_devices": str(devices),
         "tokens_per_second_per_device": f"{rate:.6g}",
+        "architecture": architecture_of(facts.model),
+        "flops_per_token": f"{model_flops_per_token(facts.model, work.sequence_length, 'causal'):.6g}",
         "notes": "; ".join(_remarks(run, notes[run.id])),
     }
 

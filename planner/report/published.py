@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
     """The doubt in a plan that is predicted far above every published run; it stands in front of all else."""
     if plan is not None and plan.record is not None and plan.record.is_doubtful:
-        above = f"predicted {plan.above_record_fraction:.0%} above the best published run"
-        rate = f"{_rate_text(plan.record)}, {seconds(plan.record.step_time_seconds)} s per step of this job"
-        yield "doubt", f"{above}: {rate}"
+        record, step = plan.record, f"{seconds(plan.record.step_time_seconds)} s per step of this job"
+        yield "doubt", f"predicted {record.above_fraction:.0%} above the {_run_text(record)}, {step}"
 
 
 def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
@@ -26,10 +25,8 @@ def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[t
     layout = None if whole.published and is_short and whole.published.broken_rules else whole.published
     rows = [layout_text(layout, is_short=is_short)] if layout else []
     if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
-        fraction = whole.plans[0].above_record_fraction or 0.0
-        side = "above" if fraction >= 0 else "below"
-        known = f"best published run: {_rate_text(record)}"
-        rows.append(f"{known}; this plan is predicted {abs(fraction):.0%} {side}")
+        side = "above" if record.above_fraction >= 0 else "below"
+        rows.append(f"{_run_text(record)}; this plan is predicted {abs(record.above_fraction):.0%} {side}")
     yield from (("" if number else "published", text) for number, text in enumerate(rows))
 
 
@@ -50,9 +47,17 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
     return "; ".join((figures, *notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
 
 
-def _rate_text(record: BestRunRecord) -> str:
-    """A measured rate with what it was measured on; its recipe where there are several of as many bits."""
-    at = [] if record.same_sequence else [f"sequences of {record.sequence_length:,} tokens"]
+def _run_text(record: BestRunRecord) -> str:
+    """
+    A measured rate with what it was measured on; its recipe where there are several of as many bits.
+
+    Another model's, or on other devices, is its share of the peak, since its tokens cost other FLOPs.
+    """
     precision = [] if record.precision == "bf16" else [record.precision]
-    where = ", ".join([record.label, *precision, f"{record.num_devices:,} GPUs", *at, *filter(None, [record.notes])])
-    return f"{record.tokens_per_second_per_gpu:,.0f} tokens/s/GPU ({where})"
+    notes = [record.notes] if record.notes else []
+    if not record.same_model:
+        where = ", ".join([record.label, *precision, f"{record.num_devices:,} {record.device}", *notes])
+        return f"nearest published run: {record.model}, {record.mfu:.1%} MFU ({where})"
+    at = [] if record.same_sequence else [f"sequences of {record.sequence_length:,} tokens"]
+    where = ", ".join([record.label, *precision, f"{record.num_devices:,} GPUs", *at, *notes])
+    return f"best published run: {record.tokens_per_second_per_gpu:,.0f} tokens/s/GPU ({where})"

@@ -15,6 +15,7 @@ from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.tables import Facts
 from planner.evidence.features import num_bits
 from planner.evidence.ground import Gap
+from planner.evidence.kinds import architecture_of
 from planner.evidence.stored import stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
@@ -23,6 +24,14 @@ TABLE = "records.csv"
 
 DOUBTFUL = 0.1
 """Fraction above the record from which on a prediction is doubted."""
+
+DOUBTFUL_OF_ANOTHER = 0.5
+"""
+The same where the best run of the nearest model stands for a model that has none.
+
+Of the 123 models, generations and bits with records 113 are at most so far above the nearest other model's; 9 of 10 are
+at most 37 % above it.
+"""
 
 MONTHS = 12
 """Months by which the release of a run may be older than the costed one for it to be a ground of doubt."""
@@ -46,12 +55,16 @@ class RunRecord:
         Of its model.
     device, precision
         Names of the catalog.
+    model, architecture
+        Its name among the measured runs; ``dense``, ``moe`` or ``hybrid``.
     sequence_length, num_devices
         Tokens of a sequence, and devices.
     tokens_per_second_per_device
         Measured.
+    flops_per_token
+        Model FLOPs, of causal attention.
     notes
-        What flatters it, in words: balanced by force, rounded, and the like.
+        Remarks on what flatters it: balanced by force, rounded, and the like.
     """
 
     id: str
@@ -59,12 +72,15 @@ class RunRecord:
     source: str
     framework: str
     date: str
+    model: str
+    architecture: str
     shape: Shape
     device: str
     precision: str
     sequence_length: int
     num_devices: int
     tokens_per_second_per_device: float
+    flops_per_token: float
     notes: str = ""
 
     @property
@@ -76,6 +92,16 @@ class RunRecord:
     def num_bits(self) -> int:
         """Bits of what its matmuls multiply."""
         return num_bits(catalog.precision(self.precision))
+
+    @property
+    def peak_flops(self) -> float:
+        """The dense peak of its device, FLOP/s, for what its matmuls multiply."""
+        return catalog.device(self.device).peak_flops[catalog.precision(self.precision).compute]
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s over that peak."""
+        return self.tokens_per_second_per_device * self.flops_per_token / self.peak_flops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +115,9 @@ class BestRun:
         The fastest run.
     comparable_rate
         Tokens per second and device of the job at the record's model FLOP/s: its own rate where sequences are as long.
+        Of another model: at the record's share of the peak.
+    same_model
+        False where the job's model has no run, and the record is the nearest model's.
     above_fraction
         By which fraction the predicted rate is above that; negative where it is below.
     is_recent
@@ -100,6 +129,7 @@ class BestRun:
 
     record: RunRecord
     comparable_rate: float
+    same_model: bool
     above_fraction: float
     is_recent: bool
     record_step_seconds: float
@@ -112,7 +142,7 @@ class BestRun:
     @property
     def is_doubtful(self) -> bool:
         """True where the prediction is further above the record than newer software explains."""
-        return self.is_recent and self.above_fraction > DOUBTFUL
+        return self.is_recent and self.above_fraction > (DOUBTFUL if self.same_model else DOUBTFUL_OF_ANOTHER)
 
 
 @cache
@@ -125,11 +155,13 @@ def _record(row: Mapping[str, str]) -> RunRecord:
     shape = shape_in(row)
     assert shape is not None, f"{row['id']} has no shape"
     return RunRecord(
-        **{name: row[name] for name in ("id", "label", "source", "framework", "date", "device", "precision", "notes")},
+        **{name: row[name] for name in ("id", "label", "source", "framework", "date", "model", "architecture")},
+        **{name: row[name] for name in ("device", "precision", "notes")},
         shape=shape,
         sequence_length=int(row["sequence_length"]),
         num_devices=int(row["num_devices"]),
         tokens_per_second_per_device=float(row["tokens_per_second_per_device"]),
+        flops_per_token=float(row["flops_per_token"]),
     )
 
 
@@ -141,10 +173,12 @@ def record_month(framework: str, date: str) -> float:
 
 def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | None:
     """
-    The best published run of a job's model and device that compares with it; None where there is none.
+    The best published run of a job's model and device that compares with it, else of the nearest model.
 
     Comparable runs have as many bits per operand of their matmuls and sequences at most ``FURTHEST_SEQUENCE`` times
-    longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s.
+    longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s. Where the
+    model has no such run, the best one counts, on devices of the same generation, of the family's model whose FLOPs per
+    token are nearest; None where there is none either.
 
     Parameters
     ----------
@@ -153,18 +187,23 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     tokens_per_second_per_device
         Its predicted rate.
     """
-    alike = _comparable(facts)
-    if not alike:
+    comparable_runs = _comparable(facts)
+    runs = comparable_runs or _of_nearest_model(facts)
+    if not runs:
         return None
-    since = _costed_month(facts.cluster) - MONTHS
-    record = max(alike, key=lambda one: one.tokens_per_second_per_device)
-    comparable = record.tokens_per_second_per_device * _flops(facts, record.sequence_length) / _flops(facts, None)
+    record, flops = max(runs, key=lambda one: one.mfu), _flops(facts, None)
+    if comparable_runs:
+        comparable = record.tokens_per_second_per_device * _flops(facts, record.sequence_length) / flops
+    else:
+        comparable = record.mfu * facts.cluster.device.peak_flops[facts.workload.precision.compute] / flops
     work, devices = facts.workload, facts.cluster.num_devices
+    since = _costed_month(facts.cluster) - MONTHS
     return BestRun(
         record=record,
         comparable_rate=comparable,
+        same_model=bool(comparable_runs),
         above_fraction=tokens_per_second_per_device / comparable - 1,
-        is_recent=any(one.month >= since for one in alike),
+        is_recent=any(one.month >= since for one in runs),
         record_step_seconds=work.global_batch_size * work.sequence_length / devices / comparable,
     )
 
@@ -175,6 +214,21 @@ def _comparable(facts: Facts) -> list[RunRecord]:
     ratios = {one.id: abs(log2(one.sequence_length / facts.workload.sequence_length)) for one in found}
     nearest = min(ratios.values(), default=inf)
     return [one for one in found if ratios[one.id] == nearest] if nearest <= log2(FURTHEST_SEQUENCE) else []
+
+
+def _of_nearest_model(facts: Facts) -> list[RunRecord]:
+    """Runs of the family's model whose FLOPs per token are nearest, on devices of the generation."""
+    device, work = facts.cluster.device, facts.workload
+    kind, flops = (architecture_of(facts.model), num_bits(work.precision)), _flops(facts, None)
+    others = [one for one in _of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
+    nearest = min(others, key=lambda one: abs(log2(one.flops_per_token / flops)), default=None)
+    return [one for one in others if nearest is not None and one.model == nearest.model]
+
+
+@cache
+def _of_generation(name: str | None) -> tuple[RunRecord, ...]:
+    known = {one for one in catalog.devices() if name is not None and catalog.device(one).architecture == name}
+    return tuple(one for one in records() if one.device in known)
 
 
 @cache
@@ -227,7 +281,7 @@ def interval_and_record(
 
 def reach_record(interval: Interval, best: BestRun | None) -> Interval:
     """Return the interval of a step whose slow end reaches the record's step where the prediction is doubted."""
-    if best is None or not best.is_doubtful or interval.high_seconds >= best.record_step_seconds:
+    if best is None or not (best.is_doubtful and best.same_model) or interval.high_seconds >= best.record_step_seconds:
         return interval
     basis = f"{interval.basis}; its slow end is the best published run"
     return replace(interval, high_seconds=best.record_step_seconds, basis=basis)

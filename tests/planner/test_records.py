@@ -95,9 +95,42 @@ def test_shorter_sequences_compare_by_their_flops():
         {"model": "llama2-7b"},  # as long, but another model
     ],
 )
-def test_nothing_is_said_of_what_was_not_measured(others):
-    """Other devices, precisions, lengths."""
-    assert best_run(facts(**{"model": "llama3-8b", **others}), tokens_per_second_per_device=1e6) is None
+def test_the_nearest_run_stands_for_what_was_not_measured(others):
+    """Other devices, lengths, models: a run of the generation's devices, compared by its share of the peak."""
+    best = best_run(facts(**{"model": "llama3-8b", **others}), tokens_per_second_per_device=1e6)
+
+    assert not best.same_model
+
+
+def test_the_nearest_run_is_compared_by_its_share_of_the_peak():
+    """
+    Qwen3-235B in BF16 has no run on H200: that of 256 H100 stands for it, whose BF16 peak is H200's.
+
+    Its rate is then the H100's, but for the FLOPs of sequences of another length.
+    """
+    given = facts("qwen3-235b-a22b", "h200", devices=256, sequence=4096)
+
+    best = best_run(given, tokens_per_second_per_device=3000.0)
+
+    assert (best.record.model, best.record.device, best.same_model) == ("qwen3-235b-a22b", "h100-80gb-sxm", False)
+    assert best.comparable_rate == pytest.approx(best.record.tokens_per_second_per_device, rel=1e-5)
+
+
+@pytest.mark.parametrize(("above", "is_doubtful"), [(1.49, False), (1.51, True)])
+def test_half_above_the_nearest_run_is_doubtful(above, is_doubtful):
+    """Another model's run says less: a tenth above it is no doubt, and the interval stays as it is."""
+    given = facts("qwen3-235b-a22b", "h200", devices=256, sequence=4096)
+    rate = best_run(given, tokens_per_second_per_device=1.0).comparable_rate
+
+    best = best_run(given, tokens_per_second_per_device=above * rate)
+
+    assert best.is_doubtful == is_doubtful
+    assert reach_record(INTERVAL, replace(best, record_step_seconds=3.0)) == INTERVAL
+
+
+def test_nothing_is_said_of_a_generation_without_runs():
+    """AMD's CDNA 3 has no record of a model with experts."""
+    assert best_run(facts("deepseek-v3", "mi300x"), tokens_per_second_per_device=1e6) is None
 
 
 def test_any_recipe_of_as_many_bits_compares():

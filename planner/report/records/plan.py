@@ -226,7 +226,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster)),
             step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
             step_time_interval_probability=COVERAGE,
-            above_record_fraction=plan.record.above_fraction if plan.record else None,
+            above_record_fraction=plan.record.above_fraction if plan.record and plan.record.same_model else None,
             model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,
             hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
             line=strategy.line,

@@ -12,23 +12,28 @@ if TYPE_CHECKING:
 
 
 class BestRunRecord(Record):
-    """The best published run of the job's model, device and bits of its matmuls, beside the prediction."""
+    """The best published run of the job's model, device and bits, else of the nearest model, beside the prediction."""
 
     id: str = entry("Its id among the project's measured runs.", "record.id")
     label: str = entry("The project and release.", "record.label")
     source: str = entry("Who published it.", "record.source")
     framework: str = entry("Its software, as the catalog calls it; empty where it has none.", "record.framework")
     date: str = entry("When it was published.", "record.date")
+    model: str = entry("Its model, as the project's measured runs call it.", "record.model")
+    same_model: bool = entry("Whether it is of the job's model; else the nearest one's on such devices.")
+    device: str = entry("Its device.", "record.device")
+    mfu: Figure = entry("Its model FLOP/s over the dense peak, causal attention.", "record.mfu")
     precision: str = entry("Its precision recipe.", "record.precision")
     sequence_length: int = entry("Tokens of a sequence.", "record.sequence_length")
     num_devices: int = entry("Devices.", "record.num_devices")
     tokens_per_second_per_gpu: Figure = entry("Measured.", "record.tokens_per_second_per_device")
     notes: str = entry("What flatters it; empty: nothing.", "record.notes")
     comparable_tokens_per_second_per_gpu: Figure = entry(
-        "The same at the job's sequence length, by model FLOP/s.", "comparable_rate"
+        "The same for the job's tokens, by model FLOP/s; another model's by its MFU.", "comparable_rate"
     )
     same_sequence: bool = entry("Whether its sequences are as long as the job's.")
     step_time_seconds: Figure = entry("A step of the job at that rate.", "record_step_seconds")
+    above_fraction: Figure = entry("By which fraction the prediction is above it; negative below it.")
     is_recent: bool = entry("Whether a run that compares is of a release at most a year older than the costed one.")
     is_doubtful: bool = entry("Whether the prediction is so far above it that it is doubted.")
 

@@ -106,7 +106,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
         document, assignments = read_job(arguments, overrides)
         overrides, words = split_overrides(assignments)
-        problem = load(document, overridden([*overrides, *pinned_overrides(words)], arguments))
+        problem = load(document, overridden([*overrides, *pinned_overrides(words, overrides)], arguments))
         require_parts(problem.facts.model, read_words(words), PIN)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)

@@ -268,6 +268,13 @@ def test_a_wrong_line_is_wrong_input(capsys, command, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_decision_pinned_beside_its_word_is_wrong_input(capsys):
+    """Exit code 2: one of both would be ignored."""
+    assert cli.main(["plan", *JOB, "TP4", "search.pin.tp=2"]) == 2
+
+    assert "search.pin.tp: is given twice, by TP4 and search.pin.tp=2; keep one." in capsys.readouterr().err
+
+
 def test_a_wrong_line_of_a_job_file_has_its_place(tmp_path, capsys):
     """Line and column of the entry."""
     job = {**EXPERTS, "model": "llama3-8b"}

@@ -53,14 +53,25 @@ def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> Non
             document["search"] = {**search, "pin": entries}
 
 
-def pinned_overrides(words: Sequence[str]) -> list[str]:
+def pinned_overrides(words: Sequence[str], overrides: Sequence[str] = ()) -> list[str]:
     """
     Write words of a command line as entries of a job that pin them; a whole line takes the place of all pins.
 
+    Raises
+    ------
+    SpecError
+        If one of the overrides beside them pins the same decision.
+
+    Examples
+    --------
     >>> pinned_overrides(["TP4", "mbs=2"])
     ['search.pin.tp=4', 'search.pin.mbs=2']
     """
     given = read_words(words, PIN, SECTIONS)
+    pinned = {word.partition("=")[0]: word for word in overrides}
+    for name in given.decisions:
+        if (twice := pinned.get(f"{PIN}.{name}")) is not None:
+            raise SpecError(f"{PIN}.{name}", f"is given twice, by {' '.join(words)} and {twice}; keep one.")
     if is_whole(given):
         return [f"{PIN}={json.dumps(' '.join(words))}"]
     return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]

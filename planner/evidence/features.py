@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, reduce
+from functools import cache
 from itertools import combinations
-from operator import or_
+from math import gcd
 from typing import Any
 
 import numpy as np
 from pydantic.dataclasses import dataclass as validated
 
-from constraints.rule import Holds, Ints, Rule
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
-from costmodel.facts.model import Model
+from costmodel.facts.model import Experts, Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.strategy import (
     ENUMS,
@@ -147,6 +145,9 @@ DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp"
 DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or more", values=lambda _, vpp: vpp)
 """Virtual stages per rank beyond those that runs reach."""
 
+NARROW = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or less", values=lambda _, ep: ep)
+"""Experts over fewer ranks than in runs: more memory of experts, and rows per expert that no kernel was timed with."""
+
 AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
 
 WITH = " with "
@@ -221,8 +222,8 @@ class Shown:
         How many they are.
     features
         Number of runs by feature, and by pair of them (joined by `` with ``).
-    vpp
-        Number of runs by virtual stages per pipeline rank.
+    vpp, ep
+        Number of runs by virtual stages per pipeline rank, and by expert-parallel degree.
     """
 
     line: str
@@ -231,6 +232,7 @@ class Shown:
     runs: int
     features: Mapping[str, int]
     vpp: Mapping[int, int]
+    ep: Mapping[int, int]
 
     def reaching(self, vpp: int) -> int:
         """Number of runs with as many virtual stages per rank, or more."""
@@ -240,6 +242,15 @@ class Shown:
     def most_vpp(self) -> int:
         """The largest number of virtual stages per rank that enough runs reach."""
         return max((value for value in self.vpp if self.reaching(value) >= FEWEST_RUNS), default=1)
+
+    def narrower(self, ep: int) -> int:
+        """Number of runs that divide experts over as many ranks, or fewer."""
+        return sum(runs for value, runs in self.ep.items() if 1 < value <= ep)
+
+    @property
+    def least_ep(self) -> int:
+        """The smallest degree above 1 that enough runs have, or less than; 1 where too few have any."""
+        return min((value for value in self.ep if self.narrower(value) >= FEWEST_RUNS), default=1)
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -299,6 +310,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
     """
     counts: dict[tuple[str, str, str], Counter[str]] = {}
     stages: dict[tuple[str, str, str], Counter[int]] = {}
+    experts: dict[tuple[str, str, str], Counter[int]] = {}
     for facts, strategy in runs:
         tokens = tokens_of(facts.cluster, strategy)
         names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
@@ -307,6 +319,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
         for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
             counts.setdefault(key, Counter()).update(names)
             stages.setdefault(key, Counter())[strategy.vpp] += 1
+            experts.setdefault(key, Counter())[strategy.ep] += 1
     return [
         Shown(
             line=key[0],
@@ -315,6 +328,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
             runs=stages[key].total(),
             features=dict(sorted(own.items())),
             vpp=dict(sorted(stages[key].items())),
+            ep=dict(sorted(experts[key].items())),
         )
         for key, own in sorted(counts.items())
     ]
@@ -393,6 +407,8 @@ class Evidence:
         """Number of runs that have a feature, or a pair of them."""
         if tokens[0][0] is DEEP:
             return self.own.reaching(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is NARROW:
+            return self.own.narrower(tokens[0][1]) if self.own else 0
         if self.own is not None:
             return self.own.features.get(name_of(*tokens), 0)
         if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
@@ -409,6 +425,11 @@ class Evidence:
         """The largest number of virtual stages per rank that enough runs reach; None where nobody knows."""
         shown = self.own or self.related
         return None if shown is None else shown.most_vpp
+
+    def least_ep(self, most: int) -> int:
+        """The smallest degree above 1 that enough runs have, or the largest that a job's experts and devices allow."""
+        shown = self.own or self.related
+        return 1 if shown is None else min(shown.least_ep, most)
 
     def proven(self, axis: Axis) -> frozenset[int]:
         """Return the values of a feature, beyond the usual ones, that enough runs have."""
@@ -472,114 +493,12 @@ def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
     most = known.most_vpp
     if most is not None and strategy.vpp > most:
         found.append(known.unproven((DEEP, strategy.vpp)))
+    if 1 < strategy.ep < known.least_ep(most_ep(facts.model, facts.cluster)):
+        found.append(known.unproven((NARROW, strategy.ep)))
     return tuple(found)
 
 
-# --- rules ---------------------------------------------------------------------------------------------------
-
-
-def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
-    """
-    Make the rules that leave out what too few measured runs have.
-
-    Parameters
-    ----------
-    facts
-        Decide which runs count.
-    asked
-        Decisions whose values the job names: their features are allowed, and pairs of two of them, or with one that
-        is unproven anyway.
-
-    Returns
-    -------
-    tuple
-        A rule for each feature and each pair of them that some value breaks.
-    """
-    known, size = evidence_for(facts.model, facts.cluster, facts.workload), facts.cluster.scale_up_size
-    named = frozenset(axis.name for axis in (*AXES.values(), DEEP) if set(axis.decisions) & set(asked))
-    return _rules(known.key, known.where, known.bits, size, named)
-
-
-@lru_cache(maxsize=64)
-def _rules(
-    key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, asked: frozenset[str]
-) -> tuple[Rule, ...]:
-    known = Evidence.of(key, where, bits)
-    proven = {axis.name: known.proven(axis) for axis in FEATURES}
-    alone = (_alone(known, axis, proven[axis.name], scale_up_size) for axis in FEATURES if axis.name not in asked)
-    pairs = (
-        _pair(known, (one, proven[one.name]), (other, proven.get(other.name, frozenset({1}))), scale_up_size)
-        for one, other in combinations(AXES.values(), 2)
-        if one in FEATURES and not {one.name, other.name} <= asked
-    )
-    deep = None if "vpp" in asked else _few_stages(known)
-    return tuple(rule for rule in (*alone, *pairs, deep) if rule is not None)
-
-
-def _few_stages(known: Evidence) -> Rule | None:
-    """Make the rule that virtual stages per rank are no more than runs reach; None where nobody knows."""
-    most = known.most_vpp
-    if most is None:
-        return None
-
-    def holds(*, vpp: Ints) -> Holds:
-        return vpp <= most
-
-    return _rule(holds, ("vpp",), f"The search uses vpp up to {most}: of more, {known.grounds} ({LIFTED}).")
-
-
-def _alone(known: Evidence, axis: Axis, proven: frozenset[int], scale_up_size: int) -> Rule | None:
-    """Make the rule of one feature; None where runs have shown all its values."""
-    if axis.is_flag and proven:
-        return None
-    allowed = {int(value) for value in (*axis.usual, *proven)}
-
-    def holds(**decisions: Any) -> Holds:
-        values = np.asarray(axis.of(scale_up_size, decisions))
-        answer: Holds = reduce(or_, (values == one for one in sorted(allowed)))
-        return answer
-
-    few = axis.text(1) if axis.is_flag else f"{axis.words.partition(' {')[0]} {_values(axis, allowed)}"
-    text = f"leaves {few} out" if axis.is_flag else f"has {few} alone"
-    return _rule(holds, axis.decisions, f"The search {text}: {known.grounds} ({LIFTED}).")
-
-
-def _values(axis: Axis, values: Iterable[int]) -> str:
-    return " or ".join(decision_text(axis.name, value) for value in sorted(values))
-
-
-def _pair(
-    known: Evidence, one: tuple[Axis, frozenset[int]], other: tuple[Axis, frozenset[int]], scale_up_size: int
-) -> Rule | None:
-    """Make the rule of a pair of features, each proven alone; None where runs have shown all their values together."""
-    (first, left), (second, right) = one, other
-    apart = [
-        (a, b)
-        for a in sorted(left)
-        for b in sorted(right)
-        if makes_pair(first, a, second) and not known.shows((first, a), (second, b))
-    ]
-    if not apart:
-        return None
-
-    def holds(**decisions: Any) -> Holds:
-        have, meet = (np.asarray(axis.of(scale_up_size, decisions)) for axis in (first, second))
-        together = reduce(or_, ((have == a) & (meet == b) for a, b in apart))
-        answer: Holds = np.logical_not(together)
-        return answer
-
-    words = "; ".join(f"{first.text(a)} with {second.text(b)}" for a, b in apart)
-    names = tuple(dict.fromkeys((*first.decisions, *second.decisions)))
-    return _rule(holds, names, f"The search leaves {words} out: {known.grounds} ({LIFTED}).")
-
-
-LIFTED = "search.evidence: any"
-"""Entry of a job that lifts these rules."""
-
-
-def _rule(holds: Callable[..., Holds], decisions: Iterable[str], text: str) -> Rule:
-    """Return a function as a rule about some decisions, with its sentence."""
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in decisions]
-    holds.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    holds.__doc__ = text
-    return holds
+def most_ep(model: Model, cluster: Cluster) -> int:
+    """The largest expert-parallel degree that divides a model's experts and the devices."""
+    blocks = (kind.feed_forward for kind in model.kinds)
+    return gcd(cluster.num_devices, *(block.num_experts for block in blocks if isinstance(block, Experts)))

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from math import lcm
 from typing import TypeAlias
 
 import yaml
@@ -229,9 +230,19 @@ def _slurm(start: Start) -> str:
 
 
 def _segment(start: Start) -> Lines:
-    """Nodes that the scheduler keeps in one scale-up domain, where a domain has several nodes."""
-    domain = start.plan.cluster.scale_up_size // start.plan.cluster.device.devices_per_node
-    size = max((n for n in range(1, domain + 1) if start.num_nodes % n == 0), default=1)
+    """
+    Nodes that the scheduler keeps in one scale-up domain, where a domain has several nodes.
+
+    They hold whole groups of tp and cp, and of ep, where these fit into a domain: ep 64 on domains of 72 GPUs takes 64
+    GPUs of each.
+    """
+    cluster, strategy = start.plan.cluster, start.plan.strategy
+    node = cluster.device.devices_per_node
+    sizes = [n for n in range(1, cluster.scale_up_size // node + 1) if start.num_nodes % n == 0]
+    groups = (strategy.tp * strategy.cp, strategy.ep * strategy.etp)
+    inner = lcm(*(one for one in groups if one <= cluster.scale_up_size))
+    whole = [n for n in sizes if n * node % inner == 0]
+    size = max(whole or sizes, default=1)
     return [f"--segment={size}"] if size > 1 else []
 
 

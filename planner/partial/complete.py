@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from constraints.limits import limit_rules
 from constraints.rule import sentence
@@ -38,12 +38,17 @@ LEAST_SIMULATED = 5
 one, by up to 3.9 %."""
 
 
+RELAXED: tuple[Mapping[str, Any], ...] = ({"preferences": False}, {"memory_headroom_bytes": 0.0}, {"is_bold": True})
+"""Limits that a completion gives up where nothing keeps them, one after the other: evidence last."""
+
+
 class CompletedBy(StrEnum):
     """
     The origin of what was not given.
 
     ``given``: nothing was left open. ``search``: the plan with what was given, as ``planner plan`` recommends it.
-    ``bold``: the same where that breaks a preference, or has what too few runs have shown: no other fits.
+    ``bold``: the same where that breaks a preference, leaves too little memory free, or has what too few runs have
+    shown: no other fits.
     ``recipes``: the framework's recipes. ``no_plan``: these, since the search found no strategy.
     """
 
@@ -162,7 +167,7 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     """
     Return the plan with what is given, as ``plan`` recommends it; None where there is none.
 
-    What is given may break a preference of the search: then the rest may, too.
+    What is given may break a limit of the search: then the rest may, too.
     """
     from planner.recommendation import recommended
 
@@ -170,10 +175,13 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
     question, _ = question_of(replace(problem, top=1), given)
     joint, _ = fastest_of(question, explains=False)
     by = CompletedBy.SEARCH
-    if not joint.ranked and (question.search.preferences or question.search.needs_evidence):
-        question = question.with_limits(preferences=False, is_bold=True)
-        joint, _ = fastest_of(question, explains=False)
-        by = CompletedBy.BOLD
+    for limits in RELAXED:
+        if joint.ranked:
+            break
+        relaxed = question.with_limits(**limits)
+        if relaxed.search != question.search:
+            question, by = relaxed, CompletedBy.BOLD
+            joint, _ = fastest_of(question, explains=False)
     if not joint.ranked:
         return None
     job, strategy, seconds = with_published(question, joint)[0]

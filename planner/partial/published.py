@@ -34,7 +34,7 @@ def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | Non
     tuple or None
         The job with its settings, the strategy, and the seconds of its step; None where there is none.
     """
-    return min(_allowed(problem), key=lambda one: one[2], default=None)
+    return min(published(problem), key=lambda one: one[2], default=None)
 
 
 def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
@@ -51,7 +51,8 @@ def by_hand(strategy: Strategy, rule: Rule) -> bool:
     return rule is virtual_stages_hold_equally_much and strategy.layout is not None
 
 
-def _allowed(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
+def published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
+    """Find the published layouts that are plans for a job, as :func:`fastest_published` does."""
     if problem.search.candidates is not None or problem.search.num_nodes is not None:
         return
     for job in problem.each:

@@ -147,7 +147,7 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
 
 ORIGIN = {
     "search": "chosen by a search, as planner plan does with what was given",
-    "bold": "chosen by a search that lifts preferences and evidence, since nothing else with what was given fits",
+    "bold": "chosen by a search that lifts preferences, headroom or evidence, since nothing else fits",
     "recipes": "as the recipes of the framework have it",
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
 }

@@ -31,7 +31,8 @@ from costmodel.strategy import (
     is_one_of,
 )
 from costmodel.tables import signature
-from planner.evidence.features import MEGATRON, evidence_rules, line_of
+from planner.evidence.features import MEGATRON, line_of
+from planner.evidence.rules import evidence_rules
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers

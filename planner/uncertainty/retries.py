@@ -11,7 +11,7 @@ from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, STARTS, Chance, chance_to_fit, law_of
 
-RUNS_FAST = 0.9
+RUNS_FAST = 0.95
 """Least chance to be fast that the default headroom leaves."""
 
 TAIL, MIDDLE = 0.3, 0.4

@@ -169,3 +169,28 @@ def test_strategies_that_a_job_lists_need_no_evidence(tmp_path):
     found = plan(replace(load(path), top=1), certified=False).plans[0]
 
     assert (found.strategy.tp, found.strategy.sharding) == (2, Sharding.WEIGHTS)
+
+
+def test_experts_are_divided_as_in_runs():
+    """Of Megatron's runs on Hopper with experts none has ep 2 or 4; where 4 devices allow no more, 4 is searched."""
+    problem = load(a_job(model="qwen3-30b-a3b", training__global_batch_size=256))
+    few = load(a_job(model="qwen3-30b-a3b", cluster__num_devices=4, training__global_batch_size=256))
+
+    searched, bold, least = (
+        set(build_space(one).rows["ep"]) for one in (problem, problem.with_limits(is_bold=True), few)
+    )
+
+    assert {2, 4} & bold
+    assert not {2, 4} & searched
+    assert 8 in searched
+    assert 4 in least
+
+
+def test_a_narrow_ep_is_unproven():
+    """It is named, with the number of runs."""
+    problem = load(a_job(model="qwen3-30b-a3b", training__global_batch_size=256))
+    strategy = estimate(problem, {"ep": 2, "tp": 2}).plan.strategy
+
+    narrow = [one for one in unproven_of(problem.facts, strategy) if one.names == ("ep",)]
+
+    assert [(one.text, one.runs) for one in narrow] == [("ep of 2 or less", 0)]

@@ -156,6 +156,17 @@ def test_slurm_gets_whole_nodes():
     ]
 
 
+def test_slurm_keeps_expert_groups_in_one_domain():
+    """Experts over 64 of the 72 GPUs of a domain: 16 of its 18 nodes, though 288 nodes are 16 whole domains too."""
+    cluster = {"device": "gb300", "num_devices": 1152}
+    training = {**JOB["training"], "global_batch_size": 1152}
+    job = load({**JOB, "model": "qwen3-235b-a22b", "cluster": cluster, "training": training})
+
+    found = file_of("slurm", estimate(job, {"ep": 64, "pp": 1, "tp": 1, "cp": 1}).plan)
+
+    assert "#SBATCH --segment=16\n" in found
+
+
 @pytest.mark.parametrize(("num_devices", "segment"), [(64, 16), (144, 18), (512, 16), (4 * 37, None)])
 def test_slurm_keeps_scale_up_domains_together(num_devices, segment):
     """NVLink domains of 72 are 18 nodes of 4: 16 nodes are one segment, 36 two of 18, 128 eight of 16, 37 none."""

@@ -90,9 +90,17 @@ def test_the_first_in_the_order_is_recommended(kind, tolerance):
     assert report.recommendation.is_complete
 
 
+LARGE = {
+    "model": "llama3-70b",
+    "cluster__device": "h200",
+    "cluster__num_devices": 512,
+    "training__global_batch_size": 1024,
+}
+
+
 def a_large_job(**entries):
     """70 billion parameters on 512 devices: the fastest plan has more virtual stages than one needs."""
-    return load(a_job(model="llama3-70b", cluster__num_devices=512, training__global_batch_size=1024, **entries))
+    return load(a_job(**LARGE, **entries))
 
 
 def test_the_fastest_comes_first_where_it_is_asked_for():
@@ -143,7 +151,7 @@ def test_reports_say_what_the_fastest_would_gain_and_risk():
 
 def test_the_command_puts_the_fastest_first(tmp_path, capsys):
     """``--fastest``."""
-    job = a_job(model="llama3-70b", cluster__num_devices=512, training__global_batch_size=1024)
+    job = a_job(**LARGE)
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps(job))
     firsts = []
@@ -161,3 +169,21 @@ def test_the_documents_have_the_order():
     names = re.findall(r"^  \| `(\w+)` \|", page, flags=re.MULTILINE)
 
     assert names == [one.name for one in ORDER]
+
+
+def test_a_published_layout_may_be_recommended():
+    """
+    DeepSeek-V3 on 1,024 GB200: NVIDIA's layout of 26.06 deals its layers by hand, which the search itself does not try.
+
+    It is within the tolerance and leaves a third of the memory free, where the fastest plan fills nine tenths.
+    """
+    training = {"global_batch_size": 8192, "sequence_length": 4096, "tokens": 1e12, "precision": "mxfp8"}
+    job = load({"model": "deepseek-v3", "cluster": {"device": "gb200", "num_devices": 1024}, "training": training})
+
+    report = plan(job, certified=False)
+    best = report.plans[0]
+
+    assert "tight" in [one.name for one in report.recommendation.preferred]
+    assert (best.strategy.pp, best.strategy.vpp, best.strategy.ep) == (4, 4, 64)
+    assert best.strategy.layout is not None
+    assert best.step_seconds <= report.fastest.step_seconds * (1 + job.search.tolerance)

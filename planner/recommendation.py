@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from constraints.limits import Bound
 from costmodel.step.estimate import estimate
-from costmodel.strategy import Recompute, Strategy
+from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.evidence.features import FEWEST_RUNS, unproven_of
 from planner.evidence.kinds import architecture_of
 from planner.evidence.traits import measured_ground
@@ -192,6 +192,16 @@ def _without_offload(problem: Problem, amount: float = 0) -> Problem | None:
     return problem.with_limits(allow=allow, stages=_plain_stages(problem))
 
 
+def _gathers(_: Problem, strategy: Strategy) -> float:
+    return float(strategy.sharding == Sharding.WEIGHTS)
+
+
+def _with_whole_weights(problem: Problem, _: float = 0) -> Problem | None:
+    if "sharding" in problem.search.pin:
+        return None
+    return _limited(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
+
+
 def _kept(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
     """Return the change of a job where a plan has nothing of something, else the job as it is."""
     return lambda problem, amount: problem if amount else change(problem) or problem
@@ -221,6 +231,14 @@ ORDER: tuple[Criterion, ...] = (
         amount=_offloads,
         below=_without_offload,
         keeping=_kept(_without_offload),
+    ),
+    Criterion(
+        name="fsdp",
+        words="{} with FSDP",
+        reason="weights are gathered and gradients scattered in every layer",
+        amount=_gathers,
+        below=_with_whole_weights,
+        keeping=_kept(_with_whole_weights),
     ),
     Criterion(
         name="wide_ep",

@@ -148,6 +148,14 @@ DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or m
 NARROW = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or less", values=lambda _, ep: ep)
 """Experts over fewer ranks than in runs: more memory of experts, and rows per expert that no kernel was timed with."""
 
+WIDE = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or more", values=lambda _, ep: ep)
+"""Experts over more ranks than in runs: all-to-all over networks that no run has measured with as many peers."""
+
+SHORT = Axis(
+    name="cp", decisions=("cp",), usual=(), words="cp with {value} tokens per rank or less", values=lambda _, cp: cp
+)
+"""Context parallelism that leaves a rank fewer tokens than in runs, so that its attention hides less communication."""
+
 AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
 
 WITH = " with "
@@ -161,9 +169,6 @@ PRECISION = Axis(
     name="bits", decisions=(), usual=(16,), words="operands of {value} bits", values=lambda _: 16, meets=()
 )
 """Bits of what matmuls multiply, which the job says: FSDP gathers and shards weights in them."""
-
-OF_PRECISION = ("sharding",)
-"""Features that make a pair with the precision."""
 
 
 def num_bits(precision: Precision) -> int:
@@ -222,8 +227,9 @@ class Shown:
         How many they are.
     features
         Number of runs by feature, and by pair of them (joined by `` with ``).
-    vpp, ep
-        Number of runs by virtual stages per pipeline rank, and by expert-parallel degree.
+    vpp, ep, cp_tokens
+        Number of runs by virtual stages per pipeline rank, by expert-parallel degree, and of those with cp above 1 by
+        tokens of a sequence per rank.
     """
 
     line: str
@@ -233,6 +239,7 @@ class Shown:
     features: Mapping[str, int]
     vpp: Mapping[int, int]
     ep: Mapping[int, int]
+    cp_tokens: Mapping[int, int]
 
     def reaching(self, vpp: int) -> int:
         """Number of runs with as many virtual stages per rank, or more."""
@@ -251,6 +258,24 @@ class Shown:
     def least_ep(self) -> int:
         """The smallest degree above 1 that enough runs have, or less than; 1 where too few have any."""
         return min((value for value in self.ep if self.narrower(value) >= FEWEST_RUNS), default=1)
+
+    def wider(self, ep: int) -> int:
+        """Number of runs that divide experts over as many ranks, or more."""
+        return sum(runs for value, runs in self.ep.items() if value >= ep)
+
+    @property
+    def most_ep(self) -> int:
+        """The largest degree that enough runs have, or more than; 1 where too few have any."""
+        return max((value for value in self.ep if self.wider(value) >= FEWEST_RUNS), default=1)
+
+    def shorter(self, tokens: int) -> int:
+        """Number of runs whose context-parallel ranks have as many tokens of a sequence, or fewer."""
+        return sum(runs for value, runs in self.cp_tokens.items() if value <= tokens)
+
+    @property
+    def least_cp_tokens(self) -> int:
+        """The fewest tokens of a sequence per context-parallel rank that enough runs have, or less than; 0: too few."""
+        return min((value for value in self.cp_tokens if self.shorter(value) >= FEWEST_RUNS), default=0)
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -289,9 +314,16 @@ def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, i
 
 
 def _pairs_with_bits(tokens: Iterable[tuple[Axis, int]], bits: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
-    """Pairs of features with a precision of fewer than 16 bits."""
-    if bits not in PRECISION.usual:
-        yield from ((one, (PRECISION, bits)) for one in tokens if one[0].name in OF_PRECISION)
+    """
+    Pairs of features with a precision.
+
+    FSDP is a matter of fewer than 16 bits, in which it gathers; a graph of the whole iteration of all: what it captures
+    (casts, scales, losses) is another for each.
+    """
+    for one in tokens:
+        is_whole = one == (AXES["cuda_graphs"], CudaGraphs.FULL_ITERATION)
+        if is_whole or (one[0].name == "sharding" and bits not in PRECISION.usual):
+            yield one, (PRECISION, bits)
 
 
 def name_of(*tokens: tuple[Axis, int]) -> str:
@@ -311,6 +343,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
     counts: dict[tuple[str, str, str], Counter[str]] = {}
     stages: dict[tuple[str, str, str], Counter[int]] = {}
     experts: dict[tuple[str, str, str], Counter[int]] = {}
+    tokens_of_ranks: dict[tuple[str, str, str], Counter[int]] = {}
     for facts, strategy in runs:
         tokens = tokens_of(facts.cluster, strategy)
         names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
@@ -320,6 +353,9 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
             counts.setdefault(key, Counter()).update(names)
             stages.setdefault(key, Counter())[strategy.vpp] += 1
             experts.setdefault(key, Counter())[strategy.ep] += 1
+            of_ranks = tokens_of_ranks.setdefault(key, Counter())
+            if strategy.cp > 1:
+                of_ranks[facts.workload.sequence_length // strategy.cp] += 1
     return [
         Shown(
             line=key[0],
@@ -329,6 +365,7 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
             features=dict(sorted(own.items())),
             vpp=dict(sorted(stages[key].items())),
             ep=dict(sorted(experts[key].items())),
+            cp_tokens=dict(sorted(tokens_of_ranks[key].items())),
         )
         for key, own in sorted(counts.items())
     ]
@@ -409,6 +446,10 @@ class Evidence:
             return self.own.reaching(tokens[0][1]) if self.own else 0
         if tokens[0][0] is NARROW:
             return self.own.narrower(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is WIDE:
+            return self.own.wider(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is SHORT:
+            return self.own.shorter(tokens[0][1]) if self.own else 0
         if self.own is not None:
             return self.own.features.get(name_of(*tokens), 0)
         if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
@@ -426,10 +467,15 @@ class Evidence:
         shown = self.own or self.related
         return None if shown is None else shown.most_vpp
 
-    def least_ep(self, most: int) -> int:
-        """The smallest degree above 1 that enough runs have, or the largest that a job's experts and devices allow."""
+    def ep_range(self, most: int) -> tuple[int, int] | None:
+        """The smallest and the largest degree above 1 of enough runs, as far as the job allows; None: nobody knows."""
         shown = self.own or self.related
-        return 1 if shown is None else min(shown.least_ep, most)
+        return None if shown is None or shown.most_ep == 1 else (min(shown.least_ep, most), shown.most_ep)
+
+    @property
+    def least_cp_tokens(self) -> int:
+        """The fewest tokens of a sequence per context-parallel rank that enough runs have; 0 where nobody knows."""
+        return next((one.least_cp_tokens for one in (self.own, self.related) if one and one.least_cp_tokens), 0)
 
     def proven(self, axis: Axis) -> frozenset[int]:
         """Return the values of a feature, beyond the usual ones, that enough runs have."""
@@ -493,8 +539,14 @@ def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
     most = known.most_vpp
     if most is not None and strategy.vpp > most:
         found.append(known.unproven((DEEP, strategy.vpp)))
-    if 1 < strategy.ep < known.least_ep(most_ep(facts.model, facts.cluster)):
-        found.append(known.unproven((NARROW, strategy.ep)))
+    if strategy.ep > 1 and (degrees := known.ep_range(most_ep(facts.model, facts.cluster))) is not None:
+        if strategy.ep < degrees[0]:
+            found.append(known.unproven((NARROW, strategy.ep)))
+        if strategy.ep > degrees[1]:
+            found.append(known.unproven((WIDE, strategy.ep)))
+    tokens_of_rank = facts.workload.sequence_length // strategy.cp
+    if strategy.cp > 1 and tokens_of_rank < known.least_cp_tokens:
+        found.append(known.unproven((SHORT, tokens_of_rank)))
     return tuple(found)
 
 

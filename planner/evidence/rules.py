@@ -36,13 +36,16 @@ def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
     """
     known, size = evidence_for(facts.model, facts.cluster, facts.workload), facts.cluster.scale_up_size
     named = frozenset(axis.name for axis in (*AXES.values(), DEEP) if set(axis.decisions) & set(asked))
-    least_ep = known.least_ep(most_ep(facts.model, facts.cluster))
-    return _rules(known.key, known.where, known.bits, size, least_ep, named)
+    rules = _rules(known.key, known.where, known.bits, size, named)
+    degrees, tokens = known.ep_range(most_ep(facts.model, facts.cluster)), known.least_cp_tokens
+    ranks = () if "ep" in named or degrees is None else (_usual_ranks(known, *degrees),)
+    parts = () if "cp" in named or not tokens else (_long_parts(known, tokens, facts.workload.sequence_length),)
+    return (*rules, *ranks, *parts)
 
 
 @lru_cache(maxsize=64)
 def _rules(
-    key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, least_ep: int, asked: frozenset[str]
+    key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, asked: frozenset[str]
 ) -> tuple[Rule, ...]:
     known = Evidence.of(key, where, bits)
     proven = {axis.name: known.proven(axis) for axis in FEATURES}
@@ -53,8 +56,7 @@ def _rules(
         if one in FEATURES and not {one.name, other.name} <= asked
     )
     deep = None if "vpp" in asked else _few_stages(known)
-    narrow = None if "ep" in asked or least_ep == 1 else _many_ranks(known, least_ep)
-    return tuple(rule for rule in (*alone, *pairs, deep, narrow) if rule is not None)
+    return tuple(rule for rule in (*alone, *pairs, deep) if rule is not None)
 
 
 def _few_stages(known: Evidence) -> Rule | None:
@@ -69,13 +71,25 @@ def _few_stages(known: Evidence) -> Rule | None:
     return _rule(holds, ("vpp",), f"The search uses vpp up to {most}: of more, {known.grounds} ({LIFTED}).")
 
 
-def _many_ranks(known: Evidence, least_ep: int) -> Rule:
-    """Make the rule that experts are divided over no fewer ranks than in runs."""
+def _usual_ranks(known: Evidence, least: int, most: int) -> Rule:
+    """Make the rule that experts are divided over as many ranks as in runs."""
 
     def holds(*, ep: Ints) -> Holds:
-        return (ep == 1) | (ep >= least_ep)
+        return (ep == 1) | ((ep >= least) & (ep <= most))
 
-    return _rule(holds, ("ep",), f"The search uses ep 1, or from {least_ep} on: of less, {known.grounds} ({LIFTED}).")
+    text = f"The search uses ep 1, or from {least} to {most}: of others, {known.grounds}"
+    return _rule(holds, ("ep",), f"{text} ({LIFTED}).")
+
+
+def _long_parts(known: Evidence, tokens: int, sequence_length: int) -> Rule:
+    """Make the rule that context parallelism leaves a rank no fewer tokens than in runs."""
+    most = max(1, sequence_length // tokens)
+
+    def holds(*, cp: Ints) -> Holds:
+        return cp <= most
+
+    text = f"The search uses cp up to {most}, {tokens:,} tokens of a sequence per rank: of less, {known.grounds}"
+    return _rule(holds, ("cp",), f"{text} ({LIFTED}).")
 
 
 def _alone(known: Evidence, axis: Axis, proven: frozenset[int], scale_up_size: int) -> Rule | None:

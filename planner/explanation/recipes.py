@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.partial.published import by_hand
+from planner.partial.published import by_hand, published_headroom_bytes
 from planner.plan import judged
 from planner.recipes.catalog import LISTED, recipe
 from planner.recipes.layouts import (
@@ -96,7 +96,7 @@ def reasons_outside(report: EstimateReport) -> Iterator[str]:
     dealt = {sentence(rule) for rule in problem_rules(problem).preferences if by_hand(strategy, rule)}
     yield from report.broken_rules
     yield from (one for one in report.broken_preferences if one not in dealt)
-    headroom = problem.search.memory_headroom_bytes
+    headroom = published_headroom_bytes(problem)
     if not problem.search.asks_headroom and report.plan.headroom_bytes < headroom:
         yield f"The search leaves {headroom / 2**30:.1f} GiB free (search.memory_headroom_gib)."
     bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)

@@ -175,12 +175,12 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
     def complete(given: StrategyFile) -> Strategy:
         return completed(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
 
-    headroom = section.memory_headroom_gib
+    headroom, usual = section.memory_headroom_gib, usual_headroom_bytes(facts.cluster, facts.model)
     return SearchLimits(
         pin=pin,
         allow=allow,
         forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
-        memory_headroom_bytes=usual_headroom_bytes(facts.cluster) if headroom is None else headroom * GIB_BYTES,
+        memory_headroom_bytes=usual if headroom is None else headroom * GIB_BYTES,
         asks_headroom=headroom is not None,
         framework_rules=section.framework_rules,
         target=section.target,

@@ -14,6 +14,7 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.recipes.layouts import recipes_for
 from planner.search.rules import problem_rules
+from planner.uncertainty.retries import usual_headroom_bytes
 
 if TYPE_CHECKING:
     from planner.alternatives import JointOutcome
@@ -35,6 +36,12 @@ def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | Non
         The job with its settings, the strategy, and the seconds of its step; None where there is none.
     """
     return min(published(problem), key=lambda one: one[2], default=None)
+
+
+def published_headroom_bytes(problem: Problem) -> float:
+    """Device memory that a published layout leaves free: that which the job says, else both chances and no more."""
+    own = problem.search.memory_headroom_bytes
+    return own if problem.search.asks_headroom else min(own, usual_headroom_bytes(problem.facts.cluster))
 
 
 def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
@@ -70,7 +77,7 @@ def published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
             resources = {
                 "device_bytes": found.device_bytes,
                 "host_bytes": found.host_bytes,
-                "memory_headroom_bytes": job.search.memory_headroom_bytes,
+                "memory_headroom_bytes": published_headroom_bytes(job),
                 "step_seconds": found.step_seconds,
                 "bubble_seconds": sum(part.exposed_seconds for part in found.breakdown if part.name == "bubble"),
             }

@@ -25,13 +25,15 @@ TABLE = "records.csv"
 DOUBTFUL = 0.1
 """Fraction above the record from which on a prediction is doubted."""
 
-DOUBTFUL_OF_ANOTHER = 0.5
+DOUBTFUL_OF_ANOTHER = 0.25
 """
-The same where the best run of the nearest model stands for a model that has none.
+The same where the best run of the nearest models stands for a model that has none.
 
-Of the 123 models, generations and bits with records 113 are at most so far above the nearest other model's; 9 of 10 are
-at most 37 % above it.
+Of the 123 models, generations and bits with records 102 are at most so far above that of the other models.
 """
+
+NEAR = 1.0
+"""Sum of binary logarithms of two ratios, of FLOPs per token and of parameters, up to which models are as large."""
 
 MONTHS = 12
 """Months by which the release of a run may be older than the costed one for it to be a ground of doubt."""
@@ -177,8 +179,8 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
 
     Comparable runs have as many bits per operand of their matmuls and sequences at most ``FURTHEST_SEQUENCE`` times
     longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s. Where the
-    model has no such run, the best one counts, on devices of the same generation, of the family's model whose FLOPs per
-    token are nearest; None where there is none either.
+    model has no such run, the best one counts of the family's models that are about as large, on devices of the same
+    generation; None where there is none either.
 
     Parameters
     ----------
@@ -217,12 +219,17 @@ def _comparable(facts: Facts) -> list[RunRecord]:
 
 
 def _of_nearest_model(facts: Facts) -> list[RunRecord]:
-    """Runs of the family's model whose FLOPs per token are nearest, on devices of the generation."""
+    """Runs of the family's models that are about as large, or of the nearest one, on devices of the generation."""
     device, work = facts.cluster.device, facts.workload
     kind, flops = (architecture_of(facts.model), num_bits(work.precision)), _flops(facts, None)
     others = [one for one in _of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
-    nearest = min(others, key=lambda one: abs(log2(one.flops_per_token / flops)), default=None)
-    return [one for one in others if nearest is not None and one.model == nearest.model]
+    size = shape_of(facts.model).parameters
+
+    def distance(one: RunRecord) -> float:
+        return abs(log2(one.flops_per_token / flops)) + abs(log2(one.shape.parameters / size))
+
+    near = max(NEAR, min(map(distance, others), default=inf))
+    return [one for one in others if distance(one) <= near]
 
 
 @cache
@@ -281,7 +288,7 @@ def interval_and_record(
 
 def reach_record(interval: Interval, best: BestRun | None) -> Interval:
     """Return the interval of a step whose slow end reaches the record's step where the prediction is doubted."""
-    if best is None or not (best.is_doubtful and best.same_model) or interval.high_seconds >= best.record_step_seconds:
+    if best is None or not best.is_doubtful or interval.high_seconds >= best.record_step_seconds:
         return interval
     basis = f"{interval.basis}; its slow end is the best published run"
     return replace(interval, high_seconds=best.record_step_seconds, basis=basis)

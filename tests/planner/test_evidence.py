@@ -176,14 +176,30 @@ def test_experts_are_divided_as_in_runs():
     problem = load(a_job(model="qwen3-30b-a3b", training__global_batch_size=256))
     few = load(a_job(model="qwen3-30b-a3b", cluster__num_devices=4, training__global_batch_size=256))
 
-    searched, bold, least = (
-        set(build_space(one).rows["ep"]) for one in (problem, problem.with_limits(is_bold=True), few)
-    )
+    jobs = (problem, problem.with_limits(is_bold=True), few)
+    searched, bold, least = (set(build_space(one).rows["ep"]) for one in jobs)
 
     assert {2, 4} & bold
     assert not {2, 4} & searched
     assert 8 in searched
     assert 4 in least
+
+
+def test_experts_are_divided_no_wider_than_in_runs():
+    """Two of Megatron's runs on Hopper have ep 128, which is too few; four have 64 or more."""
+    problem = load(a_job(model="deepseek-v3", cluster__num_devices=1024, training__global_batch_size=8192))
+
+    searched = set(build_space(problem).rows["ep"])
+
+    assert max(searched) == 64 < max(build_space(problem.with_limits(is_bold=True)).rows["ep"])
+
+
+def test_context_parallel_ranks_have_as_many_tokens_as_in_runs():
+    """Of Megatron's runs on Hopper with experts none has ep 2 or 4; four devices allow no more than 4."""
+    short, long = (load(a_job(model="llama3-70b", training__sequence_length=one)) for one in (4096, 16384))
+
+    assert set(build_space(short).rows["cp"]) == {1}
+    assert max(build_space(long).rows["cp"]) == 4
 
 
 def test_a_narrow_ep_is_unproven():

@@ -121,7 +121,7 @@ def test_a_job_gets_the_default_unless_it_says_otherwise():
     tight = replace(default.facts.cluster.device, memory_bytes=peak + 1e9)
     problem = replace(default, facts=replace(default.facts, cluster=replace(default.facts.cluster, device=tight)))
 
-    assert default.search.memory_headroom_bytes == usual_headroom_bytes(default.facts.cluster)
+    assert default.search.memory_headroom_bytes == usual_headroom_bytes(default.facts.cluster, default.facts.model)
     assert (none.search.memory_headroom_bytes, own.search.memory_headroom_bytes) == (0, 3 * 2**30)
     assert estimate(problem, {"tp": 8}).broken_rules == ()
     asked = problem.with_limits(memory_headroom_bytes=2e9, asks_headroom=True)

@@ -178,7 +178,8 @@ def test_a_published_layout_may_be_recommended():
     It is within the tolerance and leaves a third of the memory free, where the fastest plan fills nine tenths.
     """
     training = {"global_batch_size": 8192, "sequence_length": 4096, "tokens": 1e12, "precision": "mxfp8"}
-    job = load({"model": "deepseek-v3", "cluster": {"device": "gb200", "num_devices": 1024}, "training": training})
+    cluster, search = {"device": "gb200", "num_devices": 1024}, {"memory_headroom_gib": 14}
+    job = load({"model": "deepseek-v3", "cluster": cluster, "training": training, "search": search})
 
     report = plan(job, certified=False)
     best = report.plans[0]

@@ -14,6 +14,7 @@ from planner.plan import estimate, plan
 from planner.report import render
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, STARTS, chance_to_fit, law_of
 from planner.uncertainty.retries import RUNS_FAST, chance_fast, usual_headroom_bytes
+from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
 
@@ -93,7 +94,7 @@ def test_the_default_headroom_leaves_both_chances(framework):
     """A plan that fills all but the headroom has at least either, and exactly one of them."""
     cluster = load(a_job(cluster__framework=framework)).facts.cluster
     large = replace(cluster, device=replace(cluster.device, memory_bytes=180e9))
-    full = large.device.memory_bytes - usual_headroom_bytes(large)
+    full = large.device.memory_bytes - usual_headroom_bytes(large, a_model())
 
     fits, fast = chance_to_fit(large, device_bytes=full), chance_fast(large, a_strategy(), device_bytes=full)
 
@@ -102,11 +103,20 @@ def test_the_default_headroom_leaves_both_chances(framework):
     assert min(fits.share - STARTS, fast.share - RUNS_FAST) == pytest.approx(0, abs=1e-6)
 
 
+def test_routed_tokens_take_a_share_of_the_memory():
+    """4 % of it, for ranks whose experts get more than the mean."""
+    cluster = a_cluster(memory_bytes=80e9)
+
+    dense, experts = (usual_headroom_bytes(cluster, model) for model in (a_model(), a_moe_model()))
+
+    assert experts - dense == pytest.approx(0.04 * 80e9)
+
+
 def test_devices_with_little_memory_keep_the_least_headroom():
     """2 GiB of 16 GB: other processes do not shrink with the device."""
     small = a_cluster(memory_bytes=16e9)
 
-    assert usual_headroom_bytes(small) == LEAST_HEADROOM_BYTES
+    assert usual_headroom_bytes(small, a_model()) == LEAST_HEADROOM_BYTES
     assert chance_to_fit(small, device_bytes=16e9 - LEAST_HEADROOM_BYTES).share > STARTS
 
 

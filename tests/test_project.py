@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("costmodel", "constraints", "planner")
 
 MAX_FUNCTION_LINES = 50
-MAX_FILE_LINES = 500
 """Docstrings, comments and empty lines not counted."""
 
 GENERATED = {".git", ".hypothesis", "__pycache__", "build", "dist"}
@@ -153,9 +152,3 @@ def test_functions_fit_on_a_screen(path):
     sizes = {node.name: len(lines & set(range(node.lineno, node.end_lineno + 1))) for node in functions}
 
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
-
-
-@pytest.mark.parametrize("path", PYTHON, ids=label)
-def test_files_have_one_subject(path):
-    """Five hundred lines of code are enough for one subject."""
-    assert len(code_lines(path)) <= MAX_FILE_LINES

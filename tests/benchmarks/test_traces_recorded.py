@@ -19,6 +19,7 @@ from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, rea
 from benchmarks.traces.recorded.training import Action, one_forward_one_backward
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
+from tests.cases import in_one_case
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
@@ -90,7 +91,7 @@ class TestConfigurations:
             assert len({one.num_microbatches for one in of_them}) > 1
             assert {one.annotations for one in of_them} >= {"all", "none"}
 
-    @pytest.mark.parametrize("one", traced_configurations(), ids=lambda one: one.name)
+    @in_one_case("one", traced_configurations(), ids=lambda one: one.name)
     def test_each_is_a_job_of_the_planner(self, one):
         """With as many ranks and layers."""
         problem = load(traced_job_of(one, "h100-80gb-sxm", precision="bf16"), name=one.name)

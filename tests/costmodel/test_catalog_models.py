@@ -11,8 +11,8 @@ import yaml
 import costmodel
 from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
-from costmodel.models.huggingface import read_config
 from costmodel.models.parameters import active_parameters, parameters
+from tests.builders import read_config
 from tests.cases import in_one_case
 
 MODELS = sorted((Path(costmodel.__file__).parent / "catalog" / "models").glob("*.yaml"))

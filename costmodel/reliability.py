@@ -1,5 +1,5 @@
 """
-Failures, checkpoints and the time of a whole training: MoFa, equations (36)-(41), (44) and (45).
+Failures, checkpoints and the time of a whole training: MoFa, equations (36)-(41) and (44).
 
 T_step is ``step_seconds``, K ``interval_steps``, N_step ``num_steps``; q is the job's failures per second.
 """

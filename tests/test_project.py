@@ -66,6 +66,16 @@ def test_all_that_asks_for_a_gpu_generation_is_in_its_row():
     require_none(name for name in asking if f"`{name}`" not in contributing_rows()["GPU generation"])
 
 
+def test_the_notice_names_files_that_exist():
+    """Facts of other projects are listed with their licences: each place once, a table with its folder."""
+    for line in re.findall(r"^  ([^:\n]+):", text(ROOT / "NOTICE"), flags=re.MULTILINE):
+        folder = ROOT
+        for name in line.split(", "):
+            path = ROOT / name if "/" in name else folder / name
+            folder = path.parent
+            assert path.exists(), path
+
+
 def test_changelog_has_the_version():
     """What is released is described."""
     assert f"\n## {PROJECT['version']} " in text(ROOT / "CHANGELOG.md")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.small_transformers.configurations import weight_shapes
-from benchmarks.traces.__main__ import recorded_lines
+from benchmarks.traces.__main__ import main, recorded_lines
 from benchmarks.traces.predicted import lines as prediction_lines
 from benchmarks.traces.predicted import predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations, traced_job_of
@@ -296,3 +296,15 @@ def gradients_of(rank: int, store: str, one: TracedConfiguration) -> dict[str, l
         distributed.destroy_process_group()
     weights = training.module.module.weights if one.dp > 1 else training.module.weights
     return {name: weight.grad.tolist() for name, weight in weights.items()}
+
+
+@pytest.mark.parametrize("part", ["replay", "speed", "recorded"])
+def test_a_part_without_its_traces_is_not_ok(part, tmp_path, monkeypatch, capsys):
+    """It says what it needs; a run of nothing else ends with 1."""
+    monkeypatch.setattr("sys.argv", ["traces", "--only", part, "--traces", str(tmp_path / "none")])
+
+    assert main() == 1
+    said = capsys.readouterr().out
+    assert "SKIPPED: " in said
+    assert "ok" not in said.split()
+    assert "ok," not in said

@@ -189,6 +189,8 @@ def ours():
     return read, unread, model
 def changed():
     tune(Model(width=5))
+def changed_by_name():
+    tune(config=Model(width=5))
 """
 """A recipe's source."""
 
@@ -207,10 +209,11 @@ def test_calls_are_followed_where_they_are_read():
     assert (model.fields["width"], model.fields["moe_flex_dispatcher_backend"]) == (5, "deepep")
 
 
-def test_an_unread_function_may_change_what_it_gets_without_a_name():
-    """The configuration as its first argument is handed over as much as by keyword."""
-    with pytest.raises(SpecError, match="line 12: hands the configuration to 'tune', which is not read"):
-        result_of(read_module(CALLS, "example")["changed"], "example")
+@pytest.mark.parametrize(("name", "line"), [("changed", 12), ("changed_by_name", 14)])
+def test_an_unread_function_may_change_the_configuration(name, line):
+    """Handed over as an argument or by keyword."""
+    with pytest.raises(SpecError, match=f"line {line}: hands the configuration to 'tune', which is not read"):
+        result_of(read_module(CALLS, "example")[name], "example")
 
 
 def test_the_table_holds_facts_alone():

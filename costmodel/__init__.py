@@ -2,7 +2,4 @@
 
 import logging
 
-from costmodel.former_names import install
-
-install()
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -1,5 +1,5 @@
 """
-Failures, checkpoints and the time of a whole training: MoFa, equations (36)-(41), (44) and (45).
+Failures, checkpoints and the time of a whole training: MoFa, equations (36)-(41) and (44).
 
 T_step is ``step_seconds``, K ``interval_steps``, N_step ``num_steps``; q is the job's failures per second.
 """
@@ -112,22 +112,6 @@ def ettr_fraction(*, effective_seconds: float, interruption_seconds: float) -> f
     return effective_seconds / (effective_seconds + interruption_seconds)
 
 
-def ettr_closed_fraction(
-    cluster: Cluster, reliability: Reliability, *, interval_steps: float, num_steps: int, step_seconds: float
-) -> float:
-    r"""
-    Effective training time ratio without the detour over the total time, a fraction: MoFa equation (40).
-
-    .. math::
-
-        ETTR = \frac{1 - q (MTTR + K T_{step} / 2)}{1 + T_{ckpt} / (K T_{step}) + T_{init} / (N_{step} T_{step})}
-    """
-    progress = progress_fraction(cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds)
-    saved = reliability.checkpoint_seconds / (interval_steps * step_seconds)
-    started = reliability.init_seconds / (num_steps * step_seconds)
-    return progress / (1 + saved + started)
-
-
 def mttr_seconds(levels: Iterable[RecoveryLevel]) -> float:
     r"""
     Mean seconds to repair, MoFa equation (41).
@@ -164,17 +148,6 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
     step = step_seconds + reliability.init_seconds / num_steps
     repaired = 1 - failure_rate * reliability.mttr_seconds
     return (math.sqrt(saving * saving + 2 * saving * repaired * step / (failure_rate * step_seconds)) - saving) / step
-
-
-def linearity_fraction(*, small_step_seconds: float, large_step_seconds: float) -> float:
-    r"""
-    Fraction of a cluster's speed per device that a larger one keeps, MoFa equation (45).
-
-    The global batch grows with the number of devices, so that each device has the same work in both.
-
-    .. math:: linearity_{1 \to 2} = T_{step, 1} / T_{step, 2}
-    """
-    return small_step_seconds / large_step_seconds
 
 
 def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
@@ -266,23 +239,3 @@ def longest_interval_seconds(cluster: Cluster, reliability: Reliability) -> floa
     """
     failure_rate = failures_per_second(cluster, reliability)
     return 2 * (1 / failure_rate - reliability.mttr_seconds) if failure_rate else math.inf
-
-
-def load_seconds(cluster: Cluster, *, checkpoint_bytes: float) -> float:
-    """
-    Seconds to read a checkpoint and to copy it to the devices, an equal share each.
-
-    Derivation: every device's host reads its share of the bytes from storage, then copies it; one after the other.
-    """
-    share = checkpoint_bytes / cluster.num_devices
-    return share / cluster.device.disk_read_bandwidth + share / cluster.device.host_to_device_bandwidth
-
-
-def recovery_seconds(cluster: Cluster, *, restart_seconds: float, checkpoint_bytes: float) -> float:
-    """
-    Seconds from a failure to training again.
-
-    Derivation: the time to detect the failure and to restart, then the time to load the last checkpoint; T_i of MoFa's
-    equation (41).
-    """
-    return restart_seconds + load_seconds(cluster, checkpoint_bytes=checkpoint_bytes)

@@ -13,7 +13,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from costmodel.former_names import install
 from planner.api import SHORT
 
 if TYPE_CHECKING:
@@ -90,5 +89,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
-install()
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -124,9 +124,9 @@ class _Best:
         return (self.seconds, self.number, self.place)
 
 
-def search_alternatives(problem: Problem, formulas: Formulas = OWN) -> JointOutcome:
+def search_each(problem: Problem, formulas: Formulas = OWN, rivals: Rivals = NO_RIVALS) -> JointOutcome:
     """
-    The best strategies with any of a job's combinations of settings, with proof, or why no strategy fits.
+    The best strategies with any of a job's combinations of settings, with proof.
 
     Parameters
     ----------
@@ -134,19 +134,6 @@ def search_alternatives(problem: Problem, formulas: Formulas = OWN) -> JointOutc
         What to plan; its time limit is that of all combinations together.
     formulas
         What strategies cost.
-    """
-    clock = Clock(seconds=problem.search.time_limit_seconds)
-    return explained(problem, search_each(problem, formulas), formulas, clock)
-
-
-def search_each(problem: Problem, formulas: Formulas = OWN, rivals: Rivals = NO_RIVALS) -> JointOutcome:
-    """
-    The best strategies with any of a job's combinations of settings, with proof.
-
-    Parameters
-    ----------
-    problem, formulas
-        As in :func:`search_alternatives`.
     rivals
         What other searches for the same job have found: only what is faster is looked for.
     """

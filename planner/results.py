@@ -11,7 +11,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
 from costmodel.reliability import storage_bandwidth
-from costmodel.step.estimate import Estimate, RankEstimate, rank_breakdowns
+from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_costs
@@ -207,10 +207,6 @@ class Plan:
     def chance_to_fit(self) -> Chance:
         """How likely the fullest rank fits, by runs that did and runs that did not."""
         return chance_to_fit(self.cluster, device_bytes=self.estimate.device_bytes)
-
-    def rank_headroom_bytes(self, rank: RankEstimate) -> float:
-        """What one rank leaves free."""
-        return self.memory_bytes - rank.device_bytes
 
     def slower_fraction(self, best: Plan) -> float:
         """How much longer its step takes than the best one's, negative where it is shorter; of equals 0."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from costmodel.facts.framework import Kernels
 from costmodel.facts.model import Model
 from costmodel.lowering import Shape
+from costmodel.models.config_json import read_mapping
 from costmodel.models.description import model_from_description
+from costmodel.models.huggingface import model_from_config, model_name
 
 
 def a_model(**changes: Any) -> Model:
@@ -23,6 +26,12 @@ def a_moe_model(**changes: Any) -> Model:
 def a_latent_model(**changes: Any) -> Model:
     """The same as :func:`a_model` with latent attention."""
     return a_model(**{**_LATENT, **changes})
+
+
+def read_config(path: str | Path) -> Model:
+    """Read the model of a ``config.json``."""
+    file = Path(path)
+    return model_from_config(read_mapping(file), name=model_name(file), source=str(file))
 
 
 def a_shape(**changes: Any) -> Shape:

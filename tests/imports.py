@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-
-PACKAGES = ("costmodel", "constraints", "planner")
+from tests.sources import PACKAGES, ROOT, nodes, python_files, text
 
 
 def module_of(path: Path) -> str:
@@ -18,12 +16,12 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+MODULES = {module_of(path): path for path in python_files(*PACKAGES)}
 
 
 def imported(path: Path) -> Iterator[str]:
     """Every module of the house that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in MODULES)
         if isinstance(node, ast.ImportFrom) and node.module in MODULES:
@@ -62,6 +60,6 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def order_of_rooms(package: str) -> list[str]:
     """Rooms as the table of the package's README has them, from the top."""
-    rows = re.findall(r"^\| (.+?) \|", (ROOT / package / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \|", text(ROOT / package / "README.md"), flags=re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", row)]
     return [f"{package}.{name}" for name in names]

@@ -10,23 +10,18 @@ import sys
 import tomllib
 from importlib import import_module
 
-import pytest
-
 import planner
 from costmodel import catalog
 from costmodel.version import version
 from planner import api
+from tests.cases import in_one_case
 from tests.documents import ROOT, blocks, page
 from tests.imports import MODULES
+from tests.sources import tree
 
 PAGE = page("python_api")
 LISTED = dict(re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE))
-CLASSES = {
-    node.name
-    for path in MODULES.values()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ClassDef)
-}
+CLASSES = {node.name for path in MODULES.values() for node in tree(path).body if isinstance(node, ast.ClassDef)}
 
 
 def public(name):
@@ -62,7 +57,7 @@ def test_the_page_lists_what_planner_has():
     assert LISTED.keys() == {*planner.__all__, *(words & CLASSES), *of_catalog}
 
 
-@pytest.mark.parametrize("name", planner.__all__)
+@in_one_case("name", planner.__all__)
 def test_a_public_name_is_the_one_of_its_module(name):
     """Two lists in ``planner/__init__.py`` (for people, for type checkers, for imports), and the page."""
     assert getattr(planner, name) is getattr(import_module(LISTED[name]), name)
@@ -77,7 +72,7 @@ def test_the_door_has_what_the_page_lists():
     assert api.catalog is catalog
 
 
-@pytest.mark.parametrize("name", sorted(LISTED.keys() & {*api.__all__}))
+@in_one_case("name", sorted(LISTED.keys() & {*api.__all__}))
 def test_a_name_of_the_door_is_the_one_of_its_module(name):
     """Two lists in ``planner/api.py`` (for type checkers, for imports), and the page."""
     assert getattr(api, name) is getattr(import_module(LISTED[name]), name)
@@ -115,7 +110,7 @@ def test_the_door_says_what_is_stable():
     assert all(word in text for word in ("semver.org", "format_version", "DeprecationWarning", "Not stable"))
 
 
-@pytest.mark.parametrize("name", LISTED)
+@in_one_case("name", LISTED)
 def test_a_public_name_is_typed_and_documented(name):
     """Every parameter, every result, every field."""
     assert inspect.getdoc(public(name))
@@ -126,7 +121,7 @@ def test_a_public_name_is_typed_and_documented(name):
         assert inspect.getdoc(one), one
 
 
-@pytest.mark.parametrize("name", [name for name in LISTED if hasattr(public(name), "__dataclass_fields__")])
+@in_one_case("name", [name for name in LISTED if hasattr(public(name), "__dataclass_fields__")])
 def test_every_field_of_a_public_record_is_explained(name):
     """In the docstring's parameters, by name."""
     text = inspect.getdoc(public(name))

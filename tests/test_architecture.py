@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-
-import pytest
 
 from costmodel import catalog
 from costmodel.catalog.files import entry
 from costmodel.facts.framework import Behaviour
-
-ROOT = Path(__file__).parents[1]
+from tests.cases import require_none
+from tests.sources import docstrings, label, nodes, python_files, tree
 
 STAIRCASE = ("costmodel", "constraints", "planner", "benchmarks")
 
@@ -29,65 +28,63 @@ FOREIGN = {
 MEASURES = ("planner/sampling", "torch")
 """The room that measures operators, and what it measures them with: an extra, imported inside functions."""
 
-FILES = sorted(path for package in STAIRCASE for path in (ROOT / package).rglob("*.py"))
+FILES = python_files(*STAIRCASE)
+COSTMODEL = python_files("costmodel")
 
 
-def imports(path: Path) -> set[str]:
-    """Top-level names of everything that a file imports, also inside functions."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    plain = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
-    names = plain | {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
-    return {name.partition(".")[0] for name in names}
+def imports(*found: ast.AST) -> dict[str, int]:
+    """Return top-level names of everything that nodes import, with a line."""
+    plain = {name.name: node.lineno for node in found if isinstance(node, ast.Import) for name in node.names}
+    names = plain | {node.module or ".": node.lineno for node in found if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0]: line for name, line in names.items()}
 
 
-def label(path: Path) -> str:
-    """The path as one reads it."""
-    return str(path.relative_to(ROOT))
+def importing(path: Path, forbidden: set[str]) -> list[str]:
+    """List forbidden imports of a file with their places, those inside functions too."""
+    return [f"{label(path)}:{line}: {name}" for name, line in imports(*nodes(path)).items() if name in forbidden]
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
-def test_imports_only_go_left(path):
+def test_imports_only_go_left():
     """From the cost model to the benchmarks, nobody imports what stands to the right, or the tests."""
-    package = path.relative_to(ROOT).parts[0]
-    right = {*STAIRCASE[STAIRCASE.index(package) + 1 :], "tests"}
     room, library = MEASURES
-    allowed = {library} if label(path).startswith(room) else set()
+    found = []
+    for path in FILES:
+        package = label(path).split("/")[0]
+        right = {*STAIRCASE[STAIRCASE.index(package) + 1 :], "tests"}
+        found += importing(path, (right | FOREIGN[package]) - ({library} if label(path).startswith(room) else set()))
 
-    assert not imports(path) & (right | FOREIGN[package]) - allowed
+    require_none(found)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if label(path).startswith(MEASURES[0])], ids=label)
-def test_what_measures_operators_imports_its_library_in_functions(path):
+def test_modules_that_measure_operators_import_their_library_in_functions():
     """Without the extra the room is there, and says what to install."""
-    top = ast.Module(
-        body=[node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)],
-        type_ignores=[],
-    )
-    names = {name.name for node in top.body for name in node.names} | {getattr(node, "module", "") for node in top.body}
+    room, library = MEASURES
+    paths = [path for path in FILES if label(path).startswith(room)]
 
-    assert MEASURES[1] not in {str(name).partition(".")[0] for name in names}
+    require_none(label(path) for path in paths if library in imports(*tree(path).body))
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
-def test_cost_model_reads_yaml_only_in_its_catalog(path):
+def test_cost_model_reads_yaml_only_in_its_catalog():
     """A formula never meets a file."""
-    parts = path.relative_to(ROOT).parts
+    formulas = [path for path in COSTMODEL if "catalog" not in label(path)]
 
-    assert parts[0] != "costmodel" or "catalog" in label(path) or "yaml" not in imports(path)
+    require_none(place for path in formulas for place in importing(path, {"yaml"}))
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if label(path).startswith(STAIRCASE[:2])], ids=label)
-def test_nothing_prints_below_the_planner(path):
+def test_nothing_prints_below_the_planner():
     """Results leave as values; the command line prints them."""
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [
+        (path, node) for path in python_files(*STAIRCASE[:2]) for node in nodes(path) if isinstance(node, ast.Call)
+    ]
 
-    assert "print" not in {call.id for call in calls if isinstance(call, ast.Name)}
+    require_none(f"{label(path)}:{call.lineno}" for path, call in calls if ast.unparse(call.func) == "print")
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
-def test_no_module_is_named_like_a_standard_one(path):
+def test_no_module_is_named_like_a_standard_one():
     """``operator`` or ``time`` in a traceback must mean Python's own."""
-    assert path.stem not in sys.stdlib_module_names - {"__init__", "__main__"}
+    standard = sys.stdlib_module_names - {"__init__", "__main__"}
+
+    require_none(label(path) for path in FILES if path.stem in standard)
 
 
 STACKS = {
@@ -102,24 +99,27 @@ MAY_NAME = ("catalog", "lowering")
 """Rooms of the cost model that know single frameworks: as data, and as rules of lowering."""
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if label(path).startswith("costmodel")], ids=label)
-def test_the_cost_model_names_no_framework_release_or_device(path):
+def words_of_code(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield names and strings of a file's code with their lines, docstrings left out."""
+    prose = {id(one) for one in docstrings(path)}
+    for node in nodes(path):
+        for field in ("id", "attr", "arg", "name", "value"):
+            if isinstance(getattr(node, field, None), str) and id(node) not in prose:
+                yield getattr(node, "lineno", 0), getattr(node, field)
+
+
+def test_the_cost_model_names_no_framework_release_or_device():
     """Its code does not: they are entries of the catalog. Docstrings cite them as sources; models have families."""
-    parts = path.relative_to(ROOT).parts
-    if parts[1] in MAY_NAME or path.name in ("class_defaults.py", "families.py", "huggingface.py", "former_names.py"):
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    code = [node for node in ast.walk(tree) if id(node) not in prose]
-    words = [
-        str(getattr(node, field))
-        for node in code
-        for field in ("id", "attr", "arg", "name", "value")
-        if isinstance(getattr(node, field, None), str)
+    families = ("class_defaults.py", "families.py", "huggingface.py")
+    paths = [path for path in COSTMODEL if label(path).split("/")[1] not in MAY_NAME and path.name not in families]
+    found = [
+        f"{label(path)}:{line}: {word}"
+        for path in paths
+        for line, word in words_of_code(path)
+        if any(name in word.lower() for name in STACKS) or SILICON & set(re.split(r"[^a-z0-9]+", word.lower()))
     ]
 
-    assert [word for word in words if any(name in word.lower() for name in STACKS)] == []
-    assert [word for word in words if SILICON & set(re.split(r"[^a-z0-9]+", word.lower()))] == []
+    require_none(found)
 
 
 def stated_by() -> dict[str, set[str]]:
@@ -142,12 +142,12 @@ def test_what_a_single_framework_says_is_asked_for_in_lowering_alone():
     """Where times are composed, nothing is known that only one entry of the catalog says."""
     single = {name for name, entries in stated_by().items() if len(entries) == 1}
     asked = {
-        (label(path), node.attr)
-        for path in FILES
-        if path.relative_to(ROOT).parts[0] == "costmodel" and path.relative_to(ROOT).parts[1] != "lowering"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{label(path)}:{node.lineno}: {node.attr}"
+        for path in COSTMODEL
+        if label(path).split("/")[1] != "lowering"
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in single
     }
 
     assert single
-    assert asked == set()
+    require_none(asked)

@@ -15,6 +15,7 @@ from planner import cli, load
 from planner.frameworks import TARGETS
 from planner.schema import schema
 from tests import readme_example
+from tests.cases import in_one_case
 from tests.documents import FENCE, PAGES, README, ROOT, Block, blocks, blocks_of, commands, page, read, words_of
 
 MOST_LINES = 150
@@ -65,7 +66,7 @@ def jobs() -> list[Block]:
 # --- commands --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+@in_one_case("arguments", commands(), ids=" ".join)
 def test_commands_of_the_documents_exist(arguments):
     """Every command that a page shows parses, and its files are there."""
     parsed = cli._parse(arguments)
@@ -102,7 +103,7 @@ def inline_commands() -> list[tuple[str, ...]]:
     return sorted({tuple(found.split()) for found in re.findall(r"`planner ([^`]+)`", text)})
 
 
-@pytest.mark.parametrize("words", inline_commands(), ids=" ".join)
+@in_one_case("words", inline_commands(), ids=" ".join)
 def test_commands_in_sentences_exist(words):
     """The command, and its options."""
     (parser,) = (parser for name, parser in subcommands().items() if name == words[0])
@@ -170,7 +171,7 @@ def test_every_generated_part_stands_somewhere():
     assert {found[2] for path in PAGES for found in REGION.finditer(read(path))} == MADE.keys()
 
 
-@pytest.mark.parametrize(("entry", "value"), EXAMPLES.items())
+@in_one_case(("entry", "value"), EXAMPLES.items())
 def test_examples_of_entries_are_read(entry, value, tmp_path):
     """Each example is a value that a job may have there."""
     (tmp_path / "mine.csv").write_text("tp\n8\n")

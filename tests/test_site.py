@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from docs.generated.pictures import FOLDER, browser, pictures
+from tests.cases import in_one_case
 from tests.documents import FENCE, ROOT, read
-from tests.test_project import MARKDOWN, label
+from tests.sources import FILES, label
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", flags=re.MULTILINE)
@@ -46,7 +47,7 @@ class Links(HTMLParser):
             self.loaded |= {found.get("src", ""), found.get("href", "") if found.get("rel") != "author" else ""}
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=label)
+@in_one_case("path", [path for path in FILES if path.suffix == ".md"], ids=label)
 def test_links_lead_somewhere(path):
     """Every relative link of a document names a file or folder, and an anchor that is there."""
     broken = []

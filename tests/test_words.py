@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import require_none
 from tests.documents import PAGES
+from tests.sources import PACKAGES, ROOT, docstrings, label, nodes, python_files, text, tree
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("costmodel", "constraints", "planner")
-FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+FILES = python_files(*PACKAGES)
 WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" / "data" / "words.csv").open())}
 """What the code called a thing once, and what the field calls it; grows when a reader stumbles."""
-
-TELLS_OLD_NAMES = ("planner/jobs/moved.py", "costmodel/former_names.py")
-"""Files that know old names, to say the new ones."""
 
 PHRASES = (
     "What the others lose",
@@ -48,25 +45,13 @@ LEAST_UNITS, LEAST_SOURCES = 0.95, 0.9
 """Shares of the cost functions whose docstring states a unit, and a source or derivation."""
 
 
-def label(path: Path) -> str:
-    """The path as one reads it."""
-    return str(path.relative_to(ROOT))
-
-
-def identifiers(path: Path) -> Iterator[str]:
-    """Names that a module defines or uses: variables, attributes, functions, classes, parameters, keywords."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def identifiers(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield names that a module defines or uses, with their lines: of variables, attributes, functions, parameters."""
+    for node in nodes(path):
         for field in ("id", "attr", "name", "arg"):
             name = getattr(node, field, None)
             if isinstance(name, str):
-                yield name
-
-
-def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Every docstring of a module, those of constants among them, with its first line."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield f"{label(path)}:{node.lineno}", node.value.value
+                yield getattr(node, "lineno", 0), name
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -87,35 +72,37 @@ def cost_functions() -> Iterator[tuple[str, str]]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[0] != "costmodel" or parts[1] not in COSTING:
             continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 returns = ast.unparse(node.returns) if node.returns else ""
                 if re.search(r"Numbers|Array|float|\bint\b", returns) and "bool" not in returns:
                     yield f"{label(path)}:{node.name}", ast.get_docstring(node) or ""
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if label(path) not in TELLS_OLD_NAMES], ids=label)
-def test_names_are_the_fields(path):
+def test_names_are_the_fields():
     """No private word is a name; the table says the field's."""
-    assert {name: WORDS[name] for name in identifiers(path) if name in WORDS} == {}
-
-
-@pytest.mark.parametrize("path", [*FILES, *PAGES], ids=label)
-def test_output_has_no_riddles(path):
-    """The listed phrases are said plainly."""
-    text = " ".join(path.read_text(encoding="utf-8").split())
-
-    assert [phrase for phrase in PHRASES if phrase in text] == []
-
-
-@pytest.mark.parametrize("path", FILES, ids=label)
-def test_sentences_are_short(path):
-    """A docstring's sentence has at most ``MOST_WORDS`` words."""
-    long = [
-        (place, one) for place, text in docstrings(path) for one in sentences(text) if len(one.split()) > MOST_WORDS
+    found = [
+        f"{label(path)}:{line}: {name} is {WORDS[name]}"
+        for path in FILES
+        for line, name in identifiers(path)
+        if name in WORDS
     ]
 
-    assert long == []
+    require_none(found)
+
+
+def test_output_has_no_riddles():
+    """The listed phrases are said plainly."""
+    texts = {path: " ".join(text(path).split()) for path in (*FILES, *PAGES)}
+
+    require_none(f"{label(path)}: {phrase}" for path, one in texts.items() for phrase in PHRASES if phrase in one)
+
+
+def test_sentences_are_short():
+    """A docstring's sentence has at most ``MOST_WORDS`` words."""
+    said = [(path, node, one) for path in FILES for node in docstrings(path) for one in sentences(node.value)]
+
+    require_none(f"{label(path)}:{node.lineno}: {one}" for path, node, one in said if len(one.split()) > MOST_WORDS)
 
 
 @pytest.mark.parametrize(("what", "least"), [(UNIT, LEAST_UNITS), (SOURCE, LEAST_SOURCES)], ids=["units", "sources"])

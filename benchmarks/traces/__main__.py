@@ -3,7 +3,7 @@
 
 Real traces are those of a folder (``--traces``). Small transformers are trained and traced on this machine by
 ``--record FOLDER``, half an hour during which nothing else should run; ``--recorded FOLDER`` predicts them.
-``--only`` runs some of the parts. The exit code is 0 only if all that was run is as it must be.
+``--only`` runs some of the parts. The exit code is 0 only if something was run and all of it is as it must be.
 """
 
 from __future__ import annotations
@@ -46,15 +46,19 @@ def main() -> int:
             chosen = _chosen(arguments.names)
             record(chosen, arguments.record, minutes=arguments.minutes, rounds=arguments.rounds)
             return 0
-        return int(not all(_part(name, arguments) for name in arguments.only))
+        held = [_part(name, arguments) for name in arguments.only]
+        return int(False in held or True not in held)
     except (SpecError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
 
-def _part(name: str, arguments: argparse.Namespace) -> bool:
-    """Run one part and print it; whether all of it is as it must be."""
+def _part(name: str, arguments: argparse.Namespace) -> bool | None:
+    """Run one part, print it and return whether all of it is as it must be; None where its traces are missing."""
     print(f"--- {name}: {PARTS[name]}", flush=True)
+    if missing := _missing(name, arguments):
+        print(f"SKIPPED: {missing}\n", flush=True)
+        return None
     begin, holds = time.perf_counter(), []
     for line in _lines(name, arguments):
         if isinstance(line, bool):
@@ -66,11 +70,17 @@ def _part(name: str, arguments: argparse.Namespace) -> bool:
     return good
 
 
+def _missing(name: str, arguments: argparse.Namespace) -> str:
+    """Say what a part needs and does not have; empty: nothing."""
+    if name in ("replay", "speed") and not arguments.traces.is_dir():
+        return f"there is no folder {arguments.traces} with traces; --traces FOLDER names another one."
+    if name == "recorded" and not arguments.recorded:
+        return "--record FOLDER records small transformers, --recorded FOLDER predicts them."
+    return ""
+
+
 def _lines(name: str, arguments: argparse.Namespace) -> Iterator[str | bool]:
     folder: Path = arguments.traces
-    if name in ("replay", "speed") and not folder.is_dir():
-        yield f"skipped: there is no folder {folder} with traces."
-        return
     if name == "replay":
         yield from replayed.report(folder)
     elif name == "made":
@@ -82,9 +92,6 @@ def _lines(name: str, arguments: argparse.Namespace) -> Iterator[str | bool]:
     elif name == "projected":
         yield projected.report()
     else:
-        if not arguments.recorded:
-            yield "skipped: --record FOLDER records small transformers, --recorded FOLDER predicts them."
-            return
         yield from recorded_lines(arguments.recorded)
         yield from predicting.report(arguments.recorded)
         yield projected_recorded.recorded_report(arguments.recorded)

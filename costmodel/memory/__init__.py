@@ -1,5 +1,1 @@
 """What a pipeline rank holds."""
-
-from costmodel.former_names import explain_members
-
-explain_members(__name__)

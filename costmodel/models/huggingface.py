@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
-from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping, refuse_infinite_sizes
+from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
@@ -25,24 +25,6 @@ BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "moe": "E",
 }
 """Names of single blocks in ``layers_block_type``; transformers 5 renamed mamba and attention."""
-
-
-def read_config(path: str | Path) -> Model:
-    """
-    Read a model from its ``config.json``.
-
-    Parameters
-    ----------
-    path
-        The file; the model is called after it, or after its folder if it is called ``config.json``.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read, is not one JSON object, or describes a model that is not supported.
-    """
-    file = Path(path)
-    return model_from_config(read_mapping(file), where="model", name=model_name(file), source=str(file))
 
 
 def model_name(file: Path) -> str:

@@ -1,5 +1,1 @@
 """Composition: layer, rank, overlap, optimizer, step, estimate."""
-
-from costmodel.former_names import explain_members
-
-explain_members(__name__)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
@@ -102,25 +101,6 @@ def ground_of(facts: Facts, strategy: Strategy, ground: Ground | None = None) ->
         What was measured; None: the project's runs.
     """
     return gaps(traits_of(facts, strategy), measured_ground() if ground is None else ground)
-
-
-def left_out_gaps(runs: Sequence[Traits], groups: Sequence[Hashable]) -> list[list[Gap]]:
-    """
-    The gaps of every run to the runs of the other groups, in their order.
-
-    Parameters
-    ----------
-    runs
-        What each shows.
-    groups
-        What each shares with others that are left out together with it.
-    """
-    members: dict[Hashable, list[Traits]] = defaultdict(list)
-    for run, group in zip(runs, groups, strict=True):
-        members[group].append(run)
-    every = Ground.of(runs)
-    others = {group: every.without(Ground.of(own)) for group, own in members.items()}
-    return [gaps(run, others[group]) for run, group in zip(runs, groups, strict=True)]
 
 
 def gaps(run: Traits, ground: Ground) -> list[Gap]:

@@ -241,13 +241,6 @@ class Ground:
                 counts.setdefault((dimension, among), Counter())[value] += 1
         return cls(counts)
 
-    def without(self, other: Ground) -> Ground:
-        """What is left when the runs of another ground, which are among these, are taken away."""
-        left = dict(self.counts)
-        for key, counter in other.counts.items():
-            left[key] = left.get(key, Counter()) - counter
-        return Ground(left)
-
     def of_values(self, dimension: str, among: str = ANY) -> Counter[Value]:
         """How many runs have each value of a dimension."""
         return self.counts.get((dimension, among), Counter())

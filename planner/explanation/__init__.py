@@ -1,5 +1,1 @@
 """Why this plan, and why not another."""
-
-from costmodel.former_names import explain_members
-
-explain_members(__name__)

@@ -48,7 +48,6 @@ from planner.jobs.line.entries import expand_lines, read_lines
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
-from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
 from planner.setting_choices import CHOOSABLE, Value, combined, split
@@ -243,7 +242,6 @@ def load(
 
 
 def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[Path, ...]) -> Problem:
-    require_todays_names(document)
     job, several = _job(document)
     path, entry = _device_entry(job.cluster.device, folder)
     given_model = read(job.model, folder)
@@ -295,9 +293,7 @@ def _job(document: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
 def _device_entry(device: Reference, folder: Path) -> tuple[Path | None, Reference]:
     """The file of a job's device, if it has one, and what the device is."""
     path = device_path(device, folder)
-    entry = device if path is None else read_mapping(path)
-    require_no_profile(entry)
-    return path, entry
+    return path, device if path is None else read_mapping(path)
 
 
 def _other_mistakes(document: Mapping[str, Any], folder: Path) -> Iterator[SpecError]:

@@ -63,11 +63,6 @@ class PublishedLayout:
         software = "" if self.recipe.stack == "megatron-bridge" else f"{SOFTWARE.get(self.recipe.stack, '')} "
         return f"{PUBLISHER}'s {software}{self.release} layout"
 
-    @property
-    def is_scaled(self) -> bool:
-        """True where it is published for other numbers of devices than the job's."""
-        return self.problem.facts.cluster.num_devices not in self.recipe.scales
-
 
 SOFTWARE = {"nemo": "NeMo"}
 """Stacks as reports write them."""

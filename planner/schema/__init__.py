@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.former_names import explain_members
 from costmodel.validation import shown
 
 SCHEMAS: Mapping[str, tuple[str, str]] = {
@@ -58,6 +57,3 @@ def list_text() -> str:
     """The names, and what each is of."""
     width = max(map(len, SCHEMAS))
     return "\n".join(f"{name:{width}}  {what}" for name, (_, what) in SCHEMAS.items())
-
-
-explain_members(__name__)

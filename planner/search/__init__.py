@@ -1,5 +1,1 @@
 """From a job to proven strategies."""
-
-from costmodel.former_names import explain_members
-
-explain_members(__name__)

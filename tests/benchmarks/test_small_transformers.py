@@ -20,6 +20,7 @@ from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.parameters import parameters
 from planner.jobs.problem import load
 from planner.sampling.samples import Machine, Point, Sample, Sizes, Timing
+from tests.cases import in_one_case
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
@@ -69,7 +70,7 @@ class TestConfigurations:
         """A prediction from samples has seen no size of what it predicts."""
         assert not set(points_of(configurations())) & set(points_of(configurations("sampled")))
 
-    @pytest.mark.parametrize("one", [*configurations(), *configurations("sampled")], ids=lambda one: one.name)
+    @in_one_case("one", [*configurations(), *configurations("sampled")], ids=lambda one: one.name)
     def test_each_is_a_job_of_the_planner_with_as_many_parameters(self, one):
         """Its step has a price, too."""
         assert parameters(load(job_of(one, ANY)).facts.model) == one.num_parameters

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.small_transformers.configurations import weight_shapes
-from benchmarks.traces.__main__ import recorded_lines
+from benchmarks.traces.__main__ import main, recorded_lines
 from benchmarks.traces.predicted import lines as prediction_lines
 from benchmarks.traces.predicted import predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations, traced_job_of
@@ -19,6 +19,7 @@ from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, rea
 from benchmarks.traces.recorded.training import Action, one_forward_one_backward
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
+from tests.cases import in_one_case
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
@@ -90,7 +91,7 @@ class TestConfigurations:
             assert len({one.num_microbatches for one in of_them}) > 1
             assert {one.annotations for one in of_them} >= {"all", "none"}
 
-    @pytest.mark.parametrize("one", traced_configurations(), ids=lambda one: one.name)
+    @in_one_case("one", traced_configurations(), ids=lambda one: one.name)
     def test_each_is_a_job_of_the_planner(self, one):
         """With as many ranks and layers."""
         problem = load(traced_job_of(one, "h100-80gb-sxm", precision="bf16"), name=one.name)
@@ -295,3 +296,15 @@ def gradients_of(rank: int, store: str, one: TracedConfiguration) -> dict[str, l
         distributed.destroy_process_group()
     weights = training.module.module.weights if one.dp > 1 else training.module.weights
     return {name: weight.grad.tolist() for name, weight in weights.items()}
+
+
+@pytest.mark.parametrize("part", ["replay", "speed", "recorded"])
+def test_a_part_without_its_traces_is_not_ok(part, tmp_path, monkeypatch, capsys):
+    """It says what it needs; a run of nothing else ends with 1."""
+    monkeypatch.setattr("sys.argv", ["traces", "--only", part, "--traces", str(tmp_path / "none")])
+
+    assert main() == 1
+    said = capsys.readouterr().out
+    assert "SKIPPED: " in said
+    assert "ok" not in said.split()
+    assert "ok," not in said

@@ -16,6 +16,7 @@ from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Shard
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
+from tests.cases import in_one_case
 from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, STATE_SPACE, a_stack
 from tests.constraints.release_cases import IN_EIGHTS, Case, in_a_table_and_alone
 
@@ -347,7 +348,7 @@ def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
     assert tabulate(OF_FACTS[1], facts(SPARSE, cluster=cluster), a_strategy().decisions())
 
 
-@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.__name__)
+@in_one_case("rule", OWN, ids=lambda rule: rule.__name__)
 def test_arrays_equal_scalars(rule):
     """A table of strategies holds what one call after the other returns."""
     rng = np.random.default_rng(3)

@@ -11,6 +11,7 @@ from costmodel import catalog
 from costmodel.catalog.aliases import _ambiguous, hint, known_name, named, plain_name, spellings
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
+from tests.cases import in_one_case
 
 COLLECTED = Path(__file__).parents[2] / "benchmarks" / "measured_runs" / "collected"
 ALIASES = read("aliases.yaml")
@@ -145,7 +146,7 @@ def test_a_machine_brings_its_network():
     assert catalog.device("p5.48xlarge").networks == own.networks
 
 
-@pytest.mark.parametrize("name", catalog.devices())
+@in_one_case("name", catalog.devices())
 def test_extended_devices_are_whole(name):
     """A device that extends another is whole, and its sources are of its own networks."""
     known = catalog.device_entry(name)

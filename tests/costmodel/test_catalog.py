@@ -15,6 +15,7 @@ from costmodel.facts.calibration import Constants, Measured
 from costmodel.facts.device import Silicon
 from costmodel.operators.source import operator_times
 from planner.calibration.constants import constants, read
+from tests.cases import in_one_case
 
 DEVICES = catalog.devices()
 CALIBRATIONS = catalog.calibrations()
@@ -42,7 +43,7 @@ def numeric_fields(device: dict) -> set[str]:
     return (set(device) - NAMES - {"networks"}) | networks
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@in_one_case("name", DEVICES)
 def test_every_number_of_a_device_has_a_source(name):
     """No hardware number without where it comes from, and no source without its number."""
     device, whole = entry(name), catalog.device_entry(name)
@@ -94,7 +95,7 @@ def covered(name: str, sources: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{key}.") for key in sources)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@in_one_case("name", FRAMEWORKS)
 def test_every_entry_of_a_framework_has_a_source(name):
     """Its own, or that of the entry from which it has what it says; of one entry, or of all of their kind at once."""
     sources = catalog.framework(name).sources
@@ -114,7 +115,7 @@ def leaves(said: object, path: str = "") -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "extends" in entry(name, "frameworks")])
+@in_one_case("name", [name for name in FRAMEWORKS if "extends" in entry(name, "frameworks")])
 def test_what_an_entry_says_otherwise_has_a_source_of_its_own(name):
     """That of the entry which it extends is of something else."""
     own = entry(name, "frameworks")
@@ -125,7 +126,7 @@ def test_what_an_entry_says_otherwise_has_a_source_of_its_own(name):
     assert not {key for key in otherwise if not covered(key, own.get("sources") or ())}
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@in_one_case("name", FRAMEWORKS)
 def test_sources_of_a_framework_name_what_there_is(name):
     """Sources name entries, so a renamed entry must be renamed there too; of factors those that it has."""
     known = catalog.framework(name)
@@ -158,7 +159,7 @@ def test_releases_are_of_one_entry():
     assert not set(releases) & set(FRAMEWORKS)
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@in_one_case("name", DEVICES)
 def test_every_device_has_a_calibration(name):
     """It is one that exists, and what is achieved of nominal bandwidths is no more than all of them."""
     efficiency = catalog.device(name).calibration.constants.link_efficiency
@@ -177,7 +178,7 @@ def test_levels_of_interconnect_are_those_of_devices(name):
     assert set(own) <= {network.name for one in devices for network in catalog.device(one).networks}
 
 
-@pytest.mark.parametrize("constant", constants(frameworks=True), ids=lambda constant: constant.name)
+@in_one_case("constant", constants(frameworks=True), ids=lambda constant: constant.name)
 def test_every_fitted_constant_is_within_its_bounds(constant):
     """What physics allows (``planner/calibration/constants.yaml``), the number in the catalog and its prior alike."""
     if constant.framework:
@@ -191,7 +192,7 @@ def test_every_fitted_constant_is_within_its_bounds(constant):
     assert all(constant.lower <= number <= constant.upper for number in (*numbers, constant.prior))
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@in_one_case("name", FRAMEWORKS)
 def test_kernels_are_fitted_once(name):
     """Releases with the kernels of another entry have its factors, and none of their own."""
     kernels = catalog.framework(name).kernels_of
@@ -201,13 +202,13 @@ def test_kernels_are_fitted_once(name):
     assert catalog.framework(name).factors == (entry(kernels, "frameworks").get("factors") or {})
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@in_one_case("name", DEVICES)
 def test_device_is_named_as_its_file(name):
     """Jobs find devices by the file, reports print the name."""
     assert catalog.device(name).name == name
 
 
-@pytest.mark.parametrize("name", SOLD)
+@in_one_case("name", SOLD)
 def test_device_can_time_every_dtype_it_has(name):
     """A peak without an efficiency would only be noticed by the job that asks for it."""
     device = catalog.equipped_device(name)
@@ -216,7 +217,7 @@ def test_device_can_time_every_dtype_it_has(name):
     assert set(device.constants.matmul_efficiency) >= set(device.peak_flops)
 
 
-@pytest.mark.parametrize("name", SOLD)
+@in_one_case("name", SOLD)
 def test_device_is_plausible(name):
     """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to MI355X and TPU v6e."""
     device = catalog.device(name)
@@ -232,7 +233,7 @@ def test_device_is_plausible(name):
     assert 2e9 <= device.runtime_bytes <= 0.15 * device.memory_bytes
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@in_one_case("name", DEVICES)
 def test_networks_go_outwards(name):
     """Each level reaches more devices than the one inside it, and the last one any cluster."""
     reach = [network.num_peers for network in catalog.device(name).networks]

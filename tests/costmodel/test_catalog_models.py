@@ -11,8 +11,9 @@ import yaml
 import costmodel
 from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
-from costmodel.models.huggingface import read_config
 from costmodel.models.parameters import active_parameters, parameters
+from tests.builders import read_config
+from tests.cases import in_one_case
 
 MODELS = sorted((Path(costmodel.__file__).parent / "catalog" / "models").glob("*.yaml"))
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
@@ -34,7 +35,7 @@ def catalog_model(name: str) -> Model:
     return model_from_entry(entry(path), name, name)
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@in_one_case("path", MODELS, ids=lambda path: path.stem)
 def test_every_file_is_a_model_with_a_source(path: Path):
     """The file is called what the model is called, and says where its numbers come from."""
     model = model_from_entry(entry(path), path.stem, "")
@@ -43,7 +44,7 @@ def test_every_file_is_a_model_with_a_source(path: Path):
     assert len(entry(path)["source"]) > len("arXiv 0000.00000")
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+@in_one_case("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_the_catalog_holds_the_models_of_the_configs(path: Path):
     """The same layers from the short YAML and from the full config.json."""
     config, entered = read_config(path), catalog_model(RENAMED.get(path.stem, path.stem))

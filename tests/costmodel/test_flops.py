@@ -10,8 +10,7 @@ import pytest
 from costmodel import catalog
 from costmodel.models.description import model_from_description
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, model_flops_per_token
-from costmodel.models.huggingface import read_config
-from tests.builders import a_model
+from tests.builders import a_model, read_config
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 

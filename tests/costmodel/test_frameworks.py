@@ -20,6 +20,7 @@ from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device
+from tests.cases import in_one_case
 
 H100 = catalog.device("h100-80gb-sxm")
 NEWEST = "megatron-bridge-26.06"
@@ -371,7 +372,7 @@ WITHOUT_SOFTWARE = ("tpu", "trainium2")
 """Architectures whose own software no entry describes: another stands for it, and every answer says so."""
 
 
-@pytest.mark.parametrize("name", catalog.devices())
+@in_one_case("name", catalog.devices())
 def test_every_device_runs_what_it_gets(name):
     """Its default is among the releases, and known to run on its architecture."""
     device = catalog.device(name)
@@ -417,7 +418,7 @@ def test_a_framework_may_start_from_another():
     assert replace(changed, name=known.name, behaviour=known.behaviour, sources=known.sources) == known
 
 
-@pytest.mark.parametrize("name", catalog.frameworks())
+@in_one_case("name", catalog.frameworks())
 def test_every_framework_says_what_it_is_in_few_numbers(name):
     """Six fitted numbers at most, each a factor on a constant that there is; it runs on every architecture it names."""
     framework = catalog.framework(name)
@@ -432,7 +433,7 @@ def test_every_framework_says_what_it_is_in_few_numbers(name):
             assert equipped(device, framework).constants.attention_efficiency <= 1
 
 
-@pytest.mark.parametrize("name", catalog.frameworks())
+@in_one_case("name", catalog.frameworks())
 def test_scores_that_are_no_kernel_stay_in_memory(name):
     """Korthikanti et al.: 5 a s^2 b bytes of scores per layer with dropout, 2 without."""
     device = equipped_with(catalog.framework(name))
@@ -440,7 +441,7 @@ def test_scores_that_are_no_kernel_stay_in_memory(name):
     assert device.behaviour.kernels.fused_attention or device.behaviour.memory.attention_score_bytes in (2, 5)
 
 
-@pytest.mark.parametrize("name", catalog.frameworks())
+@in_one_case("name", catalog.frameworks())
 def test_features_are_values_of_decisions(name):
     """Whatever an entry lists is a value that a strategy can have, ``modules`` any set of them, ``many`` above 1."""
     for decision, values in catalog.framework(name).features.items():

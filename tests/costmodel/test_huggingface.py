@@ -13,8 +13,10 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 from costmodel.models.families import FAMILIES
-from costmodel.models.huggingface import model_from_config, read_config
+from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import parameters
+from tests.builders import read_config
+from tests.cases import in_one_case
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 
@@ -323,7 +325,7 @@ def test_an_unsupported_family_lists_the_supported_ones():
     assert all(family in str(refused.value) for family in FAMILIES)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@in_one_case("family", FAMILIES)
 def test_an_empty_config_of_each_family_is_refused(family: str):
     """Whatever is missing first, it is named."""
     with pytest.raises(SpecError, match=r"model\.\w+: is required but missing"):
@@ -409,8 +411,8 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
             read_config(path)
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(CONFIGS.glob("*.json"))])
-@pytest.mark.parametrize("value", [None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True], ids=repr)
+@in_one_case("name", [path.stem for path in sorted(CONFIGS.glob("*.json"))])
+@in_one_case("value", [None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True], ids=repr)
 def test_no_value_of_any_key_breaks_the_reader(name: str, value: Any):
     """Each key of each known config with an absurd value: a model or a SpecError, nothing else."""
     config = json.loads((CONFIGS / f"{name}.json").read_text())

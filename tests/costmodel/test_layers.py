@@ -24,6 +24,7 @@ from costmodel.lowering.recompute import per_module
 from costmodel.operators.work import Operator
 from costmodel.strategy import MODULES, CudaGraphs
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
+from tests.cases import in_one_case
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
 GATED_DELTA = LinearAttention(
@@ -664,8 +665,8 @@ def leaves_of(record: object) -> Iterator[object]:
             yield value
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("index", range(len(DECISIONS)))
+@in_one_case("kind", LAYERS)
+@in_one_case("index", range(len(DECISIONS)))
 def test_arrays_give_what_scalars_give(kind: str, index: int):
     """A table's row is the estimate of its strategy."""
     arrays = {name: np.array([row[name] for row in DECISIONS]) for name in DECISIONS[0]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.models.huggingface import model_from_config, read_config
+from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import (
     active_parameters,
     embedding_parameters,
@@ -18,7 +18,7 @@ from costmodel.models.parameters import (
     parameters,
     routed_parameters,
 )
-from tests.builders import a_model, a_moe_model
+from tests.builders import a_model, a_moe_model, read_config
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 COUNTS = {row["model"]: row for row in csv.DictReader((CONFIGS / "param_counts.csv").open())}

@@ -10,6 +10,7 @@ from costmodel.network.link_law import CONSTANTS, KINDS, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import projected
 from costmodel.validation import build
+from tests.cases import in_one_case
 
 US, GB = 1e-6, 1e9
 PLAIN = {
@@ -97,9 +98,9 @@ class TestLaw:
     def test_a_send_has_one_adapter(self):
         assert seconds("send", 1e9, 8, 2) == pytest.approx(10e-6 + 8e-6 + 2e-6 + 1e9 / 25e9)
 
-    @pytest.mark.parametrize("fabric", [SWITCH, MESH, PAIRS, SUMMING])
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (8, 1), (4, 4), (32, 4)])
+    @in_one_case("fabric", [SWITCH, MESH, PAIRS, SUMMING])
+    @in_one_case("kind", KINDS)
+    @in_one_case(("ranks", "nodes"), [(2, 1), (8, 1), (4, 4), (32, 4)])
     def test_more_bytes_take_longer(self, fabric, kind, ranks, nodes):
         calls = calls_of(kind, nbytes=2.0 ** np.arange(0, 36, 0.5), ranks=ranks, nodes=nodes)
 

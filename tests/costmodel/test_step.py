@@ -30,6 +30,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts, lookup, microbatches
 from tests.builders_cluster import GB, a_strategy
+from tests.cases import in_one_case
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
@@ -377,7 +378,7 @@ def test_the_step_of_one_device_is_its_work():
 
 @models
 @profiles
-@pytest.mark.parametrize("start", [0.02, 1.0, 10.0])
+@in_one_case("start", [0.02, 1.0, 10.0])
 def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, Any], start: float):
     """
     Twice the bandwidth of either network, of either direction to the host, of the host's CPU.

@@ -14,6 +14,7 @@ from costmodel.traces.building.all_ranks import rank_part
 from costmodel.traces.building.background import background_edges
 from costmodel.traces.building.polls import polled
 from costmodel.traces.building.streams import Streams
+from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import thread_edges
 from costmodel.traces.critical_path import critical_path
 from costmodel.traces.events import Blocks, Category, Device, Trace
@@ -40,6 +41,54 @@ class TestThreads:
         found = thread_edges(np.array([0, 0, 1]), np.array([0, 100, 40]), np.array([10, 110, 60]), main=0)
 
         assert len(found.before) == 0
+
+
+CALLS = ("cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamSynchronize", "cudaGetDevice")
+ROWS = (
+    (990, 5, "cudaLaunchKernel"),
+    (1000, 10, "cudaLaunchKernel"),
+    (1100, 10, "cudaEventRecord"),
+    (1200, 10, "cudaStreamWaitEvent"),
+    (1300, 100, "cudaStreamSynchronize"),
+    (1350, 10, "cudaLaunchKernel"),
+    (1500, 10, "cudaGetDevice"),
+    (1600, 50, "aten::mm"),
+    (1610, 10, "aten::copy_"),
+    (2000, 10, "cudaLaunchKernel"),
+)
+
+
+class TestHostTasks:
+    """Tasks of a thread in an iteration from 1,000 to 2,000 ns."""
+
+    @pytest.mark.parametrize(
+        ("has_device", "tasks"),
+        [
+            (True, [1000, 1100, 1200, 1300]),
+            (False, [1600]),
+        ],
+    )
+    def test_calls_that_matter_to_streams_or_operators_without_any(self, has_device, tasks):
+        """Launches, marks and waits, the first ns included and the last not, none inside another; else operators."""
+        names = (*CALLS, "aten::mm", "aten::copy_", "kernel")
+        rows = [
+            {
+                "start": start,
+                "duration": duration,
+                "name": names.index(name),
+                "category": Category.CALL if name in CALLS else Category.OPERATOR,
+                "track": 0,
+            }
+            for start, duration, name in ROWS
+        ]
+        kernel = {"start": 1020, "duration": 50, "name": 7, "category": Category.KERNEL, "track": COMPUTE}
+        trace = replace(a_step(), events=events_of([*rows, *[kernel] * has_device]), names=names)
+        launching = np.flatnonzero((trace.events.name == 0) & (trace.events.category == Category.CALL))
+        iteration = Iteration(name="step", begin=1000, end=2000, thread=0, followed=True, found="")
+
+        found = host_tasks(trace, iteration, launching)
+
+        assert trace.events.start[found].tolist() == tasks
 
 
 class TestBackground:

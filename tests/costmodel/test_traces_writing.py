@@ -14,7 +14,8 @@ from costmodel.traces.reading import read_trace
 from costmodel.traces.writing import write_trace
 from tests.builders_kineto import SENT, a_step, distributed, event, write_file
 
-REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "traces").glob("*.json.gz"))
+REAL = sorted((Path(__file__).parents[1] / "data" / "traces").glob("*.json.gz"))
+"""Small traces of HolisticTraceAnalysis (NOTICE)."""
 
 OF_THREADS = ("cpu_op", "cuda_runtime", "user_annotation", "python_function")
 OF_STREAMS = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync")

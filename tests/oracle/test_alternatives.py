@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from planner import load, plan
-from planner.alternatives import search_alternatives
+from planner.alternatives import search_each
 from planner.certificate import Verdict, certify_all
 from planner.plan import evaluate
 from planner.search.clock import Clock
@@ -84,7 +84,7 @@ def test_an_answer_that_is_too_slow_is_refuted_by_the_combination_that_beats_it(
     """A microsecond more than the best: one of the two models finds it."""
     job = {**a_random_job(0), "model": "llama3-8b", "settings": {"gradient_dtype": ["fp32", "bf16"]}}
     problem = load({**job, "search": {"stages": "even"}})
-    joint = search_alternatives(problem)
+    joint = search_each(problem)
     searched = [(one.searched, one.outcome) for one in joint.of_each]
     wrong = replace(joint.outcome, ticks=joint.outcome.ticks + 1)
 

@@ -25,8 +25,9 @@ from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
 from costmodel.models.families import FAMILIES
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
-from costmodel.models.huggingface import model_from_config, read_config
+from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import parameters, whole_shape
+from tests.builders import read_config
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)

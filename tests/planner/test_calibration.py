@@ -51,6 +51,7 @@ from planner.uncertainty.intervals import (
 )
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster
+from tests.cases import in_one_case
 
 NOISE = 0.02
 
@@ -117,7 +118,7 @@ def test_constants_are_few_and_none_belongs_to_a_source():
     assert max(frameworks.count(name) for name in frameworks) <= MOST_PER_FRAMEWORK
 
 
-@pytest.mark.parametrize("constant", constants(frameworks=True), ids=lambda constant: constant.name)
+@in_one_case("constant", constants(frameworks=True), ids=lambda constant: constant.name)
 def test_every_constant_is_physical_and_in_the_catalog(constant):
     """Its prior lies inside its bounds, its field exists in its calibration or framework, and its source is said."""
     assert constant.lower < constant.prior < constant.upper

@@ -12,6 +12,7 @@ from planner.jobs.entries import ClusterSection
 from planner.jobs.framework import require_sound
 from planner.jobs.problem import load
 from tests.builders_cluster import achieved
+from tests.cases import in_one_case
 from tests.planner.test_job import A_TIER, a_job, message_of
 
 H100 = catalog.device("h100-80gb-sxm")
@@ -359,7 +360,7 @@ def test_what_an_inline_framework_says_has_the_job_as_its_source():
     assert sources["behaviour.kernels.causal_attention"] == known["behaviour.kernels.causal_attention"]
 
 
-@pytest.mark.parametrize("name", catalog.frameworks())
+@in_one_case("name", catalog.frameworks())
 def test_the_catalogs_frameworks_say_what_there_is(name):
     """What is asked of a job's own framework holds for every entry, and each of them says since when."""
     framework = catalog.framework(name)

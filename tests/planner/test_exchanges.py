@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.step.estimate import Estimate, estimate
-from costmodel.step.layouts import dealt_passes, layout_cost
+from costmodel.step.layouts import dealt_passes, layout_cost, layout_passes
 from planner import load
 from planner.search.branch_and_bound import search
 from planner.search.stages.exchanges import descended, moved, with_layout
@@ -78,7 +78,7 @@ def test_moves_are_those_of_one_layer():
 
 
 def test_dealings_are_timed_as_layouts_of_their_own(outcome):
-    """Passes of many dealings at once are those of each."""
+    """Passes of many dealings at once are those of the strategy with each as its layout."""
     problem = load(JOB)
     [best] = outcome.strategies
     dealings = moved(np.array(best.layout.layers))[::17]
@@ -86,10 +86,10 @@ def test_dealings_are_timed_as_layouts_of_their_own(outcome):
     together = dealt_passes(problem.facts, best, dealings)
 
     for index, sizes in enumerate(dealings.tolist()):
-        alone = dealt_passes(problem.facts, with_layers(best, tuple(sizes)), np.array([sizes]))
+        alone = layout_passes(problem.facts, with_layers(best, tuple(sizes)))
         for name in ("forward", "backward", "weight"):
             many, one = (np.asarray(getattr(passes, name)) for passes in (together, alone))
-            np.testing.assert_allclose(np.broadcast_to(many, (len(dealings), *many.shape[1:]))[index], one[0])
+            np.testing.assert_allclose(np.broadcast_to(many, (len(dealings), *many.shape[1:]))[index], one)
 
 
 @pytest.mark.parametrize(("may_fit", "has_time"), [(False, True), (True, False)])

@@ -20,6 +20,7 @@ from planner.frameworks.target import Export
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.cases import in_one_case
 
 JOB = {
     "model": "llama3-8b",
@@ -234,9 +235,9 @@ NUMBERS_OF_GPUS = (1, 8, 16)
 """One GPU, a node, several nodes."""
 
 
-@pytest.mark.parametrize("num_devices", NUMBERS_OF_GPUS)
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@in_one_case("num_devices", NUMBERS_OF_GPUS)
+@in_one_case("target", TARGETS)
+@in_one_case("launcher", LAUNCHERS)
 def test_no_script_reads_what_it_does_not_set(launcher, target, num_devices):
     """
     Names in small letters are the script's own: each is assigned above its use (shellcheck's SC2154).
@@ -254,9 +255,9 @@ def test_no_script_reads_what_it_does_not_set(launcher, target, num_devices):
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("num_devices", NUMBERS_OF_GPUS)
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@in_one_case("num_devices", NUMBERS_OF_GPUS)
+@in_one_case("target", TARGETS)
+@in_one_case("launcher", LAUNCHERS)
 def test_shellcheck_finds_nothing(launcher, target, num_devices):
     """At its default severity, in the scripts of all launchers."""
     export = replace(an_export(target), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})

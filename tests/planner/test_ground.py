@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from benchmarks.plans.features import features_shown, measured_cases, traits_shown
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of, left_out_gaps
+from planner.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
 from planner.evidence.shown import shown_features
 from planner.evidence.stored import stored
 from planner.evidence.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
@@ -183,27 +182,6 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
     assert found(slow, ep_overlap=False) == found({}, mbs=4) == []
 
 
-def test_a_ground_without_some_runs_is_that_of_the_others():
-    """Counting and taking away are exact: the same as counting what is left."""
-    runs = [a_run(), a_run(tp=4), a_run("cluster.num_devices=32"), a_run(pp=2, recompute=Recompute.FULL)]
-
-    left = Ground.of(runs).without(Ground.of(runs[2:]))
-
-    assert {key: counter for key, counter in left.counts.items() if counter} == Ground.of(runs[:2]).counts
-
-
-def test_runs_are_left_out_with_their_group():
-    """Two of a group do not vouch for each other; two of different groups do."""
-    pair = [a_run(tp=8)] * 6
-    usual = [a_run()] * 10
-
-    alone = left_out_gaps([*usual, *pair], [*range(10), *["same"] * 6])[-1]
-    apart = left_out_gaps([*usual, *pair], range(16))[-1]
-
-    assert [gap.dimension for gap in alone] == ["tp"]
-    assert apart == []
-
-
 # --- the project's runs -------------------------------------------------------------------------------------
 
 
@@ -222,18 +200,6 @@ def test_the_files_are_what_the_rows_show(ran):
     assert counts == Ground.of(runs).counts
     assert features_shown(ran) == list(shown_features().values())
     assert tallies_of(runs) == list(stored(GroundTable, TABLE, "planner.evidence").tallies)
-
-
-def test_leaving_out_every_group_takes_a_second_or_two(ran):
-    """Twelve hundred rows in hundreds of groups, as intervals ask for them."""
-    runs = traits_shown(ran)
-    groups = [(case.run.source, case.run.model, case.run.device, case.run.num_devices) for case in ran]
-
-    start = time.perf_counter()
-    found = left_out_gaps(runs, groups)
-
-    assert time.perf_counter() - start < 5
-    assert len(found) == len(ran) > 1_000
 
 
 def test_no_gap_contradicts_the_basis_of_an_interval():

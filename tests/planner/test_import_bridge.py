@@ -177,6 +177,45 @@ def test_python_is_followed_over_what_is_known():
     assert found[2:] == (14, 4, {"a": 1, "b": -2}, True)
 
 
+CALLS = """
+from elsewhere import Model, Other, apply_flex_dispatcher_backend, copy, tune
+def double(size=1, more=0):
+    return 2 * size + more
+def ours():
+    model = Model(7, width=5)
+    read = (double(**{'size': 3}), double(**Other), getattr(model, 'width'), getattr(model, 'depth', 9), int('12'))
+    unread = (getattr(Other, 'depth', 9), int('11', base=2), copy.deepcopy(model), model.part(1, high=2))
+    apply_flex_dispatcher_backend(model, moe_flex_dispatcher_backend='deepep')
+    return read, unread, model
+def changed():
+    tune(Model(width=5))
+def changed_by_name():
+    tune(config=Model(width=5))
+"""
+"""A recipe's source."""
+
+
+def test_calls_are_followed_where_they_are_read():
+    """Spread keywords (of something unknown none), ``getattr``, built-in functions, copies; others make things."""
+    names = read_module(CALLS, "example")
+
+    read, (unknown, base, copied, part), model = result_of(names["ours"], "example")
+
+    assert list(read) == [6, 2, 5, 9, 12]
+    assert unknown is UNKNOWN
+    assert (base.name, base.fields, base.is_called) == ("int", {"base": 2}, True)
+    assert copied is model
+    assert (part.arguments, part.fields, part.is_called) == ((7, 1), {"high": 2}, True)
+    assert (model.fields["width"], model.fields["moe_flex_dispatcher_backend"]) == (5, "deepep")
+
+
+@pytest.mark.parametrize(("name", "line"), [("changed", 12), ("changed_by_name", 14)])
+def test_an_unread_function_may_change_the_configuration(name, line):
+    """Handed over as an argument or by keyword."""
+    with pytest.raises(SpecError, match=f"line {line}: hands the configuration to 'tune', which is not read"):
+        result_of(read_module(CALLS, "example")[name], "example")
+
+
 def test_the_table_holds_facts_alone():
     """Names, a release, a model, and values of fields: 57 recipes of decoders of text, each once."""
     with Path(library.LIBRARY).open(newline="") as lines:

@@ -1,5 +1,5 @@
 """
-Scripts and configurations that others publish (../shared/data/launch_inputs), imported or refused with a reason.
+Scripts and configurations that others publish, as they are, imported or refused with a reason.
 
 What an import says is compared with a second reading of the same file: expressions over the text of the command that a
 real Bash would start, or of the configuration.
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -22,11 +23,15 @@ import yaml
 from costmodel.errors import SpecError
 from planner import import_job
 
-ROOT = Path(__file__).parents[2]
-PUBLISHED = Path(os.environ.get("PLANNER_LAUNCH_INPUTS", ROOT.parent / "shared/data/launch_inputs"))
-BASH = shutil.which("bash")
+ARCHIVE = Path(__file__).parents[1] / "data" / "published_launches.tar.gz"
+"""Of Megatron-LM, torchtitan and dgxc-benchmarking, with their licences."""
 
-pytestmark = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published scripts (../shared) are not here")
+UNPACKED = TemporaryDirectory(prefix="published_launches_")
+PUBLISHED = Path(UNPACKED.name)
+with tarfile.open(ARCHIVE) as archive:
+    archive.extractall(PUBLISHED, filter="data")
+
+BASH = shutil.which("bash")
 
 DEVICE_COUNTS = (None, 8, 64, 256, 1024)
 """Devices that are tried, the script's own first: nothing else in most files says how many there are."""
@@ -59,7 +64,7 @@ OPTIONS = {
 
 def files(folder):
     """Of a folder, in the order of their names."""
-    return sorted((PUBLISHED / folder).iterdir()) if PUBLISHED.exists() else []
+    return sorted((PUBLISHED / folder).iterdir())
 
 
 def imported(path):

@@ -77,7 +77,7 @@ def test_breakdown_and_ranks_agree_with_the_whole(report):
 
     assert sum(part.exposed_seconds for part in best.estimate.breakdown) == pytest.approx(best.step_seconds)
     assert max(rank.device_bytes for rank in best.estimate.ranks) == best.estimate.device_bytes
-    assert min(best.rank_headroom_bytes(rank) for rank in best.estimate.ranks) == best.headroom_bytes
+    assert min(best.memory_bytes - rank.device_bytes for rank in best.estimate.ranks) == best.headroom_bytes
 
 
 def test_speed_follows_from_the_step(report):

@@ -18,6 +18,7 @@ from planner.sampling.samples import Point, Sizes, Timing
 from planner.sampling.table import SamplesFile
 from planner.schema import SCHEMAS, list_text
 from tests.builders_samples import A_MACHINE, collective_points
+from tests.cases import in_one_case
 from tests.documents import page
 from tests.schemas import row, valid, validator
 
@@ -91,7 +92,7 @@ def silent(part):
 
 
 class TestModels:
-    @pytest.mark.parametrize("name", catalog.models())
+    @in_one_case("name", catalog.models())
     def test_models_of_the_catalog(self, name, capsys):
         """Dense ones, experts, latent and linear attention, Mamba, multi-token prediction."""
         valid("model", json.loads(printed(capsys, "model", name, "--format", "json")))

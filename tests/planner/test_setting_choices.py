@@ -20,6 +20,7 @@ from planner.certificate import Verdict
 from planner.cli import main
 from planner.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
 from planner.studies.device_counts import plan_for_sizes
+from tests.cases import in_one_case
 
 JOB = {
     "model": "llama3-8b",
@@ -99,7 +100,7 @@ def test_of_a_number_with_several_values_those_between_are_had():
     assert not has_value(framework, "gradient_dtype", "bf16+fp32")
 
 
-@pytest.mark.parametrize("name", catalog.frameworks())
+@in_one_case("name", catalog.frameworks())
 def test_the_catalog_lists_values_of_choosable_settings(name):
     """Each is a value of its setting, as a job may give it."""
     values = catalog.framework(name).setting_values

@@ -49,7 +49,7 @@ def test_uneven_stages_are_faster_than_even_ones(report):
     assert report.outcome.status == Status.OPTIMAL
     assert report.outcome.step_seconds[0] < even.outcome.step_seconds[0]
     assert report.plans[0].step_seconds < even.plans[0].step_seconds
-    assert all(report.plans[0].rank_headroom_bytes(rank) >= 0 for rank in report.plans[0].estimate.ranks)
+    assert all(rank.device_bytes <= report.plans[0].memory_bytes for rank in report.plans[0].estimate.ranks)
 
 
 def test_uneven_stages_of_all_degrees_are_proven():

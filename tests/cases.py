@@ -1,0 +1,47 @@
+"""One test case for many values: where each of them takes no time, a case for each would only be counted and listed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Signature, signature
+from typing import Any
+
+import pytest
+
+
+def require_none(failures: Iterable[object]) -> None:
+    """Fail with a line for each failure; an assertion would show the first one and shorten the rest."""
+    if lines := [*map(str, failures)]:
+        pytest.fail("\n".join(lines), pytrace=False)
+
+
+def in_one_case(
+    names: str | tuple[str, ...], values: Iterable[Any], ids: Callable[[Any], object] = str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """
+    Run a test for every value, as ``pytest.mark.parametrize`` does, and fail once with all values that fail.
+
+    Fixtures are shared by the values. ``ids`` says what a value is called in the message.
+    """
+    names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @wraps(test)
+        def run(*instance: object, **fixtures: object) -> None:
+            failures = []
+            for value in values:
+                given = dict(zip(names, value if len(names) > 1 else (value,), strict=True))
+                try:
+                    test(*instance, **given, **fixtures)
+                except (Exception, pytest.fail.Exception) as error:
+                    place = traceback.extract_tb(error.__traceback__)[-1]
+                    failures.append(f"{ids(value)}: line {place.lineno} of {place.name}: {error!r}")
+            require_none(failures)
+
+        rest = [one for name, one in signature(test).parameters.items() if name not in names]
+        run.__signature__ = Signature(rest)
+        return run
+
+    return decorate

@@ -1,0 +1,74 @@
+"""The project's files, each read and parsed once in a session: checks of the code are loops over them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PACKAGES = ("costmodel", "constraints", "planner")
+"""The wheel."""
+
+ROOMS = (*PACKAGES, "benchmarks", "tests")
+"""All folders of Python at the top, but the one that writes documents."""
+
+MADE = {".git", ".hypothesis", "__pycache__", "build", "dist"}
+"""Folders that hold no source."""
+
+FILES = sorted(
+    path
+    for path in ROOT.rglob("*")
+    if path.is_file()
+    and path.suffix not in {".png", ".gz"}
+    and not any(
+        part in MADE or part.startswith(".venv") or part.endswith(("_cache", ".egg-info"))
+        for part in path.relative_to(ROOT).parts
+    )
+)
+"""All files of text, in the order of their paths."""
+
+
+def label(path: Path) -> str:
+    """Return the path from the top of the project."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Return the Python files of some folders, or all of the project."""
+    return [path for path in FILES if path.suffix == ".py" and (not folders or label(path).split("/")[0] in folders)]
+
+
+@cache
+def text(path: Path) -> str:
+    """Read a file."""
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Parse a Python file."""
+    return ast.parse(text(path))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """List all nodes of a Python file."""
+    return tuple(ast.walk(tree(path)))
+
+
+def docstrings(path: Path) -> Iterator[ast.Constant]:
+    """Yield strings that stand alone: docstrings, those of constants and fields among them."""
+    for node in nodes(path):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+@cache
+def code_lines(path: Path) -> frozenset[int]:
+    """Return the numbers of lines that hold code: without docstrings, comments and empty lines."""
+    said = {number for one in docstrings(path) for number in range(one.lineno, one.end_lineno + 1)}
+    lines = enumerate(text(path).splitlines(), start=1)
+    return frozenset({number for number, line in lines if line.strip() and not line.lstrip().startswith("#")} - said)

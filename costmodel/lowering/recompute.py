@@ -1,4 +1,4 @@
-"""Modules of a layer that the backward pass may compute again: what each drops, and what it repeats."""
+"""Modules of a layer that the backward pass may recompute: dropped tensors and repeated operators of each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FIRST_MODULE = int(Recompute.of(MODULES[0]))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Module:
     """
-    A module of a layer that the backward pass may compute again.
+    A module of a layer that the backward pass may recompute.
 
     Parameters
     ----------
     drops
-        Saved tensors that are not kept, by ``saved_as`` of their operators, and the share of each that is dropped.
+        Saved tensors that it does not keep, by ``saved_as`` of their operators, and the dropped share of each.
     repeats
-        Names of the operators that run again, and the share of each that is repeated.
+        Names of the operators that run again, and the repeated share of each.
     """
 
     drops: Mapping[str, float]
@@ -73,13 +73,14 @@ CONTENTS: dict[str, Module] = {
     ),
 }
 """
-What Megatron-LM's ``recompute_modules`` drop (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
+Contents of Megatron-LM's ``recompute_modules`` (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
 ``core_attention+qkv``, its equations (29) and (30).
 
-``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the attention core's output and
-every second matmul's: wq, wv, w1 and w2; of eager SwiGLU's three tensors one, of eager norms' the input. It computes wk
-(a sixth of Q, K and V at 4 queries per key), wo, w3 and all between them again. It is not for use with other modules.
+``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the outputs of the attention
+core and of every second matmul: wq, wv, w1 and w2. It keeps one of eager SwiGLU's three tensors, and the input of eager
+norms. It recomputes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all operators between them. It cannot
+be combined with other modules.
 """
 
 
@@ -87,15 +88,15 @@ def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, drop
     """
     Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
 
-    Derivation: an operator counts with the share of it that the module drops or repeats (:data:`CONTENTS`, after
+    Derivation: each operator is weighted by the share of it that the module drops or repeats (:data:`CONTENTS`, after
     Megatron-LM's ``recompute_modules``).
 
     Parameters
     ----------
     operators, values
-        What a layer computes; a number of each operator, such as seconds or bytes.
+        Operators of a layer; a number of each operator, such as seconds or bytes.
     dropped
-        Whether the sum is over what a module drops, or over what it repeats.
+        True sums over the tensors that a module drops, False over the operators that it repeats.
     """
     pairs = list(zip(operators, values, strict=True))
     return [
@@ -105,15 +106,15 @@ def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, drop
 
 
 BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
-"""Operators, and which share of them, that compute nothing which a dense layer's backward pass reads."""
+"""Operators whose results a dense layer's backward pass does not read, and the share of each."""
 
 
 def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
     """
     Sum, in the unit of ``values``, over the operators that full recomputation need not repeat.
 
-    Derivation: recomputation may end with the last tensor that the backward pass reads; what the layer computes behind
-    it (:data:`BEHIND_THE_LAST_KEPT`) needs no second run.
+    Derivation: recomputation may end with the last tensor that the backward pass reads; the operators after it
+    (:data:`BEHIND_THE_LAST_KEPT`) need no second run.
     """
     pairs = zip(operators, values, strict=True)
     return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)
@@ -121,7 +122,7 @@ def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) 
 
 def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.bool_]:
     """
-    Whether a decision recomputes a module by itself; full recomputation names none.
+    Return True where a decision recomputes a module by itself; full recomputation names none.
 
     >>> bool(recomputes("qkv", recompute=Recompute.SELECTIVE)), bool(recomputes("mlp", recompute=Recompute.SELECTIVE))
     (True, False)

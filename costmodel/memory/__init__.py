@@ -1,4 +1,4 @@
-"""What a pipeline rank holds."""
+"""Memory of a pipeline rank."""
 
 from costmodel.former_names import explain_members
 

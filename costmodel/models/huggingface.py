@@ -1,4 +1,4 @@
-"""Read a Hugging Face ``config.json``: one reader of all families, which names what it cannot use."""
+"""Read a Hugging Face ``config.json``: one reader of all families, which names unsupported entries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_config(path: str | Path) -> Model:
     Parameters
     ----------
     path
-        The file; the model is called after it, or after its folder if it is called ``config.json``.
+        The file; the model takes its name, or that of its folder if it is called ``config.json``.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def read_config(path: str | Path) -> Model:
 
 
 def model_name(file: Path) -> str:
-    """What the model of a file is called."""
+    """Return the name of a file's model."""
     return Path(os.path.realpath(file)).parent.name if file.name == "config.json" else file.stem
 
 
@@ -54,10 +54,10 @@ def model_from_config(
     mapping: Mapping[str, Any], where: str = "model", name: str = "", source: str = "config.json"
 ) -> Model:
     """
-    Make a model of a Hugging Face configuration.
+    Build a model from a Hugging Face configuration.
 
-    Keys that say nothing about the architecture are ignored. The text part of a multimodal configuration is read,
-    the rest of it is not part of the model.
+    Keys that do not concern the architecture are ignored. For a multimodal configuration, only the text part is read
+    and belongs to the model.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def model_from_config(
     where
         Dotted path of the mapping, for messages.
     name
-        Name of the model; empty: its family's.
+        Name of the model; empty: the name of its family.
     source
-        Where the configuration comes from.
+        Source of the configuration.
 
     Raises
     ------
     SpecError
-        If a key is missing, ill-typed or impossible, or the model is of a kind that is not modelled.
+        If a key is missing, ill-typed or impossible, or the model is of an unsupported kind.
 
     Examples
     --------
@@ -107,11 +107,11 @@ def model_from_config(
 
 
 OTHER_PARTS = ("text_config", "vision_config", "audio_config")
-"""Keys that a configuration has beside or around its text part."""
+"""Keys of a configuration beside or around its text part."""
 
 
 def _text_config(mapping: object, where: str) -> Config:
-    """The configuration itself, or the text part of a multimodal one with what the whole says about it."""
+    """Return the configuration itself, or the text part of a multimodal one with the keys it inherits."""
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
     text = mapping.get("text_config")
@@ -183,7 +183,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
 
 
 def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Which layers rotate queries and keys: in some families all but every fourth, or those that a list marks by 1."""
+    """Return True for each layer that rotates queries and keys: by a list, or all but every fourth."""
     if not family.no_rotary:
         return (family.rotary and not family.learned_positions,) * num_layers
     listed = config.items("no_rope_layers")
@@ -199,7 +199,7 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 
 
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
-    """The kind of attention of each layer, as listed or by the family's pattern."""
+    """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     listed = config.words("layer_types", (*ROTATED, *others), length=num_layers)
@@ -225,7 +225,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
 
 
 def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
-    """MiniMax's own spelling: 0 is linear, 1 full attention."""
+    """Return the kinds in MiniMax's spelling: 0 is linear, 1 full attention."""
     kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
@@ -237,7 +237,7 @@ def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_l
 
 
 def _window(config: Config, family: Family) -> int | None:
-    """Tokens of the sliding window, or None."""
+    """Return the tokens of the sliding window, or None."""
     if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
         return None
     absent = "sliding_window" not in config.mapping
@@ -245,13 +245,13 @@ def _window(config: Config, family: Family) -> int | None:
 
 
 def _chunk(config: Config, family: Family) -> int | None:
-    """Tokens of a chunk of chunked attention; None: there are no chunks."""
+    """Return the tokens of a chunk of chunked attention; None if there are no chunks."""
     absent = "attention_chunk_size" not in config.mapping
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
 def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Which layers are mixtures of experts, by list or by the patterns of DeepSeek and Qwen."""
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers)
@@ -281,7 +281,7 @@ def _layer_numbers(config: Config, key: str) -> list[int]:
 
 
 def _pattern(config: Config, listed: str, written: str, default: str | None = None) -> tuple[str, str]:
-    """A letter per block, from a list of names (two generations of them) or as written, and the key that has it."""
+    """Return a letter per block, from a list of names or a written pattern, and the key that holds it."""
     names = config.items(listed)
     if names is None:
         text = config.mapping.get(written, default)
@@ -450,7 +450,7 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] 
     "gated_delta": _gated_delta,
     "mamba": _mamba,
 }
-"""What reads a family's linear attention."""
+"""Reader of each variant of linear attention."""
 
 
 def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:

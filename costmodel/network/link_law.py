@@ -1,4 +1,4 @@
-"""Collectives on a fabric: seconds by a law of its links, whose constants datasheets and samples say."""
+"""Seconds of collectives on a fabric, by a law of its links with constants from datasheets and samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.operators.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
-"""Collectives that samples are of; ``send``: one rank sends to another."""
+"""Kinds of sampled collectives; ``send``: one rank sends to another."""
 
 ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
 
@@ -21,16 +21,16 @@ ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "al
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calls:
     """
-    Collectives, one a row.
+    Collectives, one per row.
 
     Parameters
     ----------
     kinds
         Places in ``KINDS``; shape (rows,).
     nbytes
-        Bytes of the whole tensor, of what a rank sends in an all-to-all, or of a send; shape (rows,).
+        Bytes of the whole tensor, bytes that a rank sends in an all-to-all, or bytes of a send; shape (rows,).
     ranks, nodes
-        Devices that take part, and nodes that they are on, equally many on each; shape (rows,).
+        Devices that take part, and the number of their nodes, with equally many on each; shape (rows,).
     """
 
     kinds: NDArray[np.intp]
@@ -39,7 +39,7 @@ class Calls:
     nodes: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Calls:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Calls(kinds=self.kinds[rows], nbytes=self.nbytes[rows], ranks=self.ranks[rows], nodes=self.nodes[rows])
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Calls:
 
     @property
     def steps(self) -> Rows:
-        """Steps in which a ring passes pieces on: n - 1, twice for an all-reduce, one for a send; shape (rows,)."""
+        """Number of steps of a ring: n - 1, twice for an all-reduce, one for a send; shape (rows,)."""
         rounds = np.where(self.kinds == ALL_REDUCE, 2.0, 1.0)
         steps: Rows = np.where(self.kinds == SEND, 1.0, rounds * (self.ranks - 1))
         return steps
@@ -65,7 +65,7 @@ class Calls:
 
         .. math:: W = 2 Q \frac{n - 1}{n}, \quad Q \frac{n - 1}{n}, \quad Q
 
-        of an all-reduce, of gathers, scatters and all-to-alls, and of broadcasts and sends.
+        for an all-reduce; for gathers, scatters and all-to-alls; and for broadcasts and sends.
 
         References
         ----------
@@ -83,24 +83,24 @@ class Calls:
 
     @property
     def curves(self) -> list[tuple[int, int, int]]:
-        """Kind, ranks and nodes of each row: those that differ by their bytes alone are one curve."""
+        """Kind, ranks and nodes of each row; rows that differ only in bytes are one curve."""
         return list(
             zip(self.kinds.tolist(), self.ranks.astype(int).tolist(), self.nodes.astype(int).tolist(), strict=True)
         )
 
 
 NUM_SIZES = 4
-"""Leading features that are sizes."""
+"""Number of leading features that are sizes."""
 
 
 def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: ArrayLike) -> Calls:
     """
-    Collectives of arrays that broadcast.
+    Build collectives from arrays that broadcast.
 
     Raises
     ------
     SpecError
-        If a kind is not one of ``KINDS``, bytes are negative, or nodes have no whole number of ranks.
+        If a kind is not one of ``KINDS``, bytes are negative, or ranks are not a multiple of nodes.
     """
     arrays = np.broadcast_arrays(
         np.asarray(kind, dtype=str), *(np.asarray(one, float) for one in (nbytes, ranks, nodes))
@@ -127,30 +127,30 @@ CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind 
 """
 Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
 
-``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` passes switches that sum.
-``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each node more. ``segment_seconds`` is the time
-that a piece of a pipeline takes whatever its size.
+``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` is that of switches that
+sum. ``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each additional node. ``segment_seconds``
+is the time of a piece in a pipeline, independent of its size.
 """
 
 
 def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
     r"""
-    Seconds of collectives on a fabric whose constants are known; shape (rows,).
+    Seconds of collectives on a fabric with known constants; shape (rows,).
 
     Inside a node, with W bytes that each rank sends in k steps:
 
     .. math:: T = a_0 + a k + \frac{W}{B} + 2 \sqrt{\frac{g k W}{B}}
 
     Derivation of the last term: m pieces pass k steps in :math:`(m + k - 1) (g + W / (m B))`. With the best m that is
-    :math:`2 \sqrt{g k W / B}` more than W / B and what belongs to a step. Links of a mesh work
-    in parallel, B = (n - 1) B_1. Where a ring leaves the devices that fast links join, the slow link sets its pace.
+    :math:`2 \sqrt{g k W / B}` more than W / B and the time of the steps. Links of a mesh work in parallel,
+    B = (n - 1) B_1. If a ring leaves the devices that are joined by fast links, the slow link sets its pace.
 
     Between N nodes with p ranks each, as many rings leave a node as it has ranks:
 
     .. math:: T = x_0 + x (N - 1) + a k + L + 2 \sqrt{g' k L}, \qquad
               L = \max\left(\frac{W}{\min(p B_d, B_N)}, \frac{W}{B}\right)
 
-    with 2 x for an all-reduce. An all-to-all sends p Q (n - p) / n out of a node instead of W, a send has one adapter.
+    with 2 x for an all-reduce. An all-to-all sends p Q (n - p) / n out of a node instead of W; a send has one adapter.
 
     References
     ----------
@@ -177,12 +177,12 @@ def _inside_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric
 
 def _summed_seconds(constants: Mapping[str, float], calls: Calls) -> Rows:
     r"""
-    Seconds of an all-reduce that switches sum.
+    Seconds of an all-reduce that is summed by switches.
 
     .. math:: T = a_0 + 2 a + \frac{Q (1 + 1/n)}{B_v} + 2 \sqrt{\frac{g Q}{B_v}}
 
     Derivation: the switch reads all Q of a rank to sum them, and each rank sends its n-th part of the sum once, for
-    the switch to copy. Two steps, however many ranks there are.
+    the switch to copy. There are two steps, for any number of ranks.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Collectives of a cluster by what its device's file has of sampled ones."""
+"""Collectives of a cluster, from the samples in its device file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from costmodel.operators.work import Numbers
 from costmodel.validation import shown
 
 WHERE = "cluster.device.calibration.samples.collectives"
-"""Where a device's file has them."""
+"""Entry of a device file that holds the samples of collectives."""
 
 
 def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
-    """What was learned of a cluster's collectives; None: nobody sampled them, or other times count."""
+    """Return the learned collectives of a cluster; None if it was not sampled, or uses other times."""
     found = _found(cluster)
     return None if found is None else _collectives(found)
 
@@ -88,7 +88,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
 
 @lru_cache(maxsize=4)
 def _once(found: SampledFabric) -> Mapping[str, OncePerRow]:
-    """Seconds by bytes, ranks and nodes of each kind, each call computed once."""
+    """Return the functions of seconds by bytes, ranks and nodes, by kind; each call is computed once."""
     times = _collectives(found)
     return {kind: OncePerRow(partial(_seconds, times, kind)) for kind in KINDS}
 
@@ -98,24 +98,24 @@ def _seconds(times: SampledCollectives, kind: str, nbytes: Rows, ranks: Rows, no
 
 
 def members_and_nodes(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> tuple[Numbers, Numbers]:
-    """Ranks of a group in each innermost network, and the number of these; derivation: it is filled first."""
+    """Number of a group's ranks in each innermost network, and of those networks; derivation: each is filled first."""
     members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
     return members, np.ceil(np.asarray(ranks) / members)
 
 
 def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers | None:
     """
-    Seconds of a collective by samples, as :func:`costmodel.network.collectives.collective_seconds` has them.
+    Seconds of a collective from samples, for :func:`costmodel.network.collectives.collective_seconds`.
 
-    None where nobody sampled the cluster's collectives, or none of that kind; NaN for groups inside nodes where only
-    those between nodes were sampled, and the other way round.
+    None if the cluster's collectives, or those of that kind, were not sampled. NaN for groups inside nodes if only
+    groups between nodes were sampled, and the other way round.
 
     Parameters
     ----------
     cluster
-        Whose innermost network is what samples call a node.
+        Cluster, whose innermost network is a node of the samples.
     kind, nbytes, ranks, stride
-        As there; ``send`` is the average one of a chain, of which few leave a node.
+        As in that function; ``send`` is the average one of a chain, of which few leave a node.
     """
     found = _found(cluster)
     if found is None or kind not in KINDS:

@@ -1,4 +1,4 @@
-"""Composition: layer, rank, overlap, optimizer, step, estimate."""
+"""Step time: layer, rank, overlap, optimizer, step, estimate."""
 
 from costmodel.former_names import explain_members
 

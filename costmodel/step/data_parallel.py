@@ -1,4 +1,4 @@
-"""Gradients to the ranks that own their states, the update, and weights back: MoFa (13), (24)-(28)."""
+"""Data-parallel communication and the update: gradients to their owners, weights back: MoFa (13), (24)-(28)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Traffic:
     Parameters
     ----------
     seconds
-        Seconds of them alone.
+        Seconds of the collectives alone.
     copying, leaving
         Seconds in which processors copy their bytes, and in which they use the network adapter.
     """
@@ -63,11 +63,11 @@ class Traffic:
     leaving: Array
 
     def times(self, share: Numbers) -> Traffic:
-        """A share of these collectives, or several times as many."""
+        """Return a fraction, or a multiple, of these collectives."""
         return Traffic(seconds=self.seconds * share, copying=self.copying * share, leaving=self.leaving * share)
 
     def plus(self, other: Traffic) -> Traffic:
-        """Both, one after the other."""
+        """Return both, one after the other."""
         return Traffic(
             seconds=self.seconds + other.seconds,
             copying=self.copying + other.copying,
@@ -75,7 +75,7 @@ class Traffic:
         )
 
     def where(self, condition: Any, other: Traffic) -> Traffic:
-        """These collectives where a condition holds, elsewhere others."""
+        """Return these collectives where a condition holds, and others elsewhere."""
         return Traffic(
             seconds=np.where(condition, self.seconds, other.seconds),
             copying=np.where(condition, self.copying, other.copying),
@@ -93,9 +93,9 @@ class DataParallel:
     reduce, gather
         All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
     pieces
-        Buckets into which each of them is divided.
+        Number of buckets in each of them.
     gather_waits
-        Whether nothing hides the gathers.
+        True if the gathers are exposed.
     """
 
     reduce: Traffic
@@ -106,11 +106,11 @@ class DataParallel:
 
 def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> DataParallel:
     r"""
-    Data-parallel communication alone.
+    Seconds of data-parallel communication alone.
 
-    Each collective carries one bucket and has its own latency. Gradients are reduced once per step, from ZeRO-2 on once
-    per micro-batch; parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
-    backward pass). Without sharding the gradients are gathered instead of the parameters: together an all-reduce.
+    Each collective has one bucket and its own latency. Gradients are reduced once per step, from ZeRO-2 on once
+    per micro-batch. Parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
+    backward pass). Without sharding, gradients are gathered instead of parameters: together an all-reduce.
 
     References
     ----------
@@ -145,7 +145,7 @@ def _data_parallel(
 
 
 def _pieces(collective: StepCollective, group: Group, *, buckets: Array, stages: Stages) -> Numbers:
-    """Number of collectives that pass all parameters: buckets; or owners, of which no more are than whole tensors."""
+    """Number of collectives that transfer all parameters: buckets; or owners, at most as many as whole tensors."""
     if collective.tensors_per_layer is None:
         return buckets
     tensors = collective.tensors_per_layer * (added(stages.layers) + stages.first + stages.last)
@@ -160,7 +160,7 @@ def _over_data_groups(
     bytes_per_parameter: Numbers,
     pieces: Callable[[StepCollective, Group], Numbers],
 ) -> Traffic:
-    """One round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
+    """Return one round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
     counted = parameters.layers + cluster.device.constants.measured.embedding_head_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
@@ -193,14 +193,14 @@ def _of_group(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pie
 
 def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
     """
-    Seconds of exposed data-parallel communication on each different rank: shape (..., U).
+    Exposed seconds of data-parallel communication on each different rank: shape (..., U).
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Seconds of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
+        Seconds of one layer, if known: :func:`costmodel.step.layer.layer_parts`.
 
     References
     ----------
@@ -237,8 +237,8 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
 
     References
     ----------
-    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): behind the
-    data-parallel reduction, before the update; of multi-token prediction's copy, too.
+    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): after the
+    data-parallel reduction, before the update; also for multi-token prediction's copy.
     """
     if not has_embedding_copy(facts.model):
         return 0.0
@@ -255,10 +255,10 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
-    Seconds of copies between tensors and collectives' buffers where weights are sharded: (..., U).
+    Seconds of copies between tensors and collectives' buffers if weights are sharded: (..., U).
 
     Derivation: :func:`costmodel.lowering.collectives.sharding_copy_bytes` of each shared parameter and micro-batch, in
-    the stream that computes, at the achieved memory bandwidth.
+    the compute stream, at the achieved memory bandwidth.
     """
     device, precision = facts.cluster.device, facts.workload.precision
     nbytes = sharding_copy_bytes(
@@ -279,17 +279,17 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
 
 def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: LeastLayer) -> Array:
     """
-    Lower bound in seconds of what ends a step, data-parallel communication and update: shape (...).
+    Lower bound in seconds of the end of a step, data-parallel communication and update: shape (...).
 
-    Derivation: communication that overlaps is exposed for no longer than alone, and the less, the longer the rank works
-    and waits beside it. The least of all shardings up to the given one is taken.
+    Derivation: overlapped communication is exposed for no longer than alone, and for less time, the longer the rank
+    computes and waits beside it. The bound is the least of all shardings up to the given one.
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`dp_seconds`.
     layer
-        The most that a layer of each kind may take, and the least that it loads its links with.
+        The most time that a layer of each kind may take, and its least load on the links.
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return largest(update_seconds(facts, decisions, stages))
@@ -305,15 +305,15 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:
     """
-    Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
+    Apply equation (24) to communication beside forward passes, and to communication beside backward passes.
 
-    Without sharding that is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
+    Without sharding it is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
     and a reduce-scatter behind the last ones, from ZeRO-2 on a reduce-scatter behind every backward pass. Under ZeRO-3
-    half of the gathers run behind each pass, too, and no micro-batch starts before the one before has reduced
-    everything (FSDP waits at the end of each backward pass).
+    half of the gathers also run behind each pass. No micro-batch starts before the previous one has reduced everything
+    (FSDP waits at the end of each backward pass).
 
-    Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, whose exchanges nothing hides: so
-    much more do the windows wait that lie in them.
+    Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, with exposed all-to-alls. Windows
+    inside them wait longer by that time.
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
@@ -344,18 +344,18 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Window:
     """
-    What a rank does in a micro-batch while data-parallel communication is under way, seconds of shape (..., U).
+    Work of a rank in a micro-batch beside data-parallel communication, seconds of shape (..., U).
 
     Parameters
     ----------
     computing, waiting
-        Its computation, and its waiting for others.
+        Seconds of computation, and of waiting for others.
     scale_up, adapter
-        Use of its links.
+        Seconds in which it uses its links.
     edges
-        Waiting that only warm-up and cool-down have.
+        Seconds of waiting that occur only in warm-up and cool-down.
     forward_fraction
-        Fraction of all of it that is the forward pass's.
+        Fraction of these seconds that belongs to the forward pass.
     """
 
     computing: Array
@@ -367,12 +367,12 @@ class _Window:
 
     @property
     def of_forward(self) -> _Window:
-        """The forward pass of it."""
+        """Part of the forward pass."""
         return self._part(self.forward_fraction)
 
     @property
     def of_backward(self) -> _Window:
-        """The backward pass of it, with recomputation."""
+        """Part of the backward pass, with recomputation."""
         return self._part(1 - self.forward_fraction)
 
     def _part(self, share: Array) -> _Window:
@@ -382,9 +382,9 @@ class _Window:
 
 def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: LinkLoads, full: Numbers = 0.0) -> _Window:
     """
-    A micro-batch of each rank behind which communication can hide: its layers, not embedding and head.
+    Return a micro-batch of each rank as time for hidden communication: its layers, without embedding and head.
 
-    ``full`` are seconds of computation that ranks have beyond their layers' own.
+    ``full`` are additional seconds of computation beyond the layers' own.
     """
     is_full, loads = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
     return _Window(
@@ -398,7 +398,7 @@ def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: Lin
 
 
 def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Numbers:
-    """Seconds of computation that ranks repeat in those of their layers that they recompute whole: shape (..., U)."""
+    """Seconds of computation that ranks repeat in fully recomputed layers: shape (..., U)."""
     if not stages.full_layers.any():
         return 0.0
     whole = lookup(layer_seconds, facts, decisions).again
@@ -408,7 +408,7 @@ def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: Laye
 def _exposed(
     facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
-    """Seconds of collectives that some windows leave exposed, of which so many at most are in warm-up or cool-down."""
+    """Exposed seconds of collectives beside a number of windows, of which at most some are in warm-up or cool-down."""
     return exposed_dp_seconds(
         traffic.seconds,
         num_windows * window.computing,
@@ -423,10 +423,10 @@ def _exposed(
 
 def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
     r"""
-    Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
+    Computation of a rank that runs while one chunk's communication is under way, in micro-batches.
 
-    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up, and within the last chunk all
-    layers but one are computed behind another's communication.
+    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up. Within the last chunk all
+    layers but one are computed beside another layer's communication.
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
@@ -436,9 +436,9 @@ def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
 
 def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
     """
-    Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
+    Number of buckets of a rank's parameters: none spans two chunks; each is at least a layer and the framework's size.
 
-    Sharded weights come and go layer by layer (FSDP's units), whatever their size.
+    Sharded weights are gathered and freed layer by layer (FSDP's units), at any size.
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))

@@ -1,4 +1,4 @@
-"""Modules, and names of modules that are packages, that stand elsewhere now: an import by the old name says where."""
+"""Former names of modules, and of names in packages that were modules: an import by the old name names the new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTO_ROOMS = {
     "planner.jobs": "cluster completion document framework model moved problem values",
     "planner.search": "candidates clock space",
 }
-"""Modules that went from beside a room into it."""
+"""Modules that moved into a room."""
 
 RENAMED = {
     "planner.bounds": "planner.jobs.limits",
@@ -64,7 +64,7 @@ RENAMED = {
     "planner.report.stages": "planner.report.strategies",
     "planner.shortage": "planner.infeasibility.memory_gap",
 }
-"""Modules that are called otherwise; where one became several, all of them."""
+"""Renamed modules; a module that became several lists all of them."""
 
 NOW = RENAMED | {
     f"{room.rpartition('.')[0]}.{name}": f"{room}.{name}"
@@ -74,12 +74,12 @@ NOW = RENAMED | {
 
 
 class FormerNames:
-    """The last finder: asked for modules that nobody else finds."""
+    """The last finder: it handles modules that no other finder finds."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         """
-        Say what a module is called now.
+        Raise with the new name of a module.
 
         Raises
         ------
@@ -92,9 +92,9 @@ class FormerNames:
 
 def explain_members(package: str) -> None:
     """
-    Let a package that was a module once say in which of its modules a name is now.
+    Let a package that was a module report the new module of a name.
 
-    The package's ``__getattr__`` is set from here, since mypy takes one in its source for leave to use any name.
+    The package's ``__getattr__`` is set from here: in the package's own source, mypy would allow any name.
     """
     vars(sys.modules[package])["__getattr__"] = partial(_former_member, package)
 
@@ -110,6 +110,6 @@ def _former_member(package: str, name: str) -> NoReturn:
 
 
 def install() -> None:
-    """Ask ``FormerNames``, once."""
+    """Append ``FormerNames`` to the finders, once."""
     if FormerNames not in sys.meta_path:
         sys.meta_path.append(FormerNames)

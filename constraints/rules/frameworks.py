@@ -437,7 +437,7 @@ def one_graph_with_experts_keeps_activations(model: Model, *, activation_offload
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1691 (core 0.18.2): the paged stash that experts need
-    there excludes offloading what it holds (expert_fc1, moe_act).
+    there excludes offloading of its modules (expert_fc1, moe_act).
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(model.has_experts & whole, np.logical_not(activation_offload))

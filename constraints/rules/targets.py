@@ -271,7 +271,7 @@ def early_cores_have_no_experts_in_one_graph(model: Model, cluster: Cluster, *, 
     References
     ----------
     megatron/core/transformer/transformer_config.py:876,1140 (core 0.18.2): buffers of a fixed size hold a rank's tokens
-    (moe_expert_rank_capacity_factor) and what the backward pass needs of them (moe_paged_stash); 0.17.1 has neither.
+    (moe_expert_rank_capacity_factor), and their part for the backward pass (moe_paged_stash); 0.17.1 has neither.
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(model.has_experts & whole, not _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18))
@@ -283,7 +283,7 @@ def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda
 
     References
     ----------
-    megatron/training/training.py:1924 (core 0.18.2): megatron_fsdp_cuda_graph_mode leaves out what breaks replays;
+    megatron/training/training.py:1924 (core 0.18.2): megatron_fsdp_cuda_graph_mode leaves out code that breaks replays;
     0.17.1 has no such mode.
     """
     both = np.greater_equal(sharding, Sharding.GRADIENTS) & np.not_equal(cuda_graphs, CudaGraphs.NONE)

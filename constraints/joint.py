@@ -376,7 +376,7 @@ def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
     """
     largest = max((abs(int(value)) for value in values), default=0)
     if largest > MAX_VALUE:
-        raise SpecError(name, f"no integer variable of the solver holds {largest}; at most {MAX_VALUE}.")
+        raise SpecError(name, f"must be at most {MAX_VALUE} for the solver, got {largest}.")
     return np.asarray(values, dtype=np.int64)
 
 

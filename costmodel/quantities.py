@@ -278,7 +278,7 @@ def _wrong_unit(digits: str, unit: str, kind: Kind) -> tuple[str, str]:
         return f"there is no unit '{unit}' here", f"Write {' or '.join(f'{digits}{one}' for one in meant)}."
     other = next((one.name for one in KINDS if unit in one.units), None)
     whose = f"'{unit}' is a unit of {other}" if other else f"there is no unit '{unit}'"
-    return whose, f"Write {digits} alone, or behind it one of {', '.join(kind.units)}."
+    return whose, f"Write {digits} alone, or followed by one of {', '.join(kind.units)}."
 
 
 def _times(digits: str, factor: int | Fraction) -> int | float:

@@ -83,7 +83,7 @@ def named(name: str, where: str = "device") -> Named:
         return found
     if means_several(name):
         which = alternatives(_ambiguous()[plain_name(name)])
-        raise SpecError(where, f"{shown(name)} means several devices.", f"Which of {which}?")
+        raise SpecError(where, f"{shown(name)} means several devices.", f"Write {which}.")
     raise SpecError(where, f"{shown(name)} is not in the catalog.", hint(name))
 
 

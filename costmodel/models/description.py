@@ -206,7 +206,7 @@ def _layers(described: Description, where: str) -> tuple[Layer, ...]:
     _require_one_nonlinearity(described, where)
     if described.pattern is not None:
         if described.full_attention_interval is not None:
-            problem = "is of layers with an attention each; a pattern says of each layer which block it is."
+            problem = "needs layers with an attention each; with a pattern each layer is a single block."
             raise SpecError(f"{where}.full_attention_interval", problem)
         if len(described.pattern) != described.num_layers:
             problem = f"has {len(described.pattern)} letters, the model {described.num_layers} layers."
@@ -353,7 +353,7 @@ def _head_dim(described: Description, where: str) -> int:
 def _require_one_nonlinearity(described: Description, where: str) -> None:
     if described.gated and described.squared_relu:
         raise SpecError(
-            f"{where}.squared_relu", "is of a feed-forward without a gate.", "Write 'gated: false' with it."
+            f"{where}.squared_relu", "needs a feed-forward without a gate.", "Write 'gated: false' with it."
         )
 
 

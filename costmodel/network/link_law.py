@@ -108,11 +108,11 @@ def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: Arr
     names, sizes, ranks, nodes = (one.ravel() for one in arrays)
     unknown = sorted(set(names.tolist()) - set(KINDS))
     if unknown:
-        raise SpecError("kind", f"{unknown[0]!r} is no collective of samples.", did_you_mean(unknown[0], KINDS))
+        raise SpecError("kind", f"{unknown[0]!r} is not a sampled collective.", did_you_mean(unknown[0], KINDS))
     if not (np.all(sizes >= 0) and np.all(np.isfinite(sizes))):
-        raise SpecError("nbytes", "there are negative or infinite ones.")
+        raise SpecError("nbytes", "must not be negative or infinite.")
     if not (np.all(nodes >= 1) and np.all(ranks >= nodes) and np.all(ranks % nodes == 0)):
-        raise SpecError("ranks", "each node needs as many of them as the others, and at least one.")
+        raise SpecError("ranks", "must be a multiple of nodes, with at least one rank per node.")
     places = np.select([names == one for one in KINDS], list(range(len(KINDS))))
     return Calls(kinds=places.astype(np.intp), nbytes=sizes, ranks=ranks, nodes=nodes)
 

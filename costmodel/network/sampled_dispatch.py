@@ -239,7 +239,7 @@ class SampledDispatch:
         unknown = sorted(set(exchanges.implementations.tolist()) - set(self.implementations))
         if unknown:
             hint = did_you_mean(unknown[0], self.implementations)
-            raise SpecError("implementation", f"no sample is of {unknown[0]!r}.", hint)
+            raise SpecError("implementation", f"{unknown[0]!r} was not sampled.", hint)
         calls = exchanges.includes_call & np.isin(exchanges.implementations, list(self.with_calls))
         fields = {name: getattr(exchanges, name) for name in exchanges.__slots__}
         return Exchanges(**{**fields, "includes_call": calls})

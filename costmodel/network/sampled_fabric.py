@@ -41,7 +41,7 @@ def _collectives(found: SampledFabric) -> SampledCollectives:
         raise SpecError(f"{WHERE}.constants", f"lacks {', '.join(missing)}.", "'planner fit' writes them.")
     covariance = np.array([line.split() for line in found.covariance.splitlines()], dtype=float)
     if covariance.shape != (len(CONSTANTS), len(CONSTANTS)):
-        raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines of as many numbers.")
+        raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines with as many numbers each.")
     logarithms = np.log([found.constants[name] for name in CONSTANTS])
     return SampledCollectives(
         fabric=found.fabric,
@@ -75,7 +75,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     curves = [line.split() for line in tier.curves.splitlines()]
     strange = [kind for kind, _, _ in curves if kind not in KINDS]
     if strange:
-        raise SpecError(f"{WHERE}: curves", f"{shown(strange[0])} is no collective.", did_you_mean(strange[0], KINDS))
+        raise SpecError(f"{WHERE}: curves", f"{shown(strange[0])} is not a collective.", did_you_mean(strange[0], KINDS))
     return Deviations(
         process=process,
         curves=frozenset((KINDS.index(kind), int(ranks), int(nodes)) for kind, ranks, nodes in curves),

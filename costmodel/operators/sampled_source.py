@@ -144,7 +144,7 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     try:
         shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
     except KeyError as error:
-        raise SpecError(stored, f"lacks the size {error}, or is no such dtype.", "'planner fit' writes them.") from None
+        raise SpecError(stored, f"lacks the size {error}, or its dtype is unknown.", "'planner fit' writes them.") from None
     numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
     for name, values in numbers.items():
         if len(values) != shapes.features.shape[1]:

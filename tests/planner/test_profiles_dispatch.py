@@ -133,7 +133,7 @@ class TestLearnedDispatch:
     def test_a_library_of_which_no_sample_is_known_is_refused(self):
         times = learned_dispatch(measured())
 
-        with pytest.raises(SpecError, match=r"no sample is of 'our'\. Did you mean 'ours'"):
+        with pytest.raises(SpecError, match=r"'our' was not sampled\. Did you mean 'ours'"):
             times.seconds(exchanges(np.array([8]), 8, leaves=False, name="our"), 1.0)
 
     def test_too_few_samples_and_times_that_are_none_are_refused(self):

@@ -125,7 +125,7 @@ def _changed(constants: Constants, name: str, value: Any, framework: Framework) 
     try:
         return replace(constants, **{name: value})
     except ValidationError as error:
-        problem = f"of {framework.name} makes it impossible: {error.errors()[0]['msg']}."
+        problem = f"of {framework.name} makes the constant impossible: {error.errors()[0]['msg']}."
         raise SpecError(f"{FACTORS}.{name}", problem) from None
 
 
@@ -142,7 +142,7 @@ def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
     if isinstance(value, dict):
         return {key: min(part * factor, CAPPED) for key, part in value.items()}
     if not isinstance(value, float):
-        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is nothing that a factor could multiply.")
+        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is not a number that a factor can multiply.")
     return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor
 
 

@@ -112,9 +112,9 @@ def encode(candidates: Candidates, capacity: Capacity) -> Encoding:
     literals = [model.new_bool_var("") for _ in range(len(candidates))]
     model.add_exactly_one(literals)
     variables = {name: _channel(model, literals, name, values) for name, values in candidates.decisions.items()}
-    model.add(_weighted(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
-    model.add(_weighted(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
-    model.minimize(_weighted(literals, candidates.ticks))
+    model.add(_weighted_sum(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
+    model.add(_weighted_sum(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
+    model.minimize(_weighted_sum(literals, candidates.ticks))
     return Encoding(model=model, literals=literals, variables=variables)
 
 
@@ -175,9 +175,9 @@ def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str
     if len(domain) == 1:
         return model.new_constant(domain[0])
     variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)
-    model.add(_weighted(literals, values) == variable)
+    model.add(_weighted_sum(literals, values) == variable)
     return variable
 
 
-def _weighted(literals: list[cp_model.IntVar], weights: Ints) -> Any:
+def _weighted_sum(literals: list[cp_model.IntVar], weights: Ints) -> Any:
     return cp_model.LinearExpr.weighted_sum(literals, weights.tolist())

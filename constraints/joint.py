@@ -255,7 +255,7 @@ class _Posting:
         asked = [name for name in names if name != DERIVED] + (["dp", "mbs"] if DERIVED in names else [])
         columns = self.tables.columns(dict.fromkeys(asked))
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
-        decisions = {name: _typed(name, values) for name, values in zip(columns, rows.T, strict=True)}
+        decisions = {name: _cast(name, values) for name, values in zip(columns, rows.T, strict=True)}
         broken = rows[~np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), len(rows))]
         if len(broken):
             self.forbid(tuple(columns), broken, sentence(rule))
@@ -331,7 +331,7 @@ def _narrow(
         if max_cells and cells > max_cells:
             wide.append(rule)
             continue
-        relation = _Relation(rule=rule, values=values, holds=_tabulated(rule, facts, values))
+        relation = _Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
         if not relation.holds.all():
             left |= relation.support
             relations.append(relation)
@@ -355,11 +355,11 @@ def _names(rule: Rule) -> tuple[str, ...]:
     return signature(rule)[1]
 
 
-def _tabulated(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
+def _tabulate_rule(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
     """Return a rule's answers for all combinations of values, one axis per decision."""
     shape = tuple(len(some) for some in values.values())
     decisions = {
-        name: _typed(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
+        name: _cast(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
         for axis, (name, some) in enumerate(values.items())
     }
     return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions), dtype=bool), shape)
@@ -380,6 +380,6 @@ def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def _typed(name: str, values: Ints) -> NDArray[Any]:
+def _cast(name: str, values: Ints) -> NDArray[Any]:
     """Convert values to the type that rules expect."""
     return values.astype(bool) if name in FLAGS else values

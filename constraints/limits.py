@@ -95,13 +95,15 @@ def limit_rules(
     ['search.pin: tp is 8.', 'search.allow: pp is 4 or 8.', 'search.forbid: not both recompute is full and mbs is 1.']
     """
     pins = [
-        _one_of(name, (value,), f"search.pin: {name} is {decision_text(name, value)}.") for name, value in pin.items()
+        _values_rule(name, (value,), f"search.pin: {name} is {decision_text(name, value)}.")
+        for name, value in pin.items()
     ]
     allows = [
-        _one_of(name, values, f"search.allow: {name} is {_choice(name, values)}.") for name, values in allow.items()
+        _values_rule(name, values, f"search.allow: {name} is {_choice(name, values)}.")
+        for name, values in allow.items()
     ]
-    bounds = [_bounded(bound) for bound in dict.fromkeys(limits)]
-    return (*pins, *allows, *bounds, *(_not_together(combination) for combination in forbid))
+    bounds = [_bound_rule(bound) for bound in dict.fromkeys(limits)]
+    return (*pins, *allows, *bounds, *(_exclusion_rule(combination) for combination in forbid))
 
 
 def bubble_rule(fraction: float) -> Rule:
@@ -131,7 +133,7 @@ def devices_rule(most: int) -> Rule:
     ('search.max_devices: tp * cp * pp * dp is at most 512.', True, False)
     """
     bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
-    return _bounded(bound, "search.max_devices")
+    return _bound_rule(bound, "search.max_devices")
 
 
 def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
@@ -232,7 +234,7 @@ def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
     return holds
 
 
-def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
+def _values_rule(name: str, values: tuple[int, ...], text: str) -> Rule:
     allowed = np.array(values, dtype=np.int64)
 
     def holds(**decisions: Any) -> Holds:
@@ -241,14 +243,14 @@ def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     return named_rule(holds, (name,), text)
 
 
-def _bounded(bound: Bound, entry: str = "search.limits") -> Rule:
+def _bound_rule(bound: Bound, entry: str = "search.limits") -> Rule:
     def holds(**decisions: Any) -> Holds:
         return bound.holds(decisions)
 
     return named_rule(holds, bound.names, f"{entry}: {bound.text}.")
 
 
-def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
+def _exclusion_rule(combination: Mapping[str, int | Bound]) -> Rule:
     conditions = [
         value if isinstance(value, Bound) else Bound(names=(name,), relation="==", number=value)
         for name, value in combination.items()

@@ -41,11 +41,11 @@ def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]
     rules
         Rules to check, none of them about memory.
     """
-    ranks = list(_of_ranks(strategy))
+    ranks = list(_rank_decisions(strategy))
     return tuple(rule for rule in rules if not all(tabulate(rule, facts, one) for one in ranks))
 
 
-def _of_ranks(strategy: Strategy) -> Iterator[dict[str, Any]]:
+def _rank_decisions(strategy: Strategy) -> Iterator[dict[str, Any]]:
     """Yield the decisions of the whole pipeline, then those of ranks with other recomputation or offloading."""
     yield strategy.decisions()
     layout = strategy.layout

@@ -32,20 +32,20 @@ def largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> largest(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
     [3.0, 4.0]
     """
-    return _over_last(np.maximum, values)
+    return _reduce_last(np.maximum, values)
 
 
-def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def sum_last(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     Return the sums along the last axis.
 
-    >>> added(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
+    >>> sum_last(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
     [4.0, 6.0]
     """
-    return _over_last(np.add, values)
+    return _reduce_last(np.add, values)
 
 
-def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _reduce_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not 0 < values.shape[-1] <= SHORT:
         return np.asarray(function.reduce(values, axis=-1))
     slices: Any = (values[..., index] for index in range(values.shape[-1]))
@@ -73,15 +73,15 @@ Array: TypeAlias = NDArray[np.float64]
 
 def either(decisions: Decisions) -> NDArray[np.bool_]:
     """Return false and true on a new axis before those of the decisions."""
-    return in_front([False, True], decisions)
+    return add_leading_axis([False, True], decisions)
 
 
-def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
+def add_leading_axis(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
     """Return values on a new axis before those of the decisions."""
     return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
-def with_layer_axis(decision: Any) -> NDArray[Any]:
+def add_layer_axis(decision: Any) -> NDArray[Any]:
     """Return a decision with a new last axis, for the kinds of layers or the ranks."""
     return np.asarray(decision)[..., None]
 

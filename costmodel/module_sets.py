@@ -51,11 +51,11 @@ def needless_sets(
     Return a mask of module sets that another set makes needless, shape (R, S).
 
     Derivation: the seconds of a layer with set s are sums over the modules in s
-    (:func:`costmodel.lowering.recompute.over_modules`): computation, launches, communication. Let another set s' have
-    less of each and drop no less in any kind of layer (delta >= 0 bytes more); then the step is no slower. The rank
-    keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w layers at
-    work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). Of fully equal sets the first is
-    kept. Full recomputation is not compared.
+    (:func:`costmodel.lowering.recompute.sum_over_modules`): computation, launches, communication. Let another set s'
+    have less of each and drop no less in any kind of layer (delta >= 0 bytes more); then the step is no slower. The
+    rank keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w
+    layers at work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). Of fully equal sets the
+    first is kept. Full recomputation is not compared.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def _needless(
     is_set = np.array([one != Recompute.FULL for one in sets])
     position = np.arange(len(sets))
     better = (alike[:, :, None] == alike[:, None, :]) & is_set[:, None] & is_set & (position[:, None] != position)
-    dropped = _per_row(lookup(layer_footprint, facts, decisions).module_bytes @ chosen)
+    dropped = _split_rows(lookup(layer_footprint, facts, decisions).module_bytes @ chosen)
     for bytes_of_kind in dropped:
         better &= bytes_of_kind[:, :, None] >= bytes_of_kind[:, None, :]
     equal = better.copy()
@@ -103,13 +103,13 @@ def _needless(
     spread = {name: values[:, None, None] for name, values in decisions.items()}
     spread |= {"token_dispatcher": np.array(dispatchers)[:, None], "cuda_graphs": np.array(graphs)}
     seconds = lookup(layer_seconds, facts, spread)
-    for again in _again(seconds, chosen):
+    for again in _repeated_seconds(seconds, chosen):
         better &= again[:, :, None] <= again[:, None, :]
         equal &= again[:, :, None] == again[:, None, :]
     return np.asarray((better & ~(equal & (position[:, None] > position))).any(axis=1))
 
 
-def _again(seconds: Any, chosen: Array) -> list[Array]:
+def _repeated_seconds(seconds: Any, chosen: Array) -> list[Array]:
     """Return the repeated seconds of each set: computation, launches and each communication, shape (R, S) each."""
     parts = [seconds.module_forward @ chosen, seconds.module_host @ chosen]
     for name, modules in INSIDE:
@@ -117,12 +117,12 @@ def _again(seconds: Any, chosen: Array) -> list[Array]:
         parts.append(getattr(seconds, name)[..., None] * own)
     different: dict[bytes, Array] = {}
     for part in parts:
-        for values in _per_row(part):
+        for values in _split_rows(part):
             different.setdefault(values.tobytes(), values)
     return list(different.values())
 
 
-def _per_row(values: Array) -> list[Array]:
+def _split_rows(values: Array) -> list[Array]:
     """Split a table of rows, other axes and sets into tables of rows and sets, shape (R, S)."""
     return list(np.moveaxis(values.reshape(len(values), -1, values.shape[-1]), 1, 0))
 

@@ -138,14 +138,14 @@ def number(text: str, kind: Kind) -> int | float | str:
     """
     found = _parts(text)
     if found is None or not found[2]:
-        return _as_it_is(text, kind)
+        return _refuse_near_number(text, kind)
     digits, exponent, unit = found
     if unit not in kind.units:
         why, fix = _wrong_unit(digits + exponent, unit, kind)
-        raise NumberError(f"{_expected(text, kind)}: {why}.", fix)
+        raise NumberError(f"{_expectation(text, kind)}: {why}.", fix)
     if exponent:
-        problem = f"{_expected(text, kind)}, an exponent and a unit at once."
-        raise NumberError(problem, _without_exponent(found, kind))
+        problem = f"{_expectation(text, kind)}, an exponent and a unit at once."
+        raise NumberError(problem, _suggest_number(found, kind))
     return _times(digits, kind.units[unit])
 
 
@@ -170,7 +170,7 @@ def finite(text: str, kind: Kind, where: str) -> float:
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        raise SpecError(where, f"{_expected(text, kind)}.")
+        raise SpecError(where, f"{_expectation(text, kind)}.")
     return value
 
 
@@ -226,11 +226,11 @@ def _parts(text: str) -> tuple[str, str, str] | None:
     return (found[1], found[2] or "", found[3]) if found else None
 
 
-def _as_it_is(text: str, kind: Kind) -> str:
+def _refuse_near_number(text: str, kind: Kind) -> str:
     """Return text without a unit unchanged; raise if it is nearly a number with a unit."""
-    fix = "" if _is_number(text) or len(text) > _LONGEST else _fix(text.strip(), kind)
+    fix = "" if _is_number(text) or len(text) > _LONGEST else _suggest_fix(text.strip(), kind)
     if fix:
-        raise NumberError(f"{_expected(text, kind)}.", fix)
+        raise NumberError(f"{_expectation(text, kind)}.", fix)
     return text
 
 
@@ -242,7 +242,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _fix(text: str, kind: Kind) -> str:
+def _suggest_fix(text: str, kind: Kind) -> str:
     """Return a correction for a number with commas, spaces or currency signs; empty if it is not of that kind."""
     if _THOUSANDS.match(text):
         text = text.replace(",", "")
@@ -257,17 +257,17 @@ def _fix(text: str, kind: Kind) -> str:
     if unit not in kind.units:
         why, fix = _wrong_unit(digits + exponent, unit, kind)
         return f"{why[0].upper()}{why[1:]}. {fix}"
-    return _without_exponent(found, kind) if exponent else f"Write {together}."
+    return _suggest_number(found, kind) if exponent else f"Write {together}."
 
 
-def _without_exponent(parts: tuple[str, str, str], kind: Kind) -> str:
+def _suggest_number(parts: tuple[str, str, str], kind: Kind) -> str:
     """Return a correction for a number with an exponent and a unit, unless it is very long."""
     digits, exponent, unit = parts
     value = f"{_times(digits + exponent, kind.units[unit])}"
     return f"Write {value}." if len(value) <= _LONGEST_ADVICE else f"Write {kind.example}, or the number alone."
 
 
-def _expected(text: str, kind: Kind) -> str:
+def _expectation(text: str, kind: Kind) -> str:
     return f"expected {kind.name} such as {kind.example}, got {shown(text)}"
 
 

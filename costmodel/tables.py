@@ -115,8 +115,8 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
-        return _made(quantity, facts, decisions, (quantity, *given))
-    return memoize_last(facts, quantity, given, lambda: _looked_up(quantity, facts, decisions, given))
+        return _compute_once(quantity, facts, decisions, (quantity, *given))
+    return memoize_last(facts, quantity, given, lambda: _look_up(quantity, facts, decisions, given))
 
 
 def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
@@ -134,7 +134,7 @@ def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[
     return result
 
 
-def _looked_up(
+def _look_up(
     quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], given: Sequence[Any]
 ) -> Result:
     """Look up a quantity of many strategies in its table, which grows by missing combinations."""
@@ -149,7 +149,7 @@ def _looked_up(
         if prod(shape) < WORTH_A_TABLE:
             return tabulate(quantity, facts, decisions)
         spread = [(column if column.ndim else np.broadcast_to(column, shape)).ravel() for column in columns]
-        more = _extended(table, quantity, facts, spread)
+        more = _extend(table, quantity, facts, spread)
         if more is None:
             return tabulate(quantity, facts, decisions)
         table, found = more
@@ -202,7 +202,7 @@ def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
     return key
 
 
-def _extended(
+def _extend(
     table: _Table | None, quantity: Callable[..., Any], facts: Facts, columns: Sequence[NDArray[Any]]
 ) -> tuple[_Table, NDArray[np.int64]] | None:
     """
@@ -219,21 +219,21 @@ def _extended(
         return None
     keys, first, inverse = np.unique(_keys(every, radices), return_index=True, return_inverse=True)
 
-    def made_of(chosen: NDArray[np.int64]) -> Any:
+    def compute_rows(chosen: NDArray[np.int64]) -> Any:
         named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)
         return tabulate(quantity, facts, {name: column.astype(kind.dtype) for name, column, kind in named})
 
     values = None
     if known is not None:
         is_new = first >= len(known.keys)
-        joined = _joined(known.values, made_of(first[is_new]))
+        joined = _concatenate(known.values, compute_rows(first[is_new]))
         where = np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first)
         values = None if joined is None else _take(joined, where)
-    table = _Table(every[:, first], radices, keys, made_of(first) if values is None else values)
+    table = _Table(every[:, first], radices, keys, compute_rows(first) if values is None else values)
     return table, inverse[-len(columns[0]) :]
 
 
-def _joined(table: Any, more: Any) -> Any:
+def _concatenate(table: Any, more: Any) -> Any:
     """
     Concatenate two tables.
 
@@ -242,7 +242,7 @@ def _joined(table: Any, more: Any) -> Any:
     """
     if isinstance(table, Record):
         names = [field.name for field in fields(cast(Any, table))]
-        both = {name: _joined(getattr(table, name), getattr(more, name)) for name in names}
+        both = {name: _concatenate(getattr(table, name), getattr(more, name)) for name in names}
         return None if any(one is None for one in both.values()) else replace(cast(Any, table), **both)
     one, other = np.asarray(table), np.asarray(more)
     if one.ndim == other.ndim == 0 and one == other:
@@ -250,7 +250,9 @@ def _joined(table: Any, more: Any) -> Any:
     return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else None
 
 
-def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:
+def _compute_once(
+    quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]
+) -> Result:
     """Return a quantity of one strategy, computed on the first request."""
     if key not in facts.made:
         if len(facts.made) >= MOST_MADE:
@@ -275,7 +277,7 @@ class Record:
     __slots__ = ("_table", "_where")
 
     @classmethod
-    def taken(cls, table: Record, where: NDArray[np.int64]) -> Self:
+    def take(cls, table: Record, where: NDArray[np.int64]) -> Self:
         """Return some entries of a table of this class."""
         record = object.__new__(cls)
         object.__setattr__(record, "_table", table)
@@ -294,7 +296,7 @@ class Record:
 
 def _take(table: Any, where: NDArray[np.int64]) -> Any:
     if isinstance(table, Record):
-        return table.taken(table, where)
+        return table.take(table, where)
     values = np.asarray(table)
     return values[where] if values.ndim else values
 

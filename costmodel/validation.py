@@ -96,12 +96,12 @@ def shown(value: object) -> str:
     brief = reprlib.Repr()
     brief.maxstring = brief.maxother = brief.maxlong = MAX_SHOWN
     try:
-        return _shortened(brief.repr(value))
+        return _shorten(brief.repr(value))
     except ValueError:  # Python refuses to write out integers of more than 4300 digits.
         return "a number of thousands of digits"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
@@ -198,7 +198,7 @@ def _errors(annotation: Any, value: object) -> list[Any]:
 
 
 def _join(where: str, part: object) -> str:
-    name = _shortened(str(part) if str(part).isprintable() else repr(part))
+    name = _shorten(str(part) if str(part).isprintable() else repr(part))
     return f"{where}.{name}" if where else name
 
 
@@ -213,10 +213,10 @@ def _problems_of_union(members: tuple[Any, ...], value: object, where: str) -> I
         return
     errors = [(member, _errors(member, value)[0]) for member in alike]
     for member, error in errors:
-        if _expected(error) is None:
+        if _expectation(error) is None:
             yield SpecError(where, *_problem(member, value))
             return
-    expected = dict.fromkeys(str(_expected(error)) for _, error in errors)
+    expected = dict.fromkeys(str(_expectation(error)) for _, error in errors)
     yield SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
 
 
@@ -244,7 +244,7 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     error = _errors(annotation, value)[0]
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
-    if expected := _expected(error):
+    if expected := _expectation(error):
         units = [one.expected for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "expected")]
         expected = units[0] if units and expected == "a number" else expected
         return f"expected {expected}, got {shown(value)}.", hint
@@ -257,7 +257,7 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     return f"{error['msg'].removeprefix('Value error, ').rstrip('.')}.", hint
 
 
-def _expected(error: Any) -> str | None:
+def _expectation(error: Any) -> str | None:
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     return EXPECTED.get(error["type"])

@@ -61,7 +61,7 @@ def framework_with(name: str, factors: Factors | None) -> Framework:
     sources: dict[str, str] = {}
     for part in chain("frameworks", own):
         said = entry("frameworks", part)
-        sources = {**_inherited(sources, whole, said), **(said.get("sources") or {})}
+        sources = {**_inherit_sources(sources, whole, said), **(said.get("sources") or {})}
         kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
         whole = {**merged(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
     said = entry("frameworks", own)
@@ -74,7 +74,7 @@ def framework_with(name: str, factors: Factors | None) -> Framework:
     return build(Framework, whole, f"catalog.frameworks.{name}")
 
 
-def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
+def _inherit_sources(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
     """
     Return the sources of an entry that remain valid for an entry that extends it: those of unchanged values.
 
@@ -83,7 +83,7 @@ def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapp
 
     >>> before = {"stages": "filled", "behaviour": {"batch_first": True, "scatter_gather_p2p": True}}
     >>> sources = {"stages": "here", "behaviour": "there", "factors.p2p_seconds": "a fit"}
-    >>> _inherited(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
+    >>> _inherit_sources(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
     {'behaviour.scatter_gather_p2p': 'there'}
     """
     known, changed, own = _leaves(before), _leaves(said), tuple(said.get("sources") or ())
@@ -129,7 +129,7 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
         If there is no such release, or an entry is wrong.
     """
     if isinstance(given, str):
-        return _named(given, where, factors)
+        return _find_framework(given, where, factors)
     if not isinstance(given, Mapping):
         raise SpecError(where, f"expected a name or a mapping, got {shown(given)}.")
     base = given.get("base")
@@ -138,15 +138,15 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
     changes = {name: value for name, value in given.items() if name != "base"}
     if base is None:
         return build(Framework, {"name": "inline", **changes}, where)
-    known_base = _named(base, f"{where}.base", factors)
+    known_base = _find_framework(base, f"{where}.base", factors)
     plain = asdict(cast(Any, known_base))
     made = build(Framework, merged({**plain, "name": f"{known_base.name}, changed"}, changes), where)
     own = dict.fromkeys(_leaves({key: value for key, value in changes.items() if key != "sources"}), "job file")
     known = plain.pop("sources")
-    return replace(made, sources={**_inherited(known, plain, changes), **own, **(changes.get("sources") or {})})
+    return replace(made, sources={**_inherit_sources(known, plain, changes), **own, **(changes.get("sources") or {})})
 
 
-def _named(name: str, where: str, factors: Factors | None) -> Framework:
+def _find_framework(name: str, where: str, factors: Factors | None) -> Framework:
     found = _release(name)[0]
     if found is None:
         raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, framework_names()))

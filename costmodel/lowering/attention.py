@@ -7,7 +7,7 @@ import numpy as np
 from costmodel.facts.model import Attention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import (
-    as_torch_function,
+    attach_torch_function,
     context_output,
     core_attention,
     elementwise,
@@ -103,7 +103,7 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
         parameters=2 * attention.head_dim if is_per_head else queries + keys,
     )
     width = attention.head_dim if is_per_head else queries
-    return (as_torch_function(normed, shape, "rms_norm", rows=elements / width, width=width),)
+    return (attach_torch_function(normed, shape, "rms_norm", rows=elements / width, width=width),)
 
 
 UNFUSED_ROTARY_PASSES = 10
@@ -130,7 +130,7 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
     )
     width = attention.head_dim
     heads = elements / (shape.tokens * width)
-    return (as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
+    return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:

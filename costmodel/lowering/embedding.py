@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import as_torch_function, elementwise, logits_fraction, matmul, norms
+from costmodel.lowering.kernels import attach_torch_function, elementwise, logits_fraction, matmul, norms
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -50,7 +50,7 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         parameters=(vocabulary + model.learned_positions) * shape.hidden_size,
     )
     rows, width = shape.tokens, shape.hidden_size
-    found = as_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary)
+    found = attach_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary)
     return (found, norms("embedding_norm", shape, count=1, norm="layer")) if model.embedding_norm else (found,)
 
 
@@ -177,7 +177,7 @@ def _loss(model: Model, shape: Shape) -> Operator:
         rows=shape.tokens,
         shards=shape.tp,
     )
-    return as_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
+    return attach_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
 
 
 def _bytes_per_logit(shape: Shape) -> Numbers:

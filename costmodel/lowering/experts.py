@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.model import Experts
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import as_torch_function, elementwise, matmul
+from costmodel.lowering.kernels import attach_torch_function, elementwise, matmul
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -35,18 +35,20 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     latent_down, latent_up = _latent(experts, shape)
     return (
-        *_graphed("moe_router", _router(experts, shape)),
-        *_graphed("moe_preprocess", latent_down),
-        *_graphed("moe", latent_up),
-        *_graphed("moe_preprocess", [_permute("dispatch", experts, shape, elements=_sorted_before(experts, shape))]),
-        *_graphed("moe", [_permute("sort", experts, shape, elements=_sorted_behind(experts, shape))]),
-        *_graphed("moe", _routed(experts, shape)),
-        *_graphed("moe", [_combine(experts, shape)]),
-        *_graphed("moe_router", _shared(experts, shape)),
+        *_mark_graph_module("moe_router", _router(experts, shape)),
+        *_mark_graph_module("moe_preprocess", latent_down),
+        *_mark_graph_module("moe", latent_up),
+        *_mark_graph_module(
+            "moe_preprocess", [_permute("dispatch", experts, shape, elements=_presorted_elements(experts, shape))]
+        ),
+        *_mark_graph_module("moe", [_permute("sort", experts, shape, elements=_postsorted_elements(experts, shape))]),
+        *_mark_graph_module("moe", _routed_experts(experts, shape)),
+        *_mark_graph_module("moe", [_combine(experts, shape)]),
+        *_mark_graph_module("moe_router", _shared_experts(experts, shape)),
     )
 
 
-def _graphed(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
+def _mark_graph_module(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
     """Mark operators with the module of CUDA graphs that holds them."""
     return tuple(replace(operator, graph_module=module) for operator in operators)
 
@@ -144,11 +146,11 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             saved_as="norm_output",
             narrow=False,
         ),
-        as_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
+        attach_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
     )
 
 
-def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
+def _presorted_elements(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of elements read and written to sort tokens by destination device.
 
@@ -160,7 +162,7 @@ def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
     return elements
 
 
-def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
+def _postsorted_elements(experts: Experts, shape: Shape) -> Numbers:
     """Number of elements read and written to sort received tokens by local expert."""
     received = received_tokens(experts, shape)
     visited = distinct_ranks_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
@@ -171,8 +173,8 @@ def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
 
 def _combine(experts: Experts, shape: Shape) -> Operator:
     """Return the operator that restores the order of tokens: both sorts, and the weighting by the router's scores."""
-    elements = _sorted_before(experts, shape) + _sorted_behind(experts, shape)
-    saved = _weighted(experts, shape)
+    elements = _presorted_elements(experts, shape) + _postsorted_elements(experts, shape)
+    saved = _weighted_outputs(experts, shape)
     return _permute("combine", experts, shape, elements=elements, kernels=2, saved_elements=saved)
 
 
@@ -191,7 +193,7 @@ def _permute(
         saved_as="experts",
     )
     moved = replace(copied, kind="copy", is_routed=True)
-    return as_torch_function(
+    return attach_torch_function(
         moved,
         shape,
         "permutation",
@@ -211,7 +213,7 @@ def _permutations(name: str, shape: Shape) -> Numbers:
     return times[name]
 
 
-def _weighted(experts: Experts, shape: Shape) -> Numbers:
+def _weighted_outputs(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of kept expert outputs that the router's scores weight; 0 where they weight the inner activation.
 
@@ -222,7 +224,7 @@ def _weighted(experts: Experts, shape: Shape) -> Numbers:
     return sent_tokens(experts, shape) * shape.hidden_size * shape.memory.expert_output
 
 
-def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _routed_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     Return the grouped matmuls over the local experts, and the activation between them.
 
@@ -271,7 +273,7 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     )
     return (
         _group_by_group(replace(up, backward_cast_bytes=apart * up.backward_cast_bytes), apart),
-        *(_where_apart(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
+        *(_scale_between(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
         _group_by_group(replace(down, cast_bytes=apart * down.cast_bytes), apart),
         *_output_bias(experts, shape, elements=rows * outside, groups=groups),
     )
@@ -294,7 +296,7 @@ def _group_by_group(operator: Operator, apart: Numbers) -> Operator:
     return replace(operator, group_kernels=(apart * forward, apart * backward))
 
 
-def _where_apart(operator: Operator, apart: Numbers) -> Operator:
+def _scale_between(operator: Operator, apart: Numbers) -> Operator:
     """Scale an operator between grouped matmuls: 1 keeps its own kernels, 0 fuses them into the matmuls."""
     return replace(
         operator,
@@ -363,7 +365,7 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     return (replace(added, kind="copy", more_launches=2 * groups + 1),)
 
 
-def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _shared_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Return the operators of the shared expert: dense, split over tp; the router keeps their input."""
     if not experts.shared_ffn_hidden_size:
         return ()

@@ -261,7 +261,7 @@ def elementwise(
     )
 
 
-def as_kernel(
+def attach_kernel(
     operator: Operator,
     shape: Shape,
     kernel: str,
@@ -286,7 +286,7 @@ def as_kernel(
     return replace(operator, size=size)
 
 
-def as_torch_function(
+def attach_torch_function(
     operator: Operator,
     shape: Shape,
     kernel: str,
@@ -295,10 +295,10 @@ def as_torch_function(
     is_adjoint: bool = False,
     **sizes: Numbers,
 ) -> Operator:
-    """Apply :func:`as_kernel` if the framework calls PyTorch's functions; otherwise return the operator unchanged."""
+    """Apply :func:`attach_kernel` if the framework calls PyTorch's functions; otherwise change nothing."""
     if not shape.kernels.torch_functions:
         return operator
-    return as_kernel(operator, shape, kernel, count=count, is_adjoint=is_adjoint, **sizes)
+    return attach_kernel(operator, shape, kernel, count=count, is_adjoint=is_adjoint, **sizes)
 
 
 def core_attention(
@@ -364,16 +364,16 @@ def core_attention(
         rows=shape.tokens,
         shards=shape.tp,
     )
-    return (fused,) if shape.kernels.fused_attention else _unfused(fused, shape)
+    return (fused,) if shape.kernels.fused_attention else _unfused_attention(fused, shape)
 
 
-def _unfused(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
+def _unfused_attention(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
     """Return unfused attention: scores, their operations in device memory, and weighted values."""
     size = fused.size
     assert isinstance(size, AttentionSize), "an attention has an attention's size"
     scores, width = shape.tokens * shape.sequence_length * size.heads, size.head_dim
     score_bytes = shape.activation_bytes * scores
-    aligned = _aligned(size.qk_head_dim, size.v_head_dim, otherwise=shape.silicon.unaligned_fraction)
+    aligned = _alignment_fraction(size.qk_head_dim, size.v_head_dim, otherwise=shape.silicon.unaligned_fraction)
     matmuls = replace(
         fused,
         kind="batched_matmul",
@@ -442,7 +442,7 @@ and writes, softmax's backward reads two tensors.
 """
 
 
-def _aligned(*sizes: int, otherwise: float) -> float:
+def _alignment_fraction(*sizes: int, otherwise: float) -> float:
     """
     Share of the matmul rate that these sizes reach: Tensor Cores require 16 contiguous bytes, 8 elements.
 
@@ -464,7 +464,9 @@ def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
     if shape.kernels.pads_vocabulary:
         return 1.0
     return np.where(
-        np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=shape.silicon.unaligned_logits_fraction), 1.0
+        np.asarray(shape.tp) == 1,
+        _alignment_fraction(vocab_size, otherwise=shape.silicon.unaligned_logits_fraction),
+        1.0,
     )[()]
 
 
@@ -574,4 +576,4 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     if norm == "none" or not (is_one_kernel or shape.kernels.torch_functions):
         return normed
     rows = shape.tokens / shape.sequence_shards
-    return as_kernel(normed, shape, f"{norm}_norm", count=count, rows=rows, width=shape.hidden_size)
+    return attach_kernel(normed, shape, f"{norm}_norm", count=count, rows=rows, width=shape.hidden_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.facts.model import LatentAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import (
-    as_torch_function,
+    attach_torch_function,
     context_output,
     core_attention,
     elementwise,
@@ -115,7 +115,7 @@ def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
         saved_as="norm",
         parameters=rank,
     )
-    return as_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
+    return attach_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
 
 
 def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Operator:
@@ -130,7 +130,7 @@ def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Oper
         backward_passes=2,
         kernels=2,
     )
-    return as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
+    return attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
 
 
 def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:

@@ -10,7 +10,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Li
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators
-from costmodel.lowering.kernels import as_kernel, elementwise, norms
+from costmodel.lowering.kernels import attach_kernel, elementwise, norms
 from costmodel.lowering.latent_attention import latent_attention_communications, latent_attention_operators
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
@@ -135,5 +135,5 @@ def _residual(shape: Shape) -> Operator:
         "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=1
     )
     rows = shape.tokens / shape.sequence_shards
-    added = as_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
+    added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
     return replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")

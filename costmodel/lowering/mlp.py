@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
-from costmodel.lowering.kernels import EAGER, as_torch_function, elementwise, row_parallel, shared_input
+from costmodel.lowering.kernels import EAGER, attach_torch_function, elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -133,4 +133,4 @@ def activation(
         saved_as=f"{EAGER}{saved_as}" if is_eager else saved_as,
     )
     kernel = "squared_relu" if squared_relu else "swiglu" if gated else "gelu"
-    return as_torch_function(made, shape, kernel, rows=rows, width=width)
+    return attach_torch_function(made, shape, kernel, rows=rows, width=width)

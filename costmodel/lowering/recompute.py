@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added, present
+from costmodel.axes import present, sum_last
 from costmodel.lowering.kernels import EAGER
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
@@ -35,7 +35,7 @@ class Module:
     repeats: Mapping[str, float]
 
 
-def _whole(*names: str) -> dict[str, float]:
+def _all_of(*names: str) -> dict[str, float]:
     return dict.fromkeys(names, 1.0)
 
 
@@ -45,28 +45,33 @@ FEED_FORWARD_PROJECTIONS = ("up", "gate_projection", "up_projection")
 
 
 CONTENTS: dict[str, Module] = {
-    "core_attention": Module(drops=_whole("core_attention"), repeats=_whole("core_attention", "softmax")),
-    "qkv": Module(drops=_whole("qkv"), repeats=_whole(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
-    "norms": Module(drops={**_whole("norm_output"), "eager_norm": 2 / 3}, repeats=_whole("norms")),
-    "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
+    "core_attention": Module(drops=_all_of("core_attention"), repeats=_all_of("core_attention", "softmax")),
+    "qkv": Module(drops=_all_of("qkv"), repeats=_all_of(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
+    "norms": Module(drops={**_all_of("norm_output"), "eager_norm": 2 / 3}, repeats=_all_of("norms")),
+    "mlp": Module(drops=_all_of("mlp", "activation"), repeats=_all_of(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
     "shared_experts": Module(
-        drops=_whole("shared_mlp", "shared_activation"),
-        repeats=_whole(
+        drops=_all_of("shared_mlp", "shared_activation"),
+        repeats=_all_of(
             *(f"shared_{name}" for name in FEED_FORWARD_PROJECTIONS), "shared_activation", "shared_down", "shared_gate"
         ),
     ),
-    "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_clamps", "expert_activation")),
+    "expert_activation": Module(drops=_all_of("expert_hidden"), repeats=_all_of("expert_clamps", "expert_activation")),
     "experts": Module(
-        drops=_whole("router", "experts", "expert_activation"),
+        drops=_all_of("router", "experts", "expert_activation"),
         repeats={
-            **_whole("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
-            **_whole("latent_down", "latent_up"),
+            **_all_of("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
+            **_all_of("latent_down", "latent_up"),
         },
     ),
     "every_other_matmul": Module(
-        drops={**_whole("attention_input", "mlp"), "activation": 1 / 2, "eager_activation": 2 / 3, "eager_norm": 2 / 3},
+        drops={
+            **_all_of("attention_input", "mlp"),
+            "activation": 1 / 2,
+            "eager_activation": 2 / 3,
+            "eager_norm": 2 / 3,
+        },
         repeats={
-            **_whole("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
+            **_all_of("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
             "qkv": 1 / 6,
             "up": 1 / 2,
         },
@@ -84,7 +89,7 @@ be combined with other modules.
 """
 
 
-def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
+def sum_by_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
     """
     Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
 
@@ -132,7 +137,7 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
     return np.asarray(chosen & (FIRST_MODULE << MODULES.index(name)) != 0)
 
 
-def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
+def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
     """
     Sum of a number per module over the recomputed modules, in the unit of ``values`` (seconds, bytes).
 
@@ -149,14 +154,14 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
     decisions = np.asarray(recompute)
     total: NDArray[np.float64] = np.zeros(())
     for decision in present(decisions):
-        chosen = _chosen(decision)
+        chosen = _module_indices(decision)
         if chosen:
-            total = np.where(decisions == decision, added(values[..., chosen]), total)
+            total = np.where(decisions == decision, sum_last(values[..., chosen]), total)
     return total
 
 
 @cache
-def _chosen(decision: int) -> list[int]:
+def _module_indices(decision: int) -> list[int]:
     return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
 
 

@@ -24,7 +24,7 @@ def held_share(memory_model: MemoryModel, strategy: Strategy) -> Share:
     ----------
     The catalog's ``allocators.yaml``: simulations of ``benchmarks.allocator``.
     """
-    return _of_strategy(allocator(memory_model.allocator).reserved, memory_model, strategy)
+    return _strategy_share(allocator(memory_model.allocator).reserved, memory_model, strategy)
 
 
 def share_without_retries(memory_model: MemoryModel, strategy: Strategy | None = None) -> Share:
@@ -34,10 +34,10 @@ def share_without_retries(memory_model: MemoryModel, strategy: Strategy | None =
     With less, ``cudaMalloc`` fails in every step: the allocator waits for the device, frees its cached segments and
     asks again. Arguments and references as in :func:`held_share`; without a strategy weights are whole.
     """
-    return _of_strategy(allocator(memory_model.allocator).without_retries, memory_model, strategy)
+    return _strategy_share(allocator(memory_model.allocator).without_retries, memory_model, strategy)
 
 
-def _of_strategy(shares: Shares, memory_model: MemoryModel, strategy: Strategy | None) -> Share:
+def _strategy_share(shares: Shares, memory_model: MemoryModel, strategy: Strategy | None) -> Share:
     """
     Return the share of a strategy.
 

@@ -12,7 +12,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.recompute import per_module
+from costmodel.lowering.recompute import sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.operators.work import Numbers, Operator
 from costmodel.tables import Record
@@ -92,8 +92,8 @@ def layer_footprint(
     return LayerFootprint(
         dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
-        saved_bytes=shape.stack([_saved(layer) for layer in layers]),
-        module_bytes=np.stack([shape.stack(_dropped(layer)) for layer in layers], axis=-2),
+        saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
+        module_bytes=np.stack([shape.stack(_dropped_bytes(layer)) for layer in layers], axis=-2),
         input_bytes=shape.stack([layer_input for _ in layers]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
@@ -146,7 +146,7 @@ def embedding_head_footprint(
         layer_shapes_parameters=zero + _one_of_each_shape(layer_operators(layer, shape) for layer in model.kinds),
         head_shape_parameters=zero + _one_of_each_shape([head]),
         gradient_bytes=embedding_parameters * shape.activation_bytes,
-        last_saved_bytes=zero + _saved(head) + _saved(mtp),
+        last_saved_bytes=zero + _saved_bytes(head) + _saved_bytes(mtp),
     )
 
 
@@ -183,9 +183,9 @@ def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
 ACTIVATIONS = ("activation", "expert_activation")
 
 
-def _dropped(operators: tuple[Operator, ...]) -> list[Numbers]:
-    return per_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
+def _dropped_bytes(operators: tuple[Operator, ...]) -> list[Numbers]:
+    return sum_by_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
 
 
-def _saved(operators: Iterable[Operator]) -> Numbers:
+def _saved_bytes(operators: Iterable[Operator]) -> Numbers:
     return sum((operator.saved_bytes for operator in operators), start=0.0)

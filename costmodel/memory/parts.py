@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.workload import Precision
-from costmodel.lowering.recompute import over_modules
+from costmodel.lowering.recompute import sum_over_modules
 from costmodel.operators.work import Numbers
 from costmodel.strategy import Recompute, Sharding
 
@@ -139,7 +139,7 @@ def kept_bytes(
     MoFa, arXiv:2511.09837, the activations in equations (5), (29) and (31).
     """
     recompute = np.asarray(recompute)
-    dropped = over_modules(module_bytes, recompute=recompute)
+    dropped = sum_over_modules(module_bytes, recompute=recompute)
     return np.where(recompute == int(Recompute.FULL), input_bytes, saved_bytes - dropped)
 
 
@@ -168,7 +168,7 @@ def working_bytes(
         Decisions.
     """
     recompute = np.asarray(recompute)
-    dropped = over_modules(module_bytes, recompute=recompute)
+    dropped = sum_over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
     in_transit = 2 * np.asarray(saved_bytes) if memory_model.offloaded_fraction == 1 else recomputed
     return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, largest, sum_last
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
 from costmodel.memory.allocator import held_share
@@ -107,15 +107,15 @@ class RankBytes:
     @property
     def total(self) -> Array:
         """Peak bytes, equation (6); terms of equal decisions are added first, since tables are large."""
-        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated)
+        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated_bytes)
 
-    def by_part(self) -> dict[str, Array]:
+    def part_bytes(self) -> dict[str, Array]:
         """Return the peak bytes by their contents; fragmentation is counted in ``runtime``."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "fragmentation"}
-        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated}
+        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated_bytes}
 
     @property
-    def _allocated(self) -> Array:
+    def _allocated_bytes(self) -> Array:
         states = self.weights + self.gradients + self.optimizer + self.gathered
         return states + (self.activations + self.logits + self.working + self.buffers)
 
@@ -128,14 +128,14 @@ def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
 def data_groups(decisions: Decisions) -> tuple[Group, Group]:
     """Return the groups that share dense and expert parameters, with an axis for the ranks."""
     dense = dense_data_group(
-        tp=with_layer_axis(decisions["tp"]), cp=with_layer_axis(decisions["cp"]), dp=with_layer_axis(decisions["dp"])
+        tp=add_layer_axis(decisions["tp"]), cp=add_layer_axis(decisions["cp"]), dp=add_layer_axis(decisions["dp"])
     )
     expert = expert_data_group(
-        tp=with_layer_axis(decisions["tp"]),
-        cp=with_layer_axis(decisions["cp"]),
-        dp=with_layer_axis(decisions["dp"]),
-        ep=with_layer_axis(decisions["ep"]),
-        etp=with_layer_axis(decisions["etp"]),
+        tp=add_layer_axis(decisions["tp"]),
+        cp=add_layer_axis(decisions["cp"]),
+        dp=add_layer_axis(decisions["dp"]),
+        ep=add_layer_axis(decisions["ep"]),
+        etp=add_layer_axis(decisions["etp"]),
     )
     return dense, expert
 
@@ -149,7 +149,7 @@ def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
 
 def whole_stages(decisions: Decisions, stages: Stages) -> Stages:
     """Return the stages with all layers of a rank, which has one stage per direction under DualPipe."""
-    copies = with_layer_axis(parameter_copies(schedule=decisions["schedule"]))
+    copies = add_layer_axis(parameter_copies(schedule=decisions["schedule"]))
     if (copies == 1).all():
         return stages
     return replace(
@@ -171,11 +171,11 @@ def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankP
 
 
 def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages) -> RankParameters:
-    last = with_layer_axis(edge.head_parameters) + with_layer_axis(edge.mtp_parameters)
+    last = add_layer_axis(edge.head_parameters) + add_layer_axis(edge.mtp_parameters)
     return RankParameters(
-        layers=_over_layers(stages.layers, layer.dense_parameters),
-        edges=stages.first * with_layer_axis(edge.embedding_parameters) + stages.last * last,
-        experts=_over_layers(stages.layers, layer.expert_parameters),
+        layers=_sum_over_layers(stages.layers, layer.dense_parameters),
+        edges=stages.first * add_layer_axis(edge.embedding_parameters) + stages.last * last,
+        experts=_sum_over_layers(stages.layers, layer.expert_parameters),
     )
 
 
@@ -194,7 +194,7 @@ def updated_parameters(facts: Facts, decisions: Decisions, *, pp_rank: int) -> f
     """
     own = different_ranks(facts, decisions)
     parameters = rank_parameters(facts, decisions, own)
-    sharding = with_layer_axis(decisions["sharding"])
+    sharding = add_layer_axis(decisions["sharding"])
     dense, expert = (
         state_shards(group.ranks, sharding=sharding, level=Sharding.OPTIMIZER)
         for group in sharing_groups(facts, decisions)
@@ -220,8 +220,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     edge = lookup(embedding_head_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)
     whole = whole_stages(decisions, stages)
-    recompute, offload = with_layer_axis(decisions["recompute"]), with_layer_axis(decisions["activation_offload"])
-    sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
+    recompute, offload = add_layer_axis(decisions["recompute"]), add_layer_axis(decisions["activation_offload"])
+    sharding, in_flight = add_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     offloaded = offloaded_state_fraction(device.behaviour.offload, precision)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
@@ -236,20 +236,20 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
         np.maximum(
-            whole.first * with_layer_axis(edge.embedding_parameters), whole.last * with_layer_axis(edge.head_parameters)
+            whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
         ),
     )
-    ones, logits = np.ones_like(stages.rank), whole.last * with_layer_axis(edge.last_saved_bytes)
+    ones, logits = np.ones_like(stages.rank), whole.last * add_layer_axis(edge.last_saved_bytes)
     at_work = ones * device.behaviour.memory.working_layers * working
     if device.behaviour.memory.follows_the_backward_pass:
-        microbatch = _kept_of_rank(stages, stages.layers, np.asarray(kept), layer.input_bytes)
-        at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
+        microbatch = _rank_kept_bytes(stages, stages.layers, np.asarray(kept), layer.input_bytes)
+        at_work = _backward_peak_bytes(at_work, logits, layer, edge, whole, microbatch)
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=states(optimizer_bytes)
-        * np.where(with_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
-        activations=_over_alive_layers(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
+        * np.where(add_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
+        activations=_alive_bytes(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
@@ -281,20 +281,20 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     """
     layer = lookup(layer_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)
-    precision, sharding = facts.workload.precision, with_layer_axis(decisions["sharding"])
+    precision, sharding = facts.workload.precision, add_layer_axis(decisions["sharding"])
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
         facts.cluster.device.behaviour.memory,
-        activation_offload=with_layer_axis(decisions["activation_offload"]),
+        activation_offload=add_layer_axis(decisions["activation_offload"]),
     )
-    recompute, in_flight = with_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, stages)
+    recompute, in_flight = add_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, stages)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
-    activations = _over_alive_layers(
+    activations = _alive_bytes(
         lambda waiting, _, **alive: offloaded(waiting, **alive), stages, in_flight, np.asarray(kept), layer.input_bytes
     )
     on_host = states * host_state_bytes_per_byte(facts.cluster.device.behaviour.offload, precision)
-    return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
+    return np.asarray(np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
 
 
 def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -306,20 +306,20 @@ def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     Derivation: A are the offloaded activations of all m micro-batches, f_a the fraction of the layers that is
     offloaded. The host updates f P parameters; b bytes of the gradient, then of the weight, are copied for each.
     """
-    device, sharding = facts.cluster.device, with_layer_axis(decisions["sharding"])
+    device, sharding = facts.cluster.device, add_layer_axis(decisions["sharding"])
     layer, parameters = lookup(layer_footprint, facts, decisions), rank_parameters(facts, decisions, stages)
-    recompute = with_layer_axis(decisions["recompute"])
+    recompute = add_layer_axis(decisions["recompute"])
     kept = np.asarray(kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute))
     activations = offloaded_bytes(
         device.behaviour.memory,
-        _kept_of_rank(stages, stages.layers, kept, layer.input_bytes),
-        microbatches_in_flight=with_layer_axis(microbatches(facts, decisions)),
-        activation_offload=with_layer_axis(decisions["activation_offload"]),
+        _rank_kept_bytes(stages, stages.layers, kept, layer.input_bytes),
+        microbatches_in_flight=add_layer_axis(microbatches(facts, decisions)),
+        activation_offload=add_layer_axis(decisions["activation_offload"]),
     )
     precision, offload = facts.workload.precision, device.behaviour.offload
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     crossing = states / precision.optimizer_bytes * offload.offloaded_states * offload.host_transfer_bytes
-    return np.asarray(activations + np.where(with_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
+    return np.asarray(activations + np.where(add_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
 
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -334,21 +334,21 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
     given = (stages, *(decisions[name] for name in names))
-    return memoize_last(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, stages))
+    return memoize_last(facts, microbatches_in_flight, given, lambda: _count_in_flight(facts, decisions, stages))
 
 
-def _in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
-    vpp, m = with_layer_axis(decisions["vpp"]), with_layer_axis(microbatches(facts, decisions))
+def _count_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    vpp, m = add_layer_axis(decisions["vpp"]), add_layer_axis(microbatches(facts, decisions))
     chunks = stages.in_flight_imbalance * chunks_alive(
-        pp=with_layer_axis(decisions["pp"]),
+        pp=add_layer_axis(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
         rank=stages.rank,
-        schedule=with_layer_axis(decisions["schedule"]),
-        vocabulary=with_layer_axis(decisions["vocabulary"]),
-        group=with_layer_axis(decisions["group"]),
+        schedule=add_layer_axis(decisions["schedule"]),
+        vocabulary=add_layer_axis(decisions["vocabulary"]),
+        group=add_layer_axis(decisions["group"]),
     )
-    overlapped = with_layer_axis(decisions["ep_overlap"]) / np.maximum(stages.largest_chunk, 1)
+    overlapped = add_layer_axis(decisions["ep_overlap"]) / np.maximum(stages.largest_chunk, 1)
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
@@ -368,7 +368,7 @@ def _state_bytes(
     )
 
 
-def _over_alive_layers(
+def _alive_bytes(
     nbytes: Callable[..., Numbers], stages: Stages, in_flight: Array, kept: Array, layer_input: Array
 ) -> Array:
     """Bytes of a rank's layers in all micro-batches in flight; MTP, in the last chunk, holds one at most."""
@@ -376,25 +376,25 @@ def _over_alive_layers(
     others = stages.layers - stages.mtp_layers
     return np.asarray(
         nbytes(
-            _kept_of_rank(stages, others, kept, layer_input),
-            _over_layers(others, layer_input),
+            _rank_kept_bytes(stages, others, kept, layer_input),
+            _sum_over_layers(others, layer_input),
             microbatches_in_flight=in_flight,
         )
         + nbytes(
-            _over_layers(stages.mtp_layers, kept),
-            _over_layers(stages.mtp_layers, layer_input),
+            _sum_over_layers(stages.mtp_layers, kept),
+            _sum_over_layers(stages.mtp_layers, layer_input),
             microbatches_in_flight=once,
         )
     )
 
 
-def _kept_of_rank(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
+def _rank_kept_bytes(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
     """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep only their input."""
-    whole = _over_layers(layers, kept)
-    return whole + _over_layers(stages.full_layers, layer_input - kept) if stages.full_layers.any() else whole
+    whole = _sum_over_layers(layers, kept)
+    return whole + _sum_over_layers(stages.full_layers, layer_input - kept) if stages.full_layers.any() else whole
 
 
-def _beside_the_waiting(
+def _backward_peak_bytes(
     recomputed: Array,
     logits: Array,
     layer: LayerFootprint,
@@ -409,7 +409,7 @@ def _beside_the_waiting(
     end it is the whole gradient of the embedding, after the layers of its micro-batch are freed too.
     """
     in_layers = recomputed + _largest(layer.gradient_bytes) - logits
-    in_embedding = stages.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
+    in_embedding = stages.first * add_layer_axis(edge.gradient_bytes) - microbatch - logits
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
@@ -419,16 +419,16 @@ def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, stages: 
         stages.first
         * device.behaviour.memory.embedding_buffers
         * BUFFER_BYTES
-        * with_layer_axis(edge.embedding_parameters)
+        * add_layer_axis(edge.embedding_parameters)
     )
-    shapes = with_layer_axis(edge.layer_shapes_parameters) + stages.last * with_layer_axis(edge.head_shape_parameters)
+    shapes = add_layer_axis(edge.layer_shapes_parameters) + stages.last * add_layer_axis(edge.head_shape_parameters)
     memory_model = device.behaviour.memory
     return np.asarray(embedding + memory_model.weight_gradient_bytes * shapes + memory_model.workspace_bytes)
 
 
-def _over_layers(layers: Array, per_kind: Array) -> Array:
+def _sum_over_layers(layers: Array, per_kind: Array) -> Array:
     """Sum a quantity per kind of layer over the layers, shape (..., U)."""
-    return np.asarray(added(layers * per_kind[..., None, :]))
+    return np.asarray(sum_last(layers * per_kind[..., None, :]))
 
 
 def _largest(per_kind: Array) -> Array:

@@ -161,7 +161,7 @@ class Config:
 
     def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
         """Return an integer between limits; if absent or null, the default, or an error without one."""
-        value = _of_all_layers(self.mapping.get(key))
+        value = _uniform_value(self.mapping.get(key))
         if value is None and default is not None:
             return default
         if value is None:
@@ -217,7 +217,7 @@ class Config:
         return tuple(words)
 
 
-def _of_all_layers(value: object) -> object:
+def _uniform_value(value: object) -> object:
     """Return the number of a list that repeats it for every layer; other values unchanged."""
     is_same = isinstance(value, list) and bool(value) and all(type(one) is int and one == value[0] for one in value)
     return value[0] if isinstance(value, list) and is_same else value

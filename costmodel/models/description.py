@@ -12,7 +12,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.fields import STRICT, Count, CountOrZero
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.patterns import MTP_PATTERN, Block, joined, single_blocks
+from costmodel.models.patterns import MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import build, shown
 
 ENTRY_KEYS = ("name", "source", "config", "description")
@@ -256,7 +256,7 @@ def _mtp_layers(described: Description, layers: tuple[Layer, ...], where: str) -
     if described.pattern is None or not described.mtp_layers:
         return layers[-1:] * described.mtp_layers
     blocks = _single_blocks(described, described.mtp_pattern, where, "mtp_pattern")
-    return (joined(blocks, f"{where}.mtp_pattern"),) * described.mtp_layers
+    return (join_blocks(blocks, f"{where}.mtp_pattern"),) * described.mtp_layers
 
 
 def _single_blocks(described: Description, pattern: str, where: str, key: str) -> tuple[Layer, ...]:

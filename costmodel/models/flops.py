@@ -138,11 +138,11 @@ def _head_flops(model: Model) -> int:
 
 
 def _forward_flops(model: Model, shape: Shape, *, kinds: Container[str]) -> int:
-    def of_kinds(operators: Iterable[Operator]) -> int:
+    def sum_kinds(operators: Iterable[Operator]) -> int:
         return _total(operator for operator in operators if operator.kind in kinds)
 
-    layers = sum(count * of_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
-    return layers + of_kinds(head_operators(model, shape)) + of_kinds(mtp_operators(model, shape))
+    layers = sum(count * sum_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
+    return layers + sum_kinds(head_operators(model, shape)) + sum_kinds(mtp_operators(model, shape))
 
 
 def _total(operators: Iterable[Operator]) -> int:

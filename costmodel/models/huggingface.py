@@ -13,7 +13,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Li
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping, refuse_infinite_sizes
 from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
 from costmodel.models.numerics import read_numerics
-from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
+from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
@@ -314,7 +314,7 @@ def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tu
     if not number or not family.single_blocks:
         return layers[-1:] * number
     pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
-    return (joined(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
+    return (join_blocks(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
 
 
 def _num_mtp_layers(config: Config) -> int:

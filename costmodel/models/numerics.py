@@ -172,11 +172,11 @@ def _rotaries(
     else:
         own = None if said is None and key not in config.mapping else Config(said or {}, f"{config.where}.{key}")
         full = _rotary(config, own, known, width)
-        windowed = _windowed(config, default, full)
+        windowed = _window_rotary(config, default, full)
     return full, windowed if has_windows and windowed != full else None
 
 
-def _windowed(config: Config, default: Numerics, full: Rotary) -> Rotary:
+def _window_rotary(config: Config, default: Numerics, full: Rotary) -> Rotary:
     """Return the embedding of layers with a window: their own base, without the scaling of the others."""
     usual = default.windowed_rotary.base if default.windowed_rotary else None
     if default.windowed_rotary and default.rotary and usual == default.rotary.base:

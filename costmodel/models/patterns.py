@@ -46,7 +46,7 @@ def single_blocks(
     return tuple(layers[letter] for letter in pattern)
 
 
-def joined(blocks: Sequence[Layer], where: str) -> Layer:
+def join_blocks(blocks: Sequence[Layer], where: str) -> Layer:
     """
     Join two single blocks into one layer, as multi-token prediction does: a token mixer, then a feed-forward.
 

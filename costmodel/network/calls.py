@@ -91,7 +91,7 @@ class TimedCall:
     leaving: Numbers
 
 
-def timed_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
+def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
     """Return a collective with its seconds alone and on the links, by :func:`copying_seconds`."""
     seconds, group = call_seconds(cluster, communication, shape), call_group(communication.group, shape)
     leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)

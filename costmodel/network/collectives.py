@@ -49,10 +49,10 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     ----------
     NCCL, ``src/graph/tuning.cc`` (``ncclTopoTuneModel``): of a ring's steps, those between nodes have another latency.
     """
-    return _around_rings(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
-def _around_rings(
+def _ring_seconds(
     cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
     """Apply the formula of :func:`all_gather`, with the given latency of each step on a level of networks."""
@@ -95,7 +95,7 @@ def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride:
     Derivation: a ring reduce-scatter is :func:`all_gather` backwards, with the same traffic on every link and its own
     latency per step.
     """
-    return _around_rings(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -109,7 +109,7 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     ----------
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009).
     """
-    return 2 * _around_rings(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return 2 * _ring_seconds(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -418,11 +418,11 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
             outer=outer,
             members=members,
             links=links,
-            bandwidth=bandwidth * _joined_share(network, outer / inner),
+            bandwidth=bandwidth * _link_share(network, outer / inner),
             latency=network.latency,
             scatter_latency=_own(network.reduce_scatter_latency, network.latency),
             sum_latency=_own(network.all_reduce_latency, network.latency),
-            pair_bandwidth=bandwidth * _joined_share(network, 2),
+            pair_bandwidth=bandwidth * _link_share(network, 2),
             send_speedup=2.0 if network.is_half_duplex else 1.0,
         )
         inner = outer
@@ -433,7 +433,7 @@ def _own(latency: float | None, usual: float) -> float:
     return usual if latency is None else latency
 
 
-def _joined_share(network: Network, members: Numbers) -> Numbers:
+def _link_share(network: Network, members: Numbers) -> Numbers:
     r"""
     Share of a device's links that lead to the other members of a group: of a mesh of N devices (n - 1) / (N - 1).
 

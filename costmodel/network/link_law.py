@@ -160,11 +160,11 @@ def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) ->
     inside = _inside_seconds(constants, calls, fabric)
     if not np.any(calls.nodes > 1):
         return inside
-    return np.where(calls.nodes > 1, _between_seconds(constants, calls, fabric), inside)
+    return np.where(calls.nodes > 1, _network_seconds(constants, calls, fabric), inside)
 
 
 def _inside_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
-    fixed = _by_kind(constants, "launch_seconds", calls)
+    fixed = _kind_values(constants, "launch_seconds", calls)
     transfer = calls.sent_bytes / _inside_bandwidth(constants, calls, fabric)
     steps, segment = calls.steps, constants["segment_seconds"]
     ring: Rows = fixed + constants["step_seconds"] * steps + transfer + 2 * np.sqrt(segment * steps * transfer)
@@ -190,7 +190,7 @@ def _summed_seconds(constants: Mapping[str, float], calls: Calls) -> Rows:
     NCCL's NVLS.
     """
     transfer = calls.nbytes / constants["summing_bandwidth"]
-    fixed = _by_kind(constants, "launch_seconds", calls) + 2 * constants["step_seconds"]
+    fixed = _kind_values(constants, "launch_seconds", calls) + 2 * constants["step_seconds"]
     seconds: Rows = fixed + transfer * (1 + 1 / calls.ranks) + 2 * np.sqrt(constants["segment_seconds"] * transfer)
     return seconds
 
@@ -203,22 +203,22 @@ def _inside_bandwidth(constants: Mapping[str, float], calls: Calls, fabric: Fabr
         bandwidth *= np.where(calls.kinds == SEND, 1.0, np.maximum(members - 1, 1.0))
     if fabric.fast_peers is not None:
         bandwidth = np.where(members > fabric.fast_peers, constants["slow_bandwidth"], bandwidth)
-    return bandwidth * _by_kind(constants, "share", calls)
+    return bandwidth * _kind_values(constants, "share", calls)
 
 
-def _between_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+def _network_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
     members, is_send = calls.ranks_per_node, calls.kinds == SEND
     adapters = np.where(is_send, 1.0, members)
     outwards = np.minimum(adapters * constants["network_bandwidth"], constants["node_network_bandwidth"])
     leaving = np.where(
         calls.kinds == ALL_TO_ALL, members * calls.nbytes * (calls.ranks - members) / calls.ranks, calls.sent_bytes
     )
-    transfer = leaving / (outwards * _by_kind(constants, "network_share", calls))
+    transfer = leaving / (outwards * _kind_values(constants, "network_share", calls))
     within = np.where(members > 1, calls.sent_bytes / _inside_bandwidth(constants, calls, fabric), 0.0)
     transfer = np.maximum(transfer, within)
     rounds = np.where(calls.kinds == ALL_REDUCE, 2.0, 1.0)
     further = np.where(is_send, 1.0, rounds * (calls.nodes - 1))
-    fixed = _by_kind(constants, "network_launch_seconds", calls) + constants["node_seconds"] * further
+    fixed = _kind_values(constants, "network_launch_seconds", calls) + constants["node_seconds"] * further
     segment = constants["network_segment_seconds"]
     seconds: Rows = (
         fixed + constants["step_seconds"] * calls.steps + transfer + 2 * np.sqrt(segment * calls.steps * transfer)
@@ -226,6 +226,6 @@ def _between_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabri
     return seconds
 
 
-def _by_kind(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
+def _kind_values(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
     values: Rows = np.array([constants[f"{name}.{kind}"] for kind in KINDS])[calls.kinds]
     return values

@@ -107,13 +107,13 @@ class SampledCollectives:
         """
         calls = calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
         seconds = np.where((calls.nbytes > 0) & (calls.ranks > 1), self.seconds_of(calls), 0.0)
-        shaped: Numbers = _shaped(seconds, kind, nbytes, ranks, nodes)
+        shaped: Numbers = _reshape(seconds, kind, nbytes, ranks, nodes)
         return shaped
 
     def relative_deviation(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> Numbers:
         """Return the standard deviation of the logarithm of a measured time."""
         deviation = self.deviation_of(calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
-        shaped: Numbers = _shaped(deviation, kind, nbytes, ranks, nodes)
+        shaped: Numbers = _reshape(deviation, kind, nbytes, ranks, nodes)
         return shaped
 
     def interval(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers]:
@@ -131,7 +131,7 @@ class SampledCollectives:
         outside = np.ones(len(calls), dtype=bool)
         for rows, deviations in self._tiers(calls):
             outside[rows] = deviations.is_outside(calls[rows])
-        shaped: bool | NDArray[np.bool_] = _shaped(outside, kind, nbytes, ranks, nodes)
+        shaped: bool | NDArray[np.bool_] = _reshape(outside, kind, nbytes, ranks, nodes)
         return shaped
 
     def networks(self, *, devices_per_node: int, num_devices: int) -> tuple[Network, ...]:
@@ -197,6 +197,6 @@ class SampledCollectives:
         return [(rows, deviations) for rows, deviations in tiers if deviations is not None and np.any(rows)]
 
 
-def _shaped(values: NDArray[Any], *like: ArrayLike) -> Any:
+def _reshape(values: NDArray[Any], *like: ArrayLike) -> Any:
     """Reshape rows to the broadcast shape of the arguments; scalars give a scalar."""
     return values.reshape(np.broadcast_shapes(*(np.shape(one) for one in like)))[()]

@@ -14,7 +14,7 @@ from costmodel.facts.samples import SampledFabric, SampledTier
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import Rows, given_samples
+from costmodel.operators.gaussian_process import Rows, fit_samples
 from costmodel.operators.work import Numbers
 from costmodel.validation import shown
 
@@ -24,11 +24,11 @@ WHERE = "cluster.device.calibration.samples.collectives"
 
 def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
     """Return the learned collectives of a cluster; None if it was not sampled, or uses other times."""
-    found = _found(cluster)
+    found = _find_samples(cluster)
     return None if found is None else _collectives(found)
 
 
-def _found(cluster: Cluster) -> SampledFabric | None:
+def _find_samples(cluster: Cluster) -> SampledFabric | None:
     device = cluster.device
     samples = device.calibration.samples if device.constants.times == "sampled" else None
     return samples.collectives if samples else None
@@ -64,7 +64,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     ):
         if len(own) != expected:
             raise SpecError(f"{WHERE}: {name}", f"has {len(own)} numbers, expected {expected}.")
-    process = given_samples(
+    process = fit_samples(
         features,
         values,
         lengths=np.array(tier.lengths),
@@ -75,7 +75,9 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     curves = [line.split() for line in tier.curves.splitlines()]
     strange = [kind for kind, _, _ in curves if kind not in KINDS]
     if strange:
-        raise SpecError(f"{WHERE}: curves", f"{shown(strange[0])} is not a collective.", did_you_mean(strange[0], KINDS))
+        raise SpecError(
+            f"{WHERE}: curves", f"{shown(strange[0])} is not a collective.", did_you_mean(strange[0], KINDS)
+        )
     return Deviations(
         process=process,
         curves=frozenset((KINDS.index(kind), int(ranks), int(nodes)) for kind, ranks, nodes in curves),
@@ -117,7 +119,7 @@ def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numb
     kind, nbytes, ranks, stride
         As in that function; ``send`` is the average one of a chain, of which few leave a node.
     """
-    found = _found(cluster)
+    found = _find_samples(cluster)
     if found is None or kind not in KINDS:
         return None
     members, nodes = members_and_nodes(cluster, ranks=ranks, stride=stride)

@@ -65,7 +65,7 @@ class GaussianProcess:
     def mean(self, features: Rows) -> Rows:
         """Return the expected value for each row of features; many rows in single precision; shape (rows,)."""
         kind: type[np.floating[Any]] = np.float64 if len(features) <= BLOCK else np.float32
-        rows, points = _beside_squares(features / self.lengths, kind), _beside_squares(self.points, kind)
+        rows, points = _append_squares(features / self.lengths, kind), _append_squares(self.points, kind)
         points[:, [-2, -1]] = points[:, [-1, -2]]
         points[:, :-2] *= -2
         weights = (self.variance * self.weights).astype(kind)
@@ -88,7 +88,7 @@ class GaussianProcess:
 
     def as_samples(self) -> tuple[Rows, Rows]:
         r"""
-        Return samples that give a process of the same mean exactly (:func:`given_samples`): features and values.
+        Return samples that give a process of the same mean exactly (:func:`fit_samples`): features and values.
 
         .. math:: t = K_{mm} w + \sigma^2 w
 
@@ -104,7 +104,7 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _beside_squares(rows: Rows, kind: type[np.floating[Any]]) -> NDArray[Any]:
+def _append_squares(rows: Rows, kind: type[np.floating[Any]]) -> NDArray[Any]:
     """Append squared norms and ones to rows, so that squared distances are one product of matrices."""
     return np.column_stack([rows, np.sum(rows * rows, axis=1), np.ones(len(rows))]).astype(kind)
 
@@ -189,7 +189,7 @@ def projected(
     )
 
 
-def given_samples(
+def fit_samples(
     features: Rows, values: Rows, *, lengths: Rows, variance: float, noise: float, offset: float
 ) -> GaussianProcess:
     r"""

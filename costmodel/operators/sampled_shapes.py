@@ -72,14 +72,14 @@ def matmul_shapes(
     m, n, k, batch = np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in (m, n, k, batch)))
     flops = 2 * batch * m * n * k
     nbytes = num_bytes * batch * (m * k + k * n + m * n)
-    waves = [_computed_over_asked(m, n, batch, tile, num_processors) for tile in TILES]
+    waves = [_tile_waste(m, n, batch, tile, num_processors) for tile in TILES]
     columns = [m, n, k, flops / nbytes, nbytes, np.ceil(m / TILES[0][0]) * TILES[0][0] / m, *waves]
     if np.any(batch != 1):
         columns.append(batch)
     return Shapes(flops=flops, nbytes=nbytes, features=np.log2(np.column_stack(columns)))
 
 
-def _computed_over_asked(m: Rows, n: Rows, batch: Rows, tile: tuple[int, int], num_processors: int) -> Rows:
+def _tile_waste(m: Rows, n: Rows, batch: Rows, tile: tuple[int, int], num_processors: int) -> Rows:
     rows, columns = tile
     tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
     computed: Rows = np.ceil(tiles / num_processors) * num_processors * rows * columns

@@ -12,7 +12,7 @@ from costmodel.axes import OncePerRow
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
-from costmodel.operators.gaussian_process import Rows, given_samples
+from costmodel.operators.gaussian_process import Rows, fit_samples
 from costmodel.operators.roofline import Roofline
 from costmodel.operators.sampled import Rates, SampledTimes
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
@@ -144,14 +144,16 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     try:
         shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
     except KeyError as error:
-        raise SpecError(stored, f"lacks the size {error}, or its dtype is unknown.", "'planner fit' writes them.") from None
+        raise SpecError(
+            stored, f"lacks the size {error}, or its dtype is unknown.", "'planner fit' writes them."
+        ) from None
     numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
     for name, values in numbers.items():
         if len(values) != shapes.features.shape[1]:
             where = f"{stored}: {name}"
             problem = f"has {len(values)} numbers, expected {shapes.features.shape[1]}, one for each feature."
             raise SpecError(where, problem, "'planner fit' writes them.")
-    process = given_samples(
+    process = fit_samples(
         shapes.features,
         np.log(seconds / rates.seconds(shapes)),
         lengths=np.array(one.lengths),

@@ -123,7 +123,7 @@ class Graph:
         return np.concatenate([[0], self.stops[:-1]])
 
     @property
-    def of_each_rank(self) -> list[Blocks]:
+    def rank_blocks(self) -> list[Blocks]:
         """Blocks of each rank."""
         return np.split(self.blocks, self.stops[:-1])
 

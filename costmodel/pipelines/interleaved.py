@@ -100,7 +100,7 @@ def chunks_waiting_seconds(
     return np.maximum(in_front + behind - usual / group, 0.0)
 
 
-def in_step_seconds(
+def unequal_chunks_seconds(
     slowest_rank_seconds: Numbers, steady_state_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""

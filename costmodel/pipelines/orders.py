@@ -118,8 +118,8 @@ def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: 
     microbatch, chunk, visit = microbatch[in_turn], chunk[in_turn], np.arange(len(in_turn))
     warmup = warmup_chunks(rank, pp=pp, vpp=vpp, group=size)
     backward = ((vpp - 1 - chunk) * pp + rank) * num_microbatches + microbatch
-    return _by_slot(
-        ((chunk * pp + rank) * num_microbatches + microbatch, _after_warmup(visit, warmup, every=2, at=0)),
+    return _sort_by_slot(
+        ((chunk * pp + rank) * num_microbatches + microbatch, _forward_slots(visit, warmup, every=2, at=0)),
         (backward, 2 * visit + 1),
     )
 
@@ -141,7 +141,7 @@ def _gpipe(rank: int, pp: int, num_microbatches: int) -> Blocks:
     """Return the order of GPipe: all forward passes, then all backward passes."""
     each = np.arange(num_microbatches)
     passes = rank * num_microbatches + each
-    return _by_slot((passes, each), (passes, num_microbatches + each))
+    return _sort_by_slot((passes, each), (passes, num_microbatches + each))
 
 
 def _zero_bubble(rank: int, num_microbatches: int, *, warmup: int, delay: int) -> Blocks:
@@ -161,8 +161,8 @@ def _zero_bubble(rank: int, num_microbatches: int, *, warmup: int, delay: int) -
     """
     each = np.arange(num_microbatches)
     passes = rank * num_microbatches + each
-    forward = _after_warmup(each, warmup, every=3, at=2)
-    return _by_slot((passes, forward), (passes, 3 * each), (passes, 3 * (each + delay) + 1))
+    forward = _forward_slots(each, warmup, every=3, at=2)
+    return _sort_by_slot((passes, forward), (passes, 3 * each), (passes, 3 * (each + delay) + 1))
 
 
 def _v_half(rank: int, pp: int, num_microbatches: int) -> Blocks:
@@ -196,15 +196,15 @@ def _v_half(rank: int, pp: int, num_microbatches: int) -> Blocks:
         )
         for kind in (FORWARD, BACKWARD, WEIGHT)
     )
-    return _by_slot(*columns)
+    return _sort_by_slot(*columns)
 
 
-def _after_warmup(visit: NDArray[np.int64], warmup: int, *, every: int, at: int) -> NDArray[np.int64]:
+def _forward_slots(visit: NDArray[np.int64], warmup: int, *, every: int, at: int) -> NDArray[np.int64]:
     """Return the slots of forward passes: those of the warm-up before slot 0, then one every few slots."""
     return np.where(visit < warmup, visit - warmup, every * (visit - warmup) + at)
 
 
-def _by_slot(*columns: tuple[NDArray[np.int64], ...]) -> Blocks:
+def _sort_by_slot(*columns: tuple[NDArray[np.int64], ...]) -> Blocks:
     """Sort passes into blocks by slot; with two kinds, backward passes are whole."""
     passes, slots = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     kinds = np.repeat(np.arange(len(columns)), [len(column[0]) for column in columns])

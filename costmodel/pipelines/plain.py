@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, added
+from costmodel.axes import Array, sum_last
 from costmodel.operators.work import Numbers
 
 
@@ -102,7 +102,7 @@ def least_plain_seconds(ranks: Array, num_ranks: NDArray[np.int64], *, num_micro
     48.0
     """
     pp, m = num_ranks.sum(axis=-1), np.asarray(num_microbatches)
-    whole = added(num_ranks * ranks)
+    whole = sum_last(num_ranks * ranks)
     seconds, before, first = np.zeros(()), np.zeros(()), np.zeros_like(pp)
     with np.errstate(invalid="ignore"):
         for index in range(num_ranks.shape[-1]):

@@ -105,7 +105,7 @@ def zb_h2_idle_seconds(
     Qi et al., arXiv:2401.10241, section 3, ZB-H2: the first of the three terms; the second is the rest of the warm-up
     that forward passes do not fill.
     """
-    return _filled(slowest, others, pp=pp, delayed=2)
+    return _filled_idle_seconds(slowest, others, pp=pp, delayed=2)
 
 
 def zb_2p_idle_seconds(
@@ -125,10 +125,10 @@ def zb_2p_idle_seconds(
     ----------
     Qi et al., arXiv:2401.10241, section 3.1 and Table 5, ZB-2p: idle for 0.3 to 0.7 % of a step.
     """
-    return _filled(slowest, others, pp=pp, delayed=3)
+    return _filled_idle_seconds(slowest, others, pp=pp, delayed=3)
 
 
-def _filled(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
+def _filled_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
     drain = others.forward + others.backward - delayed * (pp - 1) * slowest.weight
     warmup = others.backward - (pp - 1) * slowest.forward
     return np.maximum(np.maximum(drain, warmup), 0.0)
@@ -236,7 +236,7 @@ def dualpipe_idle_seconds(
     ----------
     DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
     """
-    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
 
 
 def dualpipev_idle_seconds(
@@ -253,10 +253,12 @@ def dualpipev_idle_seconds(
     ----------
     github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
     """
-    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
 
 
-def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int) -> Numbers:
+def _bidirectional_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int
+) -> Numbers:
     num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
     forward, backward = others.forward / num_others, others.backward / num_others
     by_forward = (depth - 1) * (2 * forward + backward)
@@ -302,7 +304,7 @@ def idle_seconds(
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
     formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
-    return _of_each(schedule, formulas)
+    return _select_by_schedule(schedule, formulas)
 
 
 def chunks_alive(
@@ -330,7 +332,7 @@ def chunks_alive(
     """
     m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
     plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank, group=group)
-    alive = _of_each(
+    alive = _select_by_schedule(
         schedule,
         {
             Schedule.ONE_F_ONE_B: lambda: plain,
@@ -375,7 +377,7 @@ def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
     return np.asarray(one + 2.0 * two)
 
 
-def _of_each(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
+def _select_by_schedule(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
     """Select the value of each entry's schedule; only schedules that occur are computed."""
     occurring = [Schedule(one) for one in present(schedule)]
     if len(occurring) == 1:

@@ -118,7 +118,7 @@ def simulate(
     return Timeline(
         seconds=float(ends.max()),
         spans=tuple(graph.spans(ends, seconds).tolist()),
-        peak_chunks=tuple(int(_alive(blocks).max()) for blocks in graph.of_each_rank),
+        peak_chunks=tuple(int(_alive(blocks).max()) for blocks in graph.rank_blocks),
         passes=_passes(graph, ends - seconds, ends) if keep_passes else (),
     )
 
@@ -187,7 +187,7 @@ def span_seconds(
         spans = [pipeline.spans(count) for count in (first, first + stride, last)]
         early, late = ((spans[i + 1] - spans[i]) / stride for i in (0, 1))
         if (np.abs(late - early) <= SAME_SLOPE * late).all() or 2 * last * per_microbatch > MOST_PASSES:
-            return pipeline.extrapolated(num_microbatches, num_simulated=last, spans=spans[-1], slopes=late)
+            return pipeline.extrapolate(num_microbatches, num_simulated=last, spans=spans[-1], slopes=late)
         stride, fewest = 2 * stride, 2 * fewest
 
 
@@ -219,7 +219,7 @@ class _Pipeline:
         return float(self.spans(num_microbatches).max())
 
     def repeating_span(self, num_microbatches: int, stride: int) -> float | None:
-        """Return the span extrapolated from few periodic micro-batches; None if they are not periodic, or not fewer."""
+        """Return the span extrapolate from few periodic micro-batches; None if they are not periodic, or not fewer."""
         few = STRIDES * stride + num_microbatches % stride
         if self.schedule != Schedule.ONE_F_ONE_B or WORTH_A_TRY * few > num_microbatches:
             return None
@@ -235,7 +235,7 @@ class _Pipeline:
         every = (np.asarray(self.forward) + self.backward + self.weight)[stages]
         return float(every.mean() if self.schedule in BIDIRECTIONAL else every.sum())
 
-    def extrapolated(
+    def extrapolate(
         self, num_microbatches: int, *, num_simulated: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
     ) -> float:
         """Return the span from the slopes, or from the path through each rank whose micro-batch is longer."""

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added
+from costmodel.axes import sum_last
 from costmodel.facts.model import Layer, Model
 from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
@@ -183,9 +183,9 @@ class Stages(Record):
     all_layers: NDArray[np.float64]
     in_front: NDArray[np.float64]
 
-    def of_layers(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_over_layers(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum a quantity of one layer of each kind, (..., K), over all layers of each rank: (..., U)."""
-        return added(self.layers * each[..., None, :])
+        return sum_last(self.layers * each[..., None, :])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, per_module
+from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import (
     LAUNCHES_AFTER_COLLECTIVE,
@@ -33,7 +33,7 @@ from costmodel.network.calls import (
     copy_seconds,
     gap_seconds,
     is_called,
-    timed_call,
+    time_call,
 )
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
@@ -120,14 +120,14 @@ class OverlappedSeconds(Record):
 class LinkLoads(LayerCommunication):
     """Seconds in which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
 
-    def of_pass(self, name: str) -> dict[str, NDArray[np.float64]]:
+    def pass_seconds(self, name: str) -> dict[str, NDArray[np.float64]]:
         """Return the seconds of each group's communication in the forward or the backward pass, by the group's name."""
         return {group: getattr(self, f"{group}_{name}") for group in LAYER_GROUPS}
 
     @property
     def total(self) -> NDArray[np.float64]:
         """Seconds of all communication."""
-        return np.asarray(sum(sum(self.of_pass(name).values()) for name in PASSES))
+        return np.asarray(sum(sum(self.pass_seconds(name).values()) for name in PASSES))
 
 
 LAYER_GROUPS = ("tp", "cp", "ep")
@@ -221,7 +221,7 @@ def layer_seconds(
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
     windows = {name: shape.stack([layer.windows[name] for layer in layers]) for name in layers[0].windows}
-    overlapped = _overlapped(parts, windows, cluster, shape)
+    overlapped = _overlap_seconds(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
     return LayerSeconds(
@@ -324,7 +324,7 @@ def least_layer_seconds(
     return np.asarray(least.min(axis=0))
 
 
-def _overlapped(
+def _overlap_seconds(
     parts: Mapping[str, NDArray[np.float64]],
     windows: Mapping[str, NDArray[np.float64]],
     cluster: Cluster,
@@ -427,7 +427,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     }
     communications = layer_communications(layer, shape)
     device = cluster.device
-    calls = [timed_call(cluster, one, shape) for one in communications]
+    calls = [time_call(cluster, one, shape) for one in communications]
     launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
     alone, windows = _tensor_parallel(operators, calls, shape, cluster.device)
@@ -439,7 +439,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     windows["shared_forward"], windows["shared_backward"] = (
         sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
-    windows |= _on_links(calls)
+    windows |= _link_windows(calls)
     for name in ("cp", "ep"):
         ours = [call for call in calls if call.one.group == name]
         parts[f"{name}_forward"] = sum((call.one.forward * call.seconds for call in ours), start=0.0)
@@ -456,16 +456,16 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         else 0.0
     )
     parts["exposed_tp_backward"] = parts["tp_backward"] + gradients
-    again = per_module(operators, launches, dropped=False)
+    again = sum_by_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
         windows=windows,
-        module_forward=per_module(operators, forward, dropped=False),
+        module_forward=sum_by_module(operators, forward, dropped=False),
         module_host=again,
     )
 
 
-def _on_links(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
+def _link_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
     """Return ``windows`` of :class:`_OneLayer` for the use of links by each group's communication."""
     names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, in_front, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis, largest, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
@@ -74,7 +74,7 @@ class Traffic:
             leaving=self.leaving + other.leaving,
         )
 
-    def where(self, condition: Any, other: Traffic) -> Traffic:
+    def select(self, condition: Any, other: Traffic) -> Traffic:
         """Return these collectives where a condition holds, and others elsewhere."""
         return Traffic(
             seconds=np.where(condition, self.seconds, other.seconds),
@@ -127,18 +127,18 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) ->
 def _data_parallel(
     facts: Facts, decisions: Decisions, stages: Stages, parameters: RankParameters, num_microbatches: Numbers
 ) -> DataParallel:
-    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(num_microbatches)
+    sharding, m = add_layer_axis(decisions["sharding"]), add_layer_axis(num_microbatches)
     cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
     gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
     pieces = _num_buckets(style, decisions, stages, parameters)
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)
-    reduce = _over_data_groups(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
-    gather = _over_data_groups(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
+    reduce = _round_traffic(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
+    gather = _round_traffic(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
         reduce=reduce.times(gradients.rounds),
-        gather=reduce.where(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
+        gather=reduce.select(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
         pieces=pieces,
         gather_waits=weights.waits,
     )
@@ -148,11 +148,11 @@ def _pieces(collective: StepCollective, group: Group, *, buckets: Array, stages:
     """Number of collectives that transfer all parameters: buckets; or owners, at most as many as whole tensors."""
     if collective.tensors_per_layer is None:
         return buckets
-    tensors = collective.tensors_per_layer * (added(stages.layers) + stages.first + stages.last)
+    tensors = collective.tensors_per_layer * (sum_last(stages.layers) + stages.first + stages.last)
     return np.maximum(np.minimum(group.ranks, tensors), 1)
 
 
-def _over_data_groups(
+def _round_traffic(
     cluster: Cluster,
     groups: tuple[Group, Group],
     parameters: RankParameters,
@@ -176,12 +176,12 @@ def _over_data_groups(
     for group, nbytes in ((dense, dense_bytes), (expert, expert_bytes)):
         if nbytes.any():
             traffic = traffic.plus(
-                _of_group(cluster, collective.kind, group, nbytes=nbytes, pieces=pieces(collective, group))
+                _group_traffic(cluster, collective.kind, group, nbytes=nbytes, pieces=pieces(collective, group))
             )
     return traffic
 
 
-def _of_group(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pieces: Numbers) -> Traffic:
+def _group_traffic(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pieces: Numbers) -> Traffic:
     def seconds_on(other: Cluster) -> Numbers:
         return data_parallel_collective_seconds(other, kind, nbytes=nbytes, group=group, pieces=pieces)
 
@@ -212,7 +212,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
         full = _whole_again(facts, decisions, stages, parts)
-        window = _window(decisions, stages, parts.beside, layer_loads(facts, decisions), full)
+        window = _window(decisions, stages, parts.overlap_window, layer_loads(facts, decisions), full)
         overlapped = _dp_overlapped(facts, decisions, stages, alone, window)
     else:
         law = device.constants.measured.dp_overlap
@@ -220,13 +220,13 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
             exposed_dp_seconds_measured(
                 plain,
                 rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
-                pp=with_layer_axis(decisions["pp"]),
+                pp=add_layer_axis(decisions["pp"]),
                 unhidden=law.unhidden,
                 slowdown=law.slowdown,
                 window=law.window,
             )
         )
-    exposed = np.where(with_layer_axis(decisions["dp_overlap"]), overlapped, plain)
+    exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
     return np.asarray(exposed + copies)
 
@@ -250,7 +250,7 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
     stride = pipeline.stride * apart
     seconds = collective_seconds(facts.cluster, "embedding", "all_reduce", nbytes=nbytes, ranks=2, stride=stride)
     is_copied = (stages.first > 0) != (stages.last > 0)
-    return np.asarray(is_copied * with_layer_axis(seconds))
+    return np.asarray(is_copied * add_layer_axis(seconds))
 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -271,9 +271,9 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     parameters, (dense, expert) = rank_parameters(facts, decisions, stages), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
-    rounds = with_layer_axis(microbatches(facts, decisions))
+    rounds = add_layer_axis(microbatches(facts, decisions))
     return np.where(
-        with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0
+        add_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0
     )
 
 
@@ -293,7 +293,7 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return largest(update_seconds(facts, decisions, stages))
-    levels = in_front(np.arange(1 + np.max(decisions["sharding"])), decisions)
+    levels = add_leading_axis(np.arange(1 + np.max(decisions["sharding"])), decisions)
     each = {**decisions, "sharding": levels}
     window = _window(decisions, stages, layer.longest, layer.loads)
     alone = data_parallel_seconds(facts, each, stages)
@@ -315,25 +315,25 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, with exposed all-to-alls. Windows
     inside them wait longer by that time.
     """
-    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
+    sharding, m = add_layer_axis(decisions["sharding"]), add_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     once = _window_fraction(decisions, stages)
     nothing = alone.gather.times(0.0)
-    late = alone.gather.where(sharding == int(Sharding.NONE), alone.gather.times(0.5).where(every_gather, nothing))
+    late = alone.gather.select(sharding == int(Sharding.NONE), alone.gather.times(0.5).select(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
-    most_edges = with_layer_axis(decisions["pp"]) / rounds
-    exposed_backward = rounds * _exposed(
+    most_edges = add_layer_axis(decisions["pp"]) / rounds
+    exposed_backward = rounds * _exposed_seconds(
         facts,
         alone.reduce.plus(late).times(1 / rounds),
-        window.of_backward,
+        window.backward_part,
         np.where(every_reduce, m / rounds, once),
         most_edges=most_edges,
         num_pieces=np.where(every_reduce, m / rounds, 1) * alone.pieces,
     )
-    exposed_forward = rounds * _exposed(
+    exposed_forward = rounds * _exposed_seconds(
         facts,
         alone.gather.plus(late.times(-1)).times(1 / rounds),
-        window.of_forward,
+        window.forward_part,
         np.where(every_gather, 1, once),
         most_edges=most_edges,
         num_pieces=alone.pieces,
@@ -366,12 +366,12 @@ class _Window:
     forward_fraction: Array
 
     @property
-    def of_forward(self) -> _Window:
+    def forward_part(self) -> _Window:
         """Part of the forward pass."""
         return self._part(self.forward_fraction)
 
     @property
-    def of_backward(self) -> _Window:
+    def backward_part(self) -> _Window:
         """Part of the backward pass, with recomputation."""
         return self._part(1 - self.forward_fraction)
 
@@ -386,13 +386,13 @@ def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: Lin
 
     ``full`` are additional seconds of computation beyond the layers' own.
     """
-    is_full, loads = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
+    is_full, loads = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
     return _Window(
-        computing=np.asarray(stages.of_layers(layer.computing) + full),
-        waiting=stages.of_layers(layer.waiting),
+        computing=np.asarray(stages.sum_over_layers(layer.computing) + full),
+        waiting=stages.sum_over_layers(layer.waiting),
         scale_up=loads.scale_up,
         adapter=loads.adapter,
-        edges=stages.of_layers(layer.edges),
+        edges=stages.sum_over_layers(layer.edges),
         forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
     )
 
@@ -402,10 +402,10 @@ def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: Laye
     if not stages.full_layers.any():
         return 0.0
     whole = lookup(layer_seconds, facts, decisions).again
-    return np.asarray(added(stages.full_layers * (whole - parts.again)[..., None, :]))
+    return np.asarray(sum_last(stages.full_layers * (whole - parts.again)[..., None, :]))
 
 
-def _exposed(
+def _exposed_seconds(
     facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
     """Exposed seconds of collectives beside a number of windows, of which at most some are in warm-up or cool-down."""
@@ -430,8 +430,8 @@ def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
-    vpp, chunk = with_layer_axis(decisions["vpp"]), stages.largest_chunk
-    return np.asarray(((vpp - 1) * with_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
+    vpp, chunk = add_layer_axis(decisions["vpp"]), stages.largest_chunk
+    return np.asarray(((vpp - 1) * add_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
 def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
@@ -442,10 +442,10 @@ def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, pa
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))
-    layers = with_layer_axis(decisions["vpp"]) * stages.largest_chunk
+    layers = add_layer_axis(decisions["vpp"]) * stages.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
-    buckets = np.where(with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
-    return np.asarray(np.maximum(buckets, with_layer_axis(decisions["vpp"])))
+    buckets = np.where(add_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
+    return np.asarray(np.maximum(buckets, add_layer_axis(decisions["vpp"])))
 
 
 def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -472,10 +472,10 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
         device,
         parameters=whole,
         gradient_bytes=facts.workload.precision.gradient_bytes,
-        num_microbatches=with_layer_axis(microbatches(facts, decisions)),
+        num_microbatches=add_layer_axis(microbatches(facts, decisions)),
     )
-    return passes + np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
+    return passes + np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
 
 
 def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:
-    return state_shards(group.ranks, sharding=with_layer_axis(decisions["sharding"]), level=level)
+    return state_shards(group.ranks, sharding=add_layer_axis(decisions["sharding"]), level=level)

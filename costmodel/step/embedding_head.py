@@ -84,7 +84,7 @@ def embedding_head_seconds(
     Seconds of the embedding, the head with its loss, and the multi-token prediction, shape (...).
 
     Only CUDA graphs of a whole iteration hold their kernels. With a vocabulary in slices, these are the seconds of all
-    ranks together, see :func:`_in_slices`.
+    ranks together, see :func:`_slice_operators`.
     """
     shape = layer_shape(
         model,
@@ -105,10 +105,10 @@ def embedding_head_seconds(
     slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
     ends = {
         "embedding": (
-            _in_slices(embedding_operators(model, shape), slices, rows=slices),
+            _slice_operators(embedding_operators(model, shape), slices, rows=slices),
             embedding_communications(model, shape),
         ),
-        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
+        "head": (_slice_operators(head_operators(model, shape), slices), head_communications(model, shape)),
         "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
@@ -123,7 +123,7 @@ def embedding_head_seconds(
     )
 
 
-def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
+def _slice_operators(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
     """
     Return the operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
 

@@ -75,7 +75,7 @@ class RankEstimate:
     microbatch_seconds
         Seconds of one micro-batch, forward and backward.
     bytes_by_part
-        Peak device memory by contents, with the names of :meth:`costmodel.memory.rank.RankBytes.by_part`.
+        Peak device memory by contents, with the names of :meth:`costmodel.memory.rank.RankBytes.part_bytes`.
     host_bytes
         Bytes of host memory that one of its devices needs.
     port_bytes
@@ -317,17 +317,17 @@ def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...],
 
 
 def _rank_breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks, rank: int, step: float) -> tuple[Part, ...]:
-    exposed, alone = _of_rank(facts, strategy, ranks, rank=rank, ending=rank)
-    return _as_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
+    exposed, alone = _rank_parts(facts, strategy, ranks, rank=rank, ending=rank)
+    return _build_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
 
 
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
     """Return the terms of :func:`costmodel.step.step.step_seconds` one by one, for the slowest rank."""
-    exposed, alone = _of_rank(facts, strategy, ranks, rank=ranks.slowest, ending=None)
-    return _as_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
+    exposed, alone = _rank_parts(facts, strategy, ranks, rank=ranks.slowest, ending=None)
+    return _build_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
 
 
-def _as_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
+def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
     return tuple(
         Part(
             name=name,
@@ -338,7 +338,7 @@ def _as_parts(exposed: dict[str, float], communication: dict[str, float]) -> tup
     )
 
 
-def _of_rank(
+def _rank_parts(
     facts: Facts, strategy: Strategy, ranks: _Ranks, *, rank: int, ending: int | None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """
@@ -446,13 +446,13 @@ def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEst
         ranks.each(of_rank(facts, ranks.decisions, ranks.stages)) for of_rank in (rank_host_bytes, rank_port_bytes)
     )
     whole = whole_stages(ranks.decisions, ranks.stages).layers.reshape(strategy.pp, -1)
-    by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
+    part_bytes = {name: ranks.each(values) for name, values in device.part_bytes().items()}
     return tuple(
         RankEstimate(
             rank=rank,
             num_layers=round(whole[rank].sum()),
             microbatch_seconds=float(ranks.seconds[rank]),
-            bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
+            bytes_by_part={name: float(values[rank]) for name, values in part_bytes.items()},
             host_bytes=float(host[rank]),
             port_bytes=float(port[rank]),
         )

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, in_front, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
-from costmodel.lowering.recompute import over_modules
+from costmodel.lowering.recompute import sum_over_modules
 from costmodel.operators.work import Numbers
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
 from costmodel.step.links import (
@@ -84,7 +84,7 @@ class LayerParts:
         return self.tp + self.cp + self.ep + self.offload + self.host
 
     @property
-    def beside(self) -> LayerWindow:
+    def overlap_window(self) -> LayerWindow:
         """Work of the device beside data-parallel communication."""
         return LayerWindow(
             computing=self.compute + self.again,
@@ -147,9 +147,9 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 
 def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
-    device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
+    device, recompute = facts.cluster.device, add_layer_axis(decisions["recompute"])
     exposed = exposed_seconds(facts, decisions, seconds)
-    modules = over_modules(seconds.module_forward, recompute=recompute)
+    modules = sum_over_modules(seconds.module_forward, recompute=recompute)
     inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
     inside_modules = repeated_communication(inside, recompute=recompute, module_forward=seconds.module_forward)
     repeated = recompute_seconds(
@@ -160,7 +160,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
-    apart = working - ep - offload + _apart(facts, decisions, seconds, exposed)
+    apart = working - ep - offload + _separate_seconds(facts, decisions, seconds, exposed)
     launches = _launches(facts, decisions, seconds, apart_seconds=apart)
     host = host_exposed(launches.seconds, device_seconds=working)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + down
@@ -182,15 +182,15 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
 
 
 def _launches(facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array) -> _Launches:
-    launching = launching_seconds(seconds, recompute=with_layer_axis(decisions["recompute"]))
-    alternates, constants = with_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
+    launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
+    alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
     beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
     return _Launches(seconds=np.where(alternates, measured, launching), beyond=beyond)
 
 
-def _apart(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
+def _separate_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
     """Seconds of both passes' all-to-alls and copies if all-to-alls do not overlap."""
     alone = replace(exposed, ep_forward=seconds.ep_forward, ep_backward=seconds.ep_backward)
     down, up = _offload_exposed(facts, decisions, seconds, alone)
@@ -244,7 +244,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     backward pass's all-to-alls counts in the forward pass, and the other way round.
     """
     device = facts.cluster.device
-    tp_overlap, cp_overlap, ep_overlap = (with_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
+    tp_overlap, cp_overlap, ep_overlap = (add_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
     overlapped = seconds.overlapped
     tp_forward = np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward)
     tp_backward = np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward)
@@ -343,34 +343,34 @@ def _least_layer(
         given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
         given |= {"recompute": recompute, "activation_offload": activation_offload}
         given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
-        every = {**given, **_left_open(given, dict(among))}
+        every = {**given, **_open_axes(given, dict(among))}
         parts = longest = layer_parts(facts, every)
         if may_offload:
             longest = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
         if most_recompute is not None:
             again = layer_parts(facts, {**every, "recompute": most_recompute})
-            launched = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            launched = sum_over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
             longest = replace(longest, again=again.again, recompute=again.recompute + host, ep_edges=edges)
-        loads, beside = layer_loads(facts, every), longest.beside
+        loads, beside = layer_loads(facts, every), longest.overlap_window
         return LeastLayer(
-            seconds=_over_open(np.minimum, parts.total),
+            seconds=_reduce_open(np.minimum, parts.total),
             longest=LayerWindow(
-                computing=_over_open(np.maximum, beside.computing),
-                waiting=_over_open(np.maximum, beside.waiting),
-                edges=_over_open(np.maximum, beside.edges),
+                computing=_reduce_open(np.maximum, beside.computing),
+                waiting=_reduce_open(np.maximum, beside.waiting),
+                edges=_reduce_open(np.maximum, beside.edges),
             ),
             loads=LinkLoads(
-                scale_up=_over_open(np.minimum, loads.scale_up[None]),  # overlapped or not
-                adapter=_over_open(np.minimum, loads.adapter[None]),
+                scale_up=_reduce_open(np.minimum, loads.scale_up[None]),  # overlapped or not
+                adapter=_reduce_open(np.minimum, loads.adapter[None]),
             ),
         )
 
     return quantity
 
 
-def _left_open(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _open_axes(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """
     Return the open decisions on two new leading axes: overlaps, then the rest, which determines most parts alone.
 
@@ -378,12 +378,12 @@ def _left_open(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict
     """
     degrees = {name: decisions[name.removesuffix("_overlap")] for name in LAYER_OVERLAPS}
     overlaps = {name: (0, 1) if np.any(np.asarray(degree) > 1) else (0,) for name, degree in degrees.items()}
-    every = {name: in_front(values, decisions) for name, values in _combinations(among).items()}
+    every = {name: add_leading_axis(values, decisions) for name, values in _combinations(among).items()}
     num_axes = 1 + max(np.ndim(decision) for decision in decisions.values())
     for name in {"token_dispatcher", "cuda_graphs"} - set(among):
         own = np.asarray(decisions[name])
         every[name] = own.reshape((1,) * (num_axes - own.ndim) + own.shape)
-    return every | {name: in_front(values, every) for name, values in _combinations(overlaps).items()}
+    return every | {name: add_leading_axis(values, every) for name, values in _combinations(overlaps).items()}
 
 
 def _combinations(choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def _combinations(choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return dict(zip(choices, zip(*product(*choices.values()), strict=True), strict=True))
 
 
-def _over_open(function: np.ufunc, values: Array) -> Array:
+def _reduce_open(function: np.ufunc, values: Array) -> Array:
     """Reduce values over the open decisions, to the least or the most."""
     return np.asarray(function.reduce(values, axis=(0, 1)))
 
@@ -425,7 +425,7 @@ def launching_seconds(seconds: LayerSeconds, *, recompute: NDArray[Any]) -> Arra
 
     Full recomputation launches the forward pass again; recomputed modules launch their own kernels.
     """
-    modules = over_modules(seconds.module_host, recompute=recompute)
+    modules = sum_over_modules(seconds.module_host, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
     return np.asarray(seconds.host_forward + seconds.host_backward + again)
 
@@ -488,7 +488,7 @@ def _offload_exposed(
     MoFa, arXiv:2511.09837, equations (34) and (35), there with slow-downs c of the copies and k of the computation.
     Here copy engines take no processors, and share none.
     """
-    offloads = with_layer_axis(decisions["activation_offload"])
+    offloads = add_layer_axis(decisions["activation_offload"])
     if not offloads.any():
         return np.zeros(offloads.shape), np.zeros(offloads.shape)
     device = facts.cluster.device

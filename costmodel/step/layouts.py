@@ -21,7 +21,7 @@ from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
@@ -178,12 +178,12 @@ def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
     ((2, 2, 1), (1, 2, 2))
     """
-    taken = _in_turn(sizes)[:num_full]
+    taken = _layer_turns(sizes)[:num_full]
     return tuple(taken.count(chunk) for chunk in range(len(sizes)))
 
 
 @lru_cache(maxsize=2**11)
-def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _layer_turns(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chunk of each layer if one layer of every chunk is taken in turn."""
     return tuple(
         chunk for _, chunk in sorted((turn, chunk) for chunk, size in enumerate(sizes) for turn in range(size))
@@ -192,7 +192,7 @@ def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def contents_of(strategy: Strategy, model: Model) -> Contents:
     """Return the contents of the ranks of a strategy with a layout: A = pp."""
-    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _of_each_stage(strategy, model))
+    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _stage_layers(strategy, model))
     sizes = np.array(_layout(strategy).layers).reshape(strategy.vpp, strategy.pp).T
     mtp = np.zeros_like(layers)
     mtp[-1] = layers_of_each_kind(model)[1]
@@ -209,7 +209,7 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
     )
 
 
-def _of_each_stage(strategy: Strategy, model: Model) -> tuple[Array, Array]:
+def _stage_layers(strategy: Strategy, model: Model) -> tuple[Array, Array]:
     """Return layers of each kind of every virtual stage, and those recomputed in full: (pp * vpp, K)."""
     layout, pp = _layout(strategy), strategy.pp
     sizes = np.array(layout.layers)
@@ -342,14 +342,14 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
     with R and P of a micro-batch on rank i, without and with its waiting, and E the seconds after the last micro-batch.
 
-    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits
-    (sum R - max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It
-    waits (m - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.in_step_seconds`). The sum
+    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits (sum R -
+    max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It waits (m
+    - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum
     of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
-    waiting = waiting + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
+    waiting = waiting + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
     return float(busy + waiting + ranks.ending_seconds.max()), float(waiting)
 
@@ -417,7 +417,7 @@ def rank_decisions(strategy: Strategy) -> dict[str, Any]:
 
 def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     """Return the passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
-    return _passes(facts, strategy, *_of_each_stage(strategy, facts.model))
+    return _passes(facts, strategy, *_stage_layers(strategy, facts.model))
 
 
 def dealt_passes(facts: Facts, strategy: Strategy, sizes: NDArray[np.int64]) -> Passes:
@@ -436,7 +436,7 @@ def _passes(facts: Facts, strategy: Strategy, layers: Array, full: Array) -> Pas
     total = ((layers - full) * whole).sum(axis=-1) + full @ full_layer
     of_forward, of_weight = (layers * forward).sum(axis=-1), layers @ plain.weight
     of_layers = Passes(forward=of_forward, backward=total - of_forward - of_weight, weight=of_weight)
-    return stage_ends(facts, decisions).added_to(of_layers)
+    return stage_ends(facts, decisions).add_to(of_layers)
 
 
 IN_FULL = (Recompute.FULL, False)
@@ -565,7 +565,7 @@ def least_recompute_seconds(
     room_bytes
         Memory of a device without the headroom.
     """
-    last = _as_the_last(average_rank(facts, decisions), decisions)
+    last = _place_last(average_rank(facts, decisions), decisions)
     lacking = np.maximum(rank_bytes(facts, decisions, last).total[..., 0] - room_bytes, 0.0)
     alive = microbatches_in_flight(facts, decisions, last)[..., 0]
     alive = alive * (1 + facts.cluster.device.behaviour.memory.fragmentation)
@@ -583,7 +583,7 @@ def least_recompute_seconds(
     return np.where(lacking > 0, lacking / alive * np.where(np.isfinite(price), price, 0.0), 0.0)
 
 
-def _as_the_last(average: Stages, decisions: Decisions) -> Stages:
+def _place_last(average: Stages, decisions: Decisions) -> Stages:
     """Return the average rank, with as few micro-batches in flight as the last one."""
     last = np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])
     return replace(average, rank=last[..., None])
@@ -596,5 +596,5 @@ def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     Derivation: the fullest rank holds no less than the average share. With as few micro-batches in flight as the last
     rank, which has fewest, that share needs least.
     """
-    last = _as_the_last(average_rank(facts, decisions), decisions)
+    last = _place_last(average_rank(facts, decisions), decisions)
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.recompute import recomputes
 from costmodel.memory.footprint import layer_footprint
@@ -37,7 +37,7 @@ class LinkLoads(Record):
 
     def of_ranks(self, stages: Stages) -> LinkLoads:
         """Sum the loads over the layers of each rank."""
-        return LinkLoads(scale_up=stages.of_layers(self.scale_up), adapter=stages.of_layers(self.adapter))
+        return LinkLoads(scale_up=stages.sum_over_layers(self.scale_up), adapter=stages.sum_over_layers(self.adapter))
 
 
 def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
@@ -47,10 +47,12 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     Derivation: its communication, overlapped or not, and the part that recomputation repeats. Copies of offloaded
     activations pass the adapter's port (:func:`port_share`).
     """
-    seconds, recompute = lookup(layer_seconds, facts, decisions), with_layer_axis(decisions["recompute"])
+    seconds, recompute = lookup(layer_seconds, facts, decisions), add_layer_axis(decisions["recompute"])
     scale_up, adapter = (
         link.total
-        + repeated_communication(link.of_pass("forward"), recompute=recompute, module_forward=seconds.module_forward)
+        + repeated_communication(
+            link.pass_seconds("forward"), recompute=recompute, module_forward=seconds.module_forward
+        )
         for link in (seconds.scale_up, seconds.adapter)
     )
     down, up = offload_seconds(facts, decisions)
@@ -64,7 +66,7 @@ def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array,
 
     Derivation: its own collectives. With overlap, a pass has the all-to-alls of another micro-batch's opposite pass.
     """
-    adapter, overlaps = seconds.adapter, with_layer_axis(decisions["ep_overlap"])
+    adapter, overlaps = seconds.adapter, add_layer_axis(decisions["ep_overlap"])
     forward = np.where(overlaps, adapter.ep_backward, adapter.ep_forward)
     backward = np.where(overlaps, adapter.ep_forward, adapter.ep_backward)
     return (
@@ -124,7 +126,7 @@ def offload_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     Each is alone, shape (..., K), and 0 if none are offloaded. Derivation: the kept bytes of the offloaded layers over
     the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and (35).
     """
-    offloads = with_layer_axis(decisions["activation_offload"])
+    offloads = add_layer_axis(decisions["activation_offload"])
     if not offloads.any():
         return np.zeros(offloads.shape), np.zeros(offloads.shape)
     device = facts.cluster.device
@@ -141,6 +143,6 @@ def host_copy_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]
     (35).
     """
     device, footprint = facts.cluster.device, lookup(layer_footprint, facts, decisions)
-    recompute = with_layer_axis(decisions["recompute"])
+    recompute = add_layer_axis(decisions["recompute"])
     kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
     return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

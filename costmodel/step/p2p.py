@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
@@ -109,7 +109,7 @@ def sent_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     Derivation: each rank sends activations to the next rank and gradients to the previous one, two transfers; the ends
     of the pipeline have one neighbour.
     """
-    return np.asarray((2 - stages.first - stages.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
+    return np.asarray((2 - stages.first - stages.last) * add_layer_axis(whole_p2p_seconds(facts, decisions)))
 
 
 def micro_batch_bytes(
@@ -154,7 +154,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
         hidden = np.asarray(np.minimum(bare, taken_seconds(copying, cluster.device.slowdowns)))
     else:
         seconds = lookup(layer_seconds, facts, decisions)
-        chunk = partial(_of_forward_chunk, decisions, stages)
+        chunk = partial(_forward_chunk_seconds, decisions, stages)
         hidden = exposed_overlapped_seconds(
             bare,
             chunk(parts.compute),
@@ -170,10 +170,10 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
 
 
-def _of_forward_chunk(decisions: Decisions, stages: Stages, layer: Array) -> Array:
+def _forward_chunk_seconds(decisions: Decisions, stages: Stages, layer: Array) -> Array:
     """Seconds of the forward pass of an average chunk, from seconds of a layer of each kind in both passes."""
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
-    return np.asarray(FORWARD_FRACTION * added(stages.all_layers * layer) / num_chunks)
+    return np.asarray(FORWARD_FRACTION * sum_last(stages.all_layers * layer) / num_chunks)
 
 
 def pipeline_ranks(decisions: Decisions) -> Group:

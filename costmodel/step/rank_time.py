@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, any_of, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, any_of, largest, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import pipeline_group
 from costmodel.operators.work import Numbers
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, in_step_seconds
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, unequal_chunks_seconds
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
@@ -71,13 +71,13 @@ def rank_seconds(
         Seconds of one fully recomputed layer of each kind, if a rank has such layers.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    edges = stages.first * with_layer_axis(edge.first) + stages.last * with_layer_axis(edge.last)
-    edges = edges + with_layer_axis(lookup(slices_seconds, facts, decisions))
+    edges = stages.first * add_layer_axis(edge.first) + stages.last * add_layer_axis(edge.last)
+    edges = edges + add_layer_axis(lookup(slices_seconds, facts, decisions))
     edges = edges + sent_seconds(facts, decisions, stages)
     always = facts.cluster.device.constants.microbatch_seconds
-    layers = stages.of_layers(layer)
+    layers = stages.sum_over_layers(layer)
     if full_layer is not None:
-        layers = layers + added(stages.full_layers * (full_layer - layer)[..., None, :])
+        layers = layers + sum_last(stages.full_layers * (full_layer - layer)[..., None, :])
     return np.asarray(layers + edges + always)
 
 
@@ -88,7 +88,7 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer:
     Derivation: the sum of :func:`rank_seconds` over the ranks; p ranks have 2 (p - 1) transfers.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    layers = added(stages.all_layers * layer)
+    layers = sum_last(stages.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     pp = np.asarray(decisions["pp"])
     hops = 2 * (pp - 1) * whole_p2p_seconds(facts, decisions)
@@ -114,10 +114,10 @@ def way_through_seconds(facts: Facts, decisions: Decisions, stages: Stages, laye
     """
     edge, constants = lookup(embedding_head_seconds, facts, decisions), facts.cluster.device.constants
     num_in_front = stages.rank + stages.num_ranks - 1
-    first = with_layer_axis(edge.first) * (num_in_front > 0)
-    always = np.maximum(num_in_front, 0) * constants.microbatch_seconds / with_layer_axis(decisions["vpp"])
-    chunks = added(stages.in_front * layer[..., None, :]) + first + always
-    way = with_layer_axis(microbatches(facts, decisions)) * ranks + chunks
+    first = add_layer_axis(edge.first) * (num_in_front > 0)
+    always = np.maximum(num_in_front, 0) * constants.microbatch_seconds / add_layer_axis(decisions["vpp"])
+    chunks = sum_last(stages.in_front * layer[..., None, :]) + first + always
+    way = add_layer_axis(microbatches(facts, decisions)) * ranks + chunks
     return largest(np.where(stages.num_ranks > 0, way, 0.0))
 
 
@@ -156,7 +156,7 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
 
     Derivation: :func:`costmodel.pipelines.schedules.idle_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
     each barrier of a vocabulary in slices, and the waiting of unequal chunks
-    (:func:`costmodel.pipelines.interleaved.in_step_seconds`).
+    (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -174,7 +174,7 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
     if np.any(np.asarray(decisions["vpp"]) > 1):
         others = mean_of_others_seconds(ranks, every, stages, pp=np.asarray(decisions["pp"]))
         pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, others))
-        waiting = waiting + in_step_seconds(
+        waiting = waiting + unequal_chunks_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
     return np.asarray(waiting)
@@ -218,8 +218,8 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     """
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
-    edges = stages.first * with_layer_axis(edge.first_forward) + stages.last * with_layer_axis(edge.last_forward)
-    forward = stages.of_layers(parts.forward) + edges
+    edges = stages.first * add_layer_axis(edge.first_forward) + stages.last * add_layer_axis(edge.last_forward)
+    forward = stages.sum_over_layers(parts.forward) + edges
     seconds = plain_seconds(forward, ranks - forward, stages.num_ranks, num_microbatches=m)
     return np.asarray(seconds - busy_seconds(largest(ranks), num_microbatches=m))
 
@@ -232,7 +232,7 @@ def mean_of_others_seconds(ranks: Array, every: Array, stages: Stages, *, pp: Ar
     for which it waits. Ranks that hold the head in part are all equal.
     """
     is_last = (stages.last == 1) & (stages.num_ranks > 0)
-    last = added(np.where(is_last, ranks, 0.0))
+    last = sum_last(np.where(is_last, ranks, 0.0))
     alone = (pp == 1) | ~is_last.any(axis=-1)
     return np.asarray(np.where(alone, every / pp, (every - last) / np.maximum(pp - 1, 1)))
 
@@ -258,18 +258,18 @@ def steady_state_seconds(
         Seconds of the work of the average among the other ranks, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    of_layer = with_layer_axis(added(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
-    beside = stages.last * with_layer_axis(edge.last) + added(stages.mtp_layers * layer[..., None, :])
+    of_layer = add_layer_axis(sum_last(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
+    beside = stages.last * add_layer_axis(edge.last) + sum_last(stages.mtp_layers * layer[..., None, :])
     waiting = chunks_waiting_seconds(
         ranks,
         stages.last_chunk * of_layer + beside,
-        with_layer_axis(average),
-        vpp=with_layer_axis(decisions["vpp"]),
-        group=with_layer_axis(decisions["group"]),
+        add_layer_axis(average),
+        vpp=add_layer_axis(decisions["vpp"]),
+        group=add_layer_axis(decisions["group"]),
     )
     in_chunks = (np.asarray(decisions["vpp"]) > 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
     in_chunks = in_chunks & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED)
-    return np.asarray(ranks + np.where(with_layer_axis(in_chunks), waiting, 0.0))
+    return np.asarray(ranks + np.where(add_layer_axis(in_chunks), waiting, 0.0))
 
 
 def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Passes:
@@ -277,21 +277,21 @@ def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: La
     edge = lookup(embedding_head_seconds, facts, decisions)
     slowest = ranks.argmax(axis=-1)[..., None]
 
-    def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
-        edges = stages.first * with_layer_axis(first) + stages.last * with_layer_axis(last)
-        seconds = np.asarray(stages.of_layers(layer) + edges)
+    def select_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
+        edges = stages.first * add_layer_axis(first) + stages.last * add_layer_axis(last)
+        seconds = np.asarray(stages.sum_over_layers(layer) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
-    forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
-    weight = of_slowest(parts.weight, 0.0, edge.last_weight)
+    forward = select_slowest(parts.forward, edge.first_forward, edge.last_forward)
+    weight = select_slowest(parts.weight, 0.0, edge.last_weight)
     return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
 
 
 def all_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Passes:
     """Return the passes of all ranks together: the whole model once."""
     edge = lookup(embedding_head_seconds, facts, decisions)
-    forward = added(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
-    weight = added(stages.all_layers * parts.weight) + edge.last_weight
+    forward = sum_last(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    weight = sum_last(stages.all_layers * parts.weight) + edge.last_weight
     every = all_ranks_seconds(facts, decisions, stages, parts.total)
     return Passes(forward=forward, backward=every - forward - weight, weight=weight)
 
@@ -316,7 +316,7 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
         weight=layers @ parts.weight,
         backward=layers @ (parts.total - parts.forward - parts.weight),
     )
-    return stage_ends(facts, decisions).added_to(of_layers)
+    return stage_ends(facts, decisions).add_to(of_layers)
 
 
 def _stage_layers(model: Model, decisions: Decisions) -> Array:
@@ -352,11 +352,11 @@ class StageEnds:
     always: Array
     hop: Array
 
-    def of(self, shape: tuple[int, ...], which: Any) -> StageEnds:
+    def take(self, shape: tuple[int, ...], which: Any) -> StageEnds:
         """Return those of some strategies, with the decisions broadcast to a shape."""
         return StageEnds(**{one.name: np.broadcast_to(getattr(self, one.name), shape)[which] for one in fields(self)})
 
-    def added_to(self, layers: Passes) -> Passes:
+    def add_to(self, layers: Passes) -> Passes:
         """Return the passes of stages from the seconds of their layers, with stages on the last axis."""
         forward, backward, weight = (np.array(one) for one in (layers.forward, layers.backward, layers.weight))
         forward[..., 0] += self.first_forward  # one after the other: the first stage may be the last one too
@@ -364,9 +364,9 @@ class StageEnds:
         weight[..., -1] += self.last_weight
         backward[..., 0] += self.first_backward
         backward[..., -1] += self.last_backward
-        backward[..., 1:] += with_layer_axis(self.hop)
-        backward[..., :-1] += with_layer_axis(self.hop)
-        return Passes(forward=forward, backward=backward + with_layer_axis(self.always), weight=weight)
+        backward[..., 1:] += add_layer_axis(self.hop)
+        backward[..., :-1] += add_layer_axis(self.hop)
+        return Passes(forward=forward, backward=backward + add_layer_axis(self.always), weight=weight)
 
 
 def stage_ends(facts: Facts, decisions: Decisions) -> StageEnds:
@@ -417,7 +417,7 @@ def simulated_waiting_seconds(
     simulated = np.broadcast_to(is_simulated(facts, decisions), shape)
     where = np.nonzero(simulated if matters is None else simulated & any_of(matters, shape))
     waiting = np.array(np.broadcast_to(otherwise, shape))
-    slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.of(shape, where)
+    slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.take(shape, where)
     forward, weight, total = (
         np.broadcast_to(one, (*shape, one.shape[-1]))[where] for one in (parts.forward, parts.weight, parts.total)
     )
@@ -430,7 +430,7 @@ def simulated_waiting_seconds(
             continue
         which = np.flatnonzero(of_each.ravel() == index)
         layers = _stage_layers(facts.model, one).T
-        passes = of_ends.of(of_each.shape, which).added_to(
+        passes = of_ends.take(of_each.shape, which).add_to(
             Passes(
                 forward=forward[which] @ layers,
                 weight=weight[which] @ layers,
@@ -507,7 +507,7 @@ def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     rank exposes at most m times its own, the p-th part of the model's.
     """
     filled = np.minimum(np.asarray(microbatches(facts, decisions)) / decisions["pp"], 1.0)
-    return np.asarray(filled * added(stages.all_layers * parts.ep_edges))
+    return np.asarray(filled * sum_last(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(

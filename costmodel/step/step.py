@@ -131,7 +131,7 @@ def step_and_bubble_seconds(
     """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, stages, parts.total)
-    beside = _beside_seconds(facts, decisions, stages, parts)
+    beside = _other_seconds(facts, decisions, stages, parts)
     if at_most is None:
         waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
         return np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside), waiting
@@ -143,7 +143,7 @@ def step_and_bubble_seconds(
     return np.where(matters, seconds, least), waiting
 
 
-def _beside_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+def _other_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
     """Seconds of a step outside of its pipeline's passes."""
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
     sent = pp_seconds(facts, decisions, stages, parts)
@@ -167,7 +167,7 @@ def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks, ~in_turn)
     summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
     pipeline = pipeline_seconds(facts, decisions, stages, parts, ranks, np.where(in_turn, summed, waiting))
-    return np.asarray(pipeline + _beside_seconds(facts, decisions, stages, parts))
+    return np.asarray(pipeline + _other_seconds(facts, decisions, stages, parts))
 
 
 # --- bounds ------------------------------------------------------------------------------------------------

@@ -126,9 +126,9 @@ class TestLearnedDispatch:
 
         assert learned_dispatch(samples).with_calls == {"ours"}
         times = learned_dispatch(calls)
-        as_kernel = dataclasses.replace(calls.exchanges, includes_call=np.zeros(len(calls), dtype=bool))
+        attach_kernel = dataclasses.replace(calls.exchanges, includes_call=np.zeros(len(calls), dtype=bool))
         assert times.with_calls == frozenset()
-        np.testing.assert_allclose(times.law(as_kernel), times.law(calls.exchanges))
+        np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.exchanges))
 
     def test_a_library_of_which_no_sample_is_known_is_refused(self):
         times = learned_dispatch(measured())

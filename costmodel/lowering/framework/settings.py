@@ -95,12 +95,12 @@ def equipped(
     if settings.composition == "parts":
         constants = replace(constants, step_seconds=0.0)
     known = {one.name: getattr(device, one.name) for one in fields(Device)}
-    networks = tuple(_achieved(network, constants) for network in device.networks)
+    networks = tuple(_apply_efficiency(network, constants) for network in device.networks)
     behaviour = _behaviour(framework.behaviour, settings, model)
     return EquippedDevice(**{**known, "networks": networks}, constants=constants, behaviour=behaviour)
 
 
-def _achieved(network: Network, constants: Constants) -> Network:
+def _apply_efficiency(network: Network, constants: Constants) -> Network:
     efficiency = constants.link_efficiency.get(network.name, 1.0)
     return network if efficiency == 1 else replace(network, bandwidth=network.bandwidth * efficiency)
 
@@ -117,11 +117,11 @@ def _constants(device: Device, framework: Framework) -> Constants:
         name, _, architecture = key.partition("@")
         before = getattr(constants, _constant(framework, name))
         if architecture in ("", device.architecture):
-            constants = _changed(constants, name, _scaled(before, factor, framework, name), framework)
+            constants = _replace_constant(constants, name, _scale(before, factor, framework, name), framework)
     return constants
 
 
-def _changed(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:
+def _replace_constant(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:
     try:
         return replace(constants, **{name: value})
     except ValidationError as error:
@@ -137,7 +137,7 @@ def _constant(framework: Framework, name: str) -> str:
     return name
 
 
-def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
+def _scale(value: Any, factor: float, framework: Framework, name: str) -> Any:
     """Multiply a number that is not a count, or every number of a mapping, by the factor; fractions stay fractions."""
     if isinstance(value, dict):
         return {key: min(part * factor, CAPPED) for key, part in value.items()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited
+from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited_places
 from planner.profiles.dispatch import MeasuredExchanges, learned_dispatch
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
@@ -80,7 +80,7 @@ class TestLaw:
         draw = np.random.default_rng(0).integers(0, 4, (20000, 8))
         seen = np.mean([len(set(row)) for row in draw.tolist()])
 
-        assert visited(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
+        assert visited_places(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
 
     def test_with_many_processors_a_network_passes_what_is_for_other_nodes(self):
         found = seconds_per_byte(TRUE, exchanges(np.array([64]), 10**6, leaves=True))

@@ -100,7 +100,7 @@ class GaussianProcess:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return the control of the matrix library's threads, which slow down ours by a factor of ten."""
+    """Return the control of the matrix library's threads; beside ours they wait ten times as long as they work."""
     return ThreadpoolController()
 
 

@@ -503,7 +503,7 @@ def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     .. math:: T = \min(1, m / p) \sum_k L_k E_k
 
     Derivation: warm-up and cool-down each pass all chunks once, so that the whole model's all-to-alls are exposed once.
-    (MoFa, Table 8: the EP column depends on neither the number of micro-batches nor of ranks). With m micro-batches a
+    In MoFa's Table 8 the EP column depends on neither the number of micro-batches nor of ranks. With m micro-batches a
     rank exposes at most m times its own, the p-th part of the model's.
     """
     filled = np.minimum(np.asarray(microbatches(facts, decisions)) / decisions["pp"], 1.0)

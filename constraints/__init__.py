@@ -1,10 +1,10 @@
 """
-What is allowed: one function per rule, and this table of contents.
+Rules of allowed strategies: one function per rule, and this table of contents.
 
-``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``PREFERENCE_RULES`` bound what a
-search tries, though software runs what they leave out. ``MEMORY_RULES``, a part of the first, need the bytes that a
-strategy takes; all the others need the strategy alone. ``TARGET_RULES`` take the place of ``FRAMEWORK_RULES`` where a
-job says what its plans are exported to (``search.target``).
+``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``PREFERENCE_RULES`` bound the
+search, though software runs the strategies that they exclude. ``MEMORY_RULES``, a part of the first, need the bytes
+that a strategy takes; all the others need the strategy alone. ``TARGET_RULES`` replace ``FRAMEWORK_RULES`` where a job
+names the target that its plans are exported to (``search.target``).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ MEGATRON_LM_RULES: tuple[Rule, ...] = (
     targets.early_cores_have_no_graphs_of_fsdp,
     targets.cores_from_0_18_compute_the_loss_themselves,
 )
-"""Rules of single releases of Megatron Core: each holds of the releases that it names."""
+"""Rules of single releases of Megatron Core: each one applies to the releases that it names."""
 
 FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.pipelines_run_1f1b_or_what_the_release_has,
@@ -176,7 +176,7 @@ RELEASE_RULES: tuple[Rule, ...] = (
     frameworks.vocabulary_is_whole_or_as_the_release_has_it,
     *(rule for rule in FRAMEWORK_RULES if family(rule) == "releases"),
 )
-"""Those of the framework rules that say what the release of the job's framework has, whichever it is."""
+"""Framework rules about the features of the release that the job's framework has."""
 
 MEGATRON_RULES: tuple[Rule, ...] = (
     *FRAMEWORK_RULES,
@@ -228,7 +228,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
     ),
     "accelerate": (*RELEASE_RULES, targets.fsdp_groups_are_replicas, targets.accelerate_keeps_experts_whole),
 }
-"""What takes the place of the framework rules, by target of ``planner export``: those of its releases, and its own."""
+"""Rules that replace the framework rules, by target of ``planner export``: the release's rules and the target's own."""
 
 RULES: tuple[Rule, ...] = PHYSICS_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
 

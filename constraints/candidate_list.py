@@ -1,4 +1,4 @@
-"""A list of strategies as a rule: the strategy is one of them; what a row leaves open has any value."""
+"""A list of strategies as a rule: the strategy matches one row; a decision that the row does not give is free."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class CandidateList:
     Parameters
     ----------
     source
-        What sentences call the list, such as the name of its file.
+        Name of the list in sentences, such as the name of its file.
     rows
         Values by decision.
     places
-        What messages call each row, such as ``line 2``.
+        Name of each row in messages, such as ``line 2``.
     whole, whole_places
-        Strategies that are given whole, with their stages, and what messages call those.
+        Strategies that are given whole, with their stages, and their names in messages.
     """
 
     source: str
@@ -44,24 +44,24 @@ class CandidateList:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Decisions that any row gives."""
+        """Decisions that at least one row gives."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
     def values(self, name: str) -> tuple[int, ...]:
-        """Values that the rows give to a decision, in ascending order."""
+        """Return the values that the rows give to a decision, in ascending order."""
         return tuple(sorted({row[name] for row in self.rows if name in row}))
 
     def gives(self, name: str) -> bool:
-        """Whether every row gives a decision."""
+        """Return True if every row gives the decision."""
         return bool(self.rows) and all(name in row for row in self.rows)
 
 
 def candidate_list_rules(candidate_list: CandidateList, growth: Sequence[str]) -> tuple[Rule, ...]:
     """
-    The strategy is one of a list, as one rule about all its decisions and a rule for each beginning of ``growth``.
+    Build the rule of a list: one over all its decisions, and one for each prefix of ``growth``.
 
-    Strategies that are given whole are in no space of decisions: a search costs each as it is. The rules of beginnings
-    follow from the first one; they are asked early, while a space grows by one decision at a time.
+    Strategies that are given whole are not part of a space of decisions: a search costs each as it is. The rules of
+    prefixes follow from the first rule. They apply early, while a space grows by one decision at a time.
 
     >>> mine = CandidateList(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
     >>> whole, beginning = candidate_list_rules(mine, ("tp", "pp"))[:2]
@@ -97,7 +97,7 @@ def _is_listed(rows: Iterable[Mapping[str, int]], names: tuple[str, ...], text: 
 def _patterns(
     rows: Iterable[Mapping[str, int]], names: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
-    """Rows that give the same decisions, as one table each."""
+    """Group rows that give the same decisions, as one table per group."""
     tables: dict[tuple[str, ...], list[list[int]]] = {}
     for row in rows:
         known = tuple(name for name in names if name in row)
@@ -106,7 +106,7 @@ def _patterns(
 
 
 def _is_row(table: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Any:
-    """Whether values, one array per column of the table, are a row of it; one column after the other."""
+    """Return True where the values, one array per column, are a row of the table; compares column by column."""
     listed = np.zeros(len(table), dtype=np.int64)
     asked: Any = np.zeros((), dtype=np.int64)
     known: Any = True

@@ -1,4 +1,4 @@
-"""Sort many candidates into few classes: those that break the same rules are one."""
+"""Sort candidates into classes: candidates that break the same rules share a class."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classes:
     """
-    Candidates sorted by the answers that they gave so far.
+    Candidates grouped by their answers to the rules asked so far.
 
     Parameters
     ----------
     index
         Class of each candidate.
     broken
-        For each class the rules that its candidates break, as far as they were named.
+        Rules that the candidates of each class break, among those named so far.
     """
 
     index: NDArray[np.int64]
@@ -27,17 +27,17 @@ class Classes:
 
     @classmethod
     def one(cls, size: int) -> Classes:
-        """All candidates in one class."""
+        """Build one class that holds all candidates."""
         return cls(index=np.zeros(size, dtype=np.int64), broken=(frozenset(),))
 
     @property
     def size(self) -> int:
-        """Candidates."""
+        """Number of candidates."""
         return len(self.index)
 
     @property
     def count(self) -> int:
-        """Classes, empty ones included."""
+        """Number of classes, empty ones included."""
         return len(self.broken)
 
     @property
@@ -48,7 +48,7 @@ class Classes:
         return first
 
     def take(self, which: Any) -> Classes:
-        """Some of the candidates."""
+        """Return the classes of some of the candidates."""
         return Classes(index=self.index[which], broken=self.broken)
 
     def refine(self, breaks: NDArray[np.bool_], rule: Any) -> Classes:
@@ -58,9 +58,9 @@ class Classes:
         Parameters
         ----------
         breaks
-            For each candidate whether it breaks the rule.
+            True for each candidate that breaks the rule.
         rule
-            What it breaks; None where only the split matters.
+            The broken rule; None where only the split matters.
         """
         split = 2 * self.index + breaks
         present = np.zeros(2 * self.count, dtype=bool)

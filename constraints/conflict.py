@@ -1,9 +1,8 @@
 """
-Why no strategy fits: which rules exclude each other, and the smallest repair.
+Explain why no strategy fits: rules that exclude each other, and the smallest repair.
 
-Every candidate breaks a set of rules. The smallest of these sets are the *repairs*: give up one of them, and a
-candidate is left. The smallest sets that share a rule with every repair are the *conflicts*: their rules exclude each
-other.
+Every candidate breaks a set of rules. The smallest of these sets are the *repairs*: without one of them, a candidate
+is allowed. The smallest sets that share a rule with every repair are the *conflicts*: their rules exclude each other.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from costmodel.strategy import Strategy
 Element = TypeVar("Element", bound=Hashable)
 
 MAX_CONFLICTS = 1000
-"""Conflicts under construction at a time; beyond that, larger ones are not listed."""
+"""Largest number of conflicts under construction; beyond it, larger conflicts are not listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """
-    How large a cluster must be.
+    Size of the smallest cluster on which a strategy fits.
 
     Parameters
     ----------
     num_devices
-        Devices of the smallest cluster on which a strategy satisfies all rules; None where no size does that was tried.
+        Devices of the smallest cluster on which a strategy satisfies all rules; None if no tried size has one.
     strategy
         One such strategy.
     num_tried
-        The largest size that was tried; all smaller ones were, too.
+        The largest size that was tried; all smaller sizes were tried as well.
     is_cut
-        Whether time ran out before all sizes were tried.
+        True if time ran out before all sizes were tried.
     num_enough
-        A size on which something fits, where time ran out before the smallest was known.
+        A size on which a strategy fits, if time ran out before the smallest was known.
     num_within
-        The largest size below the job's own on which something fits; None where none does, or nobody knows.
+        The largest size below the job's own on which a strategy fits; None if there is none, or if it is unknown.
     """
 
     num_devices: int | None
@@ -52,42 +51,43 @@ class Size:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conflict:
     """
-    Why no strategy fits, in the rules' own sentences.
+    Reasons why no strategy fits, in the rules' own sentences.
 
     Parameters
     ----------
     exclusive
-        Sets of rules that exclude each other; none of a set can be left out. Small ones first. Where a set names
-        memory, it holds beside the other rules of physics (in a large space also of frameworks), which it does not
-        list.
+        Sets of rules that exclude each other; dropping any rule of a set resolves it. Small sets first. A set that
+        names memory excludes strategies together with the other rules of physics, which it does not list. In a large
+        space the rules of frameworks count among them.
     repairs
-        Smallest sets of rules without which a strategy is left; the same rules hold.
+        Smallest sets of rules without which a strategy is left; rules that are not listed still apply.
     release
-        The smallest set of the job's own pin, allow and forbid entries without which a strategy is left; empty where
+        The smallest set of the job's own pin, allow and forbid entries without which a strategy is left; empty if
         releasing them does not help.
     releases
-        All sets of such entries none of which can be kept, small ones first: those of one entry help alone.
+        All sets of such entries that must be released together, small ones first; a set of one entry helps alone.
     shortage_bytes
-        Device memory that the strategy which comes closest lacks, of all that satisfy every other rule; None where no
-        strategy does.
+        Device memory that the closest strategy lacks, among those that satisfy every other rule; None if no strategy
+        does.
     host_shortage_bytes
         Host memory that the same strategy lacks.
     closest
-        That strategy.
+        The closest strategy itself.
     least_bubble_fraction
-        Where a bound of the bubble excludes what else fits: the smallest share of the step that it takes there.
+        Smallest bubble share of the step among the other strategies, if a bound of the bubble excludes them.
     needed_bytes
-        Device memory with which it would fit, and nothing would with less; None where it lacks host memory, too.
+        Device memory with which the closest strategy would fit, and the least that lets any fit; None if it lacks host
+        memory as well.
     needed_host_bytes
-        Host memory per device with which something would fit; None where more of it alone does not help.
+        Host memory per device with which a strategy would fit; None if more host memory alone does not help.
     headroom_bytes
-        The largest headroom that fits, where a smaller one than the job's is enough.
+        The largest headroom that fits, if a smaller headroom than the job's is enough.
     size
-        How large a cluster must be; None where nobody asked.
+        Size of the smallest cluster that fits; None if it was not asked for.
     left_out
-        What this does not cover, one sentence each: lists that are cut, and where time ran out.
+        Limits of this answer, one sentence each: lists that are cut, and steps that ran out of time.
     is_cut
-        Whether time ran out before the rules that exclude each other, or the closest strategy, were known.
+        True if time ran out before the conflicts, or the closest strategy, were known.
     """
 
     exclusive: tuple[tuple[str, ...], ...]
@@ -108,7 +108,7 @@ class Conflict:
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:
     """
-    The sets that contain no other one, small ones first.
+    Return the sets that contain no other set, small ones first.
 
     >>> [sorted(one) for one in smallest_sets([frozenset("abc"), frozenset("ab"), frozenset("cd")])]
     [['a', 'b'], ['c', 'd']]
@@ -121,13 +121,13 @@ def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]
 
 
 def contains_one_of(one: frozenset[Element], others: Iterable[frozenset[Element]]) -> bool:
-    """Whether a set contains another one as a whole."""
+    """Return True if a set contains one of the others as a whole."""
     return any(other <= one for other in others)
 
 
 def hitting_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:
     """
-    The smallest sets that share an element with each of the given ones (Berge's algorithm).
+    Return the smallest sets that share an element with each of the given sets (Berge's algorithm).
 
     >>> [sorted(one) for one in hitting_sets([frozenset("ab"), frozenset("bc")])]
     [['b'], ['a', 'c']]
@@ -140,20 +140,20 @@ def hitting_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]
 
 
 def sorted_by_text(elements: Iterable[Element]) -> list[Element]:
-    """Elements in an order that does not change from run to run."""
+    """Sort elements into an order that does not change from run to run."""
     return sorted(elements, key=lambda element: getattr(element, "__doc__", None) or str(element))
 
 
 def necessary(rules: Sequence[Element], satisfiable: Callable[[Sequence[Element]], bool]) -> list[Element]:
     """
-    A smallest part of some rules that cannot hold together.
+    Return a smallest subset of the rules that cannot hold together.
 
     Parameters
     ----------
     rules
-        Rules that cannot hold together; the first ones are left out if they can be.
+        Rules that cannot hold together; the first ones are dropped if possible.
     satisfiable
-        Whether some rules can hold together.
+        Function that returns True if the given rules can hold together.
 
     >>> necessary([1, 2, 3, 4], lambda rules: not {2, 4} <= set(rules))
     [2, 4]

@@ -1,8 +1,9 @@
 """
-Which options some dealing of alternating layers has: the dealings of one pipeline listed, where they are few.
+Keep the stage options that occur in a layout of alternating layers, by listing all layouts of one pipeline.
 
-The layers of all chunks say where every chunk begins, and so what kinds it holds. CP-SAT finds that out chunk by chunk;
-ranks whose chunks are as even as they come have so few dealings that walking along all of them at once is faster.
+The number of layers of each chunk determines where it begins, and so which kinds of layers it holds. CP-SAT finds
+that out chunk by chunk. If the chunks of a rank are as even as possible, there are so few layouts that listing them
+all is faster.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ import numpy as np
 from constraints.stages import Flags, Ints, Pipeline, StageOptions
 
 MOST_DEALINGS = 20_000
-"""Dealings that are listed; a matter of time only: of more, every option is kept."""
+"""Largest number of layouts that are listed, to bound the run time; beyond it every option is kept."""
 
 ABSENT = 2**60
-"""Ticks of what no option holds; sums with it are not looked at."""
+"""Ticks of a combination that no option covers; larger sums are ignored."""
 
 
 def options_of_dealings(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Flags:
     """
-    Which options are part of a dealing whose objective is below the cut, shape (A,).
+    Return a mask of options that are part of a layout whose objective is below the cut, shape (A,).
 
-    Derivation: of every dealing each rank takes, waits and ends with the least of its options that hold what its chunks
-    cover. No choice of options has a lower objective.
+    Derivation: in every layout each rank takes, waits and ends with the least of its options that hold the layers its
+    chunks cover. No choice of options has a lower objective.
 
     Parameters
     ----------
     options
-        What ranks may choose.
+        Options of all ranks.
     pipeline
-        What is shared out; its kinds of layers alternate.
+        The pipeline; its kinds of layers alternate.
     cut
-        Objective that must be undercut.
+        Objective that a layout must undercut.
     """
     assert options.chunks is not None
     of_rank = [np.flatnonzero(options.rank == rank) for rank in range(pipeline.pp)]
@@ -61,14 +62,14 @@ def options_of_dealings(options: StageOptions, pipeline: Pipeline, *, cut: int) 
 
 
 def _least(ticks: Ints, of_options: Ints, of_dealings: Ints) -> Ints:
-    """The least ticks of the options of each dealing's group."""
+    """Return the least ticks among the options of each layout's group."""
     least = np.full(max(of_options.max(initial=-1), of_dealings.max(initial=-1)) + 1, ABSENT)
     np.minimum.at(least, of_options, ticks)
     return np.asarray(least[of_dealings])
 
 
 def _dealings(different: list[Ints], pipeline: Pipeline) -> Ints | None:
-    """Chunks of all ranks that hold all layers, shape (D, pp, 2 v); None where they are too many."""
+    """List the chunks of all ranks that together hold all layers, shape (D, pp, 2 v); None if there are too many."""
     chosen, num_so_far = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for rank, chunks in enumerate(different):
         with_own = num_so_far[:, None] + chunks[:, : pipeline.vpp].sum(axis=1)
@@ -81,7 +82,7 @@ def _dealings(different: list[Ints], pipeline: Pipeline) -> Ints | None:
 
 
 def _kinds_covered(dealings: Ints, pipeline: Pipeline) -> Ints:
-    """Layers of each kind of each rank's chunks, then those in full, shape (D, pp, 2 K)."""
+    """Count the layers of each kind per rank, then those that are recomputed in full, shape (D, pp, 2 K)."""
     pattern = pipeline.pattern
     assert pattern is not None
     before = np.zeros((pipeline.num_layers + 1, pattern.num_kinds), dtype=np.int64)

@@ -1,8 +1,8 @@
 """
-Candidates to CP-SAT: one literal per candidate, one integer variable per decision, memory as linear constraints.
+Encode candidates for CP-SAT: a literal per candidate, an integer variable per decision, linear memory constraints.
 
 Wide tables and multiplications are 10 to 100 times slower than literals with linear constraints (measured on Llama-3
-405B and DeepSeek-V3). A literal exists only for what the rules allow; what a rule forbids is not in the model.
+405B and DeepSeek-V3). Only strategies that the rules allow have a literal; forbidden ones are not in the model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TICK_SECONDS = 1e-6
 """Resolution of time in the solver."""
 
 MAX_TICKS = 2**52
-"""Longest step that the solver tells from longer ones, 142 years: a tick count stays exact in a double."""
+"""Longest step that the solver can distinguish, 142 years: a tick count stays exact in a double."""
 
 MAX_MEBIBYTES = 2**40
-"""Largest use of memory that the solver tells from larger ones."""
+"""Largest memory use that the solver can distinguish."""
 
 Ints = NDArray[np.int64]
 
@@ -37,9 +37,9 @@ class Candidates:
     Parameters
     ----------
     decisions
-        Values of every decision.
+        Values of every decision, shape (number of candidates,).
     ticks
-        Step time in ticks, to the nearest.
+        Step time in ticks, rounded to the nearest.
     device_mebibytes, host_mebibytes
         Memory of the fullest device and of its share of the host, rounded up.
     """
@@ -53,7 +53,7 @@ class Candidates:
         return len(self.ticks)
 
     def take(self, which: Ints) -> Candidates:
-        """Some of them."""
+        """Return some of the candidates."""
         return Candidates(
             decisions={name: values[which] for name, values in self.decisions.items()},
             ticks=self.ticks[which],
@@ -65,12 +65,12 @@ class Candidates:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
     """
-    What a strategy may take, rounded down.
+    Memory that a strategy may take, rounded down.
 
     Parameters
     ----------
     device_mebibytes, host_mebibytes
-        Memory of one device without the headroom; its share of the host's.
+        Memory of one device without the headroom; its share of the host memory.
     """
 
     device_mebibytes: int
@@ -80,16 +80,16 @@ class Capacity:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
     """
-    A model with handles into it.
+    A CP-SAT model with its literals and variables.
 
     Parameters
     ----------
     model
         The CP-SAT model.
     literals
-        One per candidate: it is chosen.
+        One per candidate; true if it is chosen.
     variables
-        One per decision.
+        One integer variable per decision.
     """
 
     model: cp_model.CpModel
@@ -99,27 +99,27 @@ class Encoding:
 
 def encode(candidates: Candidates, capacity: Capacity) -> Encoding:
     """
-    The model: exactly one candidate, its decisions, within memory, as fast as possible.
+    Build the model: exactly one candidate, its decisions, within memory, with the least step time.
 
     Parameters
     ----------
     candidates
-        What to choose from, at least one.
+        Candidates to choose from, at least one.
     capacity
-        Memory.
+        Memory that the chosen candidate may take.
     """
     model = cp_model.CpModel()
     literals = [model.new_bool_var("") for _ in range(len(candidates))]
     model.add_exactly_one(literals)
     variables = {name: _channel(model, literals, name, values) for name, values in candidates.decisions.items()}
-    model.add(_weighted(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
-    model.add(_weighted(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
-    model.minimize(_weighted(literals, candidates.ticks))
+    model.add(_weighted_sum(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
+    model.add(_weighted_sum(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
+    model.minimize(_weighted_sum(literals, candidates.ticks))
     return Encoding(model=model, literals=literals, variables=variables)
 
 
 def joined(some: Sequence[Candidates]) -> Candidates:
-    """Candidates one after the other."""
+    """Concatenate candidates."""
     return Candidates(
         decisions={name: np.concatenate([one.decisions[name] for one in some]) for name in some[0].decisions},
         ticks=np.concatenate([one.ticks for one in some]),
@@ -129,30 +129,32 @@ def joined(some: Sequence[Candidates]) -> Candidates:
 
 
 def seconds_to_ticks(seconds: NDArray[np.float64]) -> Ints:
-    """Ticks to the nearest; from ``MAX_TICKS`` on all are alike."""
+    """Round seconds to the nearest tick; values from ``MAX_TICKS`` on are equal."""
     return np.rint(np.minimum(seconds / TICK_SECONDS, MAX_TICKS)).astype(np.int64)
 
 
 def seconds_to_floor_ticks(seconds: NDArray[np.float64]) -> Ints:
-    """Ticks rounded down, for lower bounds."""
+    """Round seconds down to ticks, for lower bounds."""
     return np.floor(np.minimum(seconds / TICK_SECONDS, MAX_TICKS)).astype(np.int64)
 
 
 def most_seconds(ticks: Ints) -> NDArray[np.float64]:
-    """The most seconds that are rounded to some ticks."""
+    """Return the most seconds that round to the given ticks."""
     return np.asarray((ticks + 0.5) * TICK_SECONDS)
 
 
 def bytes_to_mebibytes(nbytes: NDArray[np.float64], fits: NDArray[np.bool_], capacity: int) -> Ints:
     """
-    Use of memory rounded up, except that what fits to the byte also fits in MiB, and what does not, does not.
+    Round memory use up to MiB, without changing the memory rule's answer.
+
+    Memory that fits to the byte also fits in MiB, and memory that does not fit to the byte does not fit in MiB.
 
     Parameters
     ----------
     nbytes
-        Use.
+        Memory use.
     fits
-        What the memory rule says of it.
+        Answers of the memory rule.
     capacity
         Capacity in MiB, rounded down.
 
@@ -164,7 +166,7 @@ def bytes_to_mebibytes(nbytes: NDArray[np.float64], fits: NDArray[np.bool_], cap
 
 
 def capacity_mebibytes(nbytes: float) -> int:
-    """Capacity rounded down; nothing fits into a negative one."""
+    """Round capacity down to MiB; nothing fits into a negative one."""
     return int(np.floor(min(max(nbytes / MIB_BYTES, -1), MAX_MEBIBYTES)))
 
 
@@ -173,9 +175,9 @@ def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str
     if len(domain) == 1:
         return model.new_constant(domain[0])
     variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)
-    model.add(_weighted(literals, values) == variable)
+    model.add(_weighted_sum(literals, values) == variable)
     return variable
 
 
-def _weighted(literals: list[cp_model.IntVar], weights: Ints) -> Any:
+def _weighted_sum(literals: list[cp_model.IntVar], weights: Ints) -> Any:
     return cp_model.LinearExpr.weighted_sum(literals, weights.tolist())

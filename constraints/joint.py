@@ -1,15 +1,16 @@
 """
-The joint problem as one CP-SAT model that holds the rules: an integer variable per decision, every rule as constraints.
+The joint problem as one CP-SAT model: an integer variable per decision, every rule as constraints.
 
-A rule is posted from the function that filters arrays: tabulated over the values of the decisions in its signature. Of
-one decision it is the variable's domain (tensor parallelism within a node), of several the assignments that it allows
-or forbids, whichever are fewer. The world size, whose table is wide on large clusters, is a product there. A rule of
-many decisions with many values is tabulated over what the cost tables hold of them.
+A rule is posted from the same function that filters arrays: it is tabulated over the values of the decisions in its
+signature. A rule of one decision restricts the variable's domain (tensor parallelism within a node). A rule of several
+decisions becomes the assignments that it allows or forbids, whichever are fewer. The world size, whose table is wide
+on large clusters, is posted as a product. A rule of many decisions with many values is tabulated over the combinations
+in the cost tables.
 
-What a strategy costs are two tables. One has the memory of each combination of the decisions that memory depends on;
-the other one the ticks of each of those with the overlaps and their like. Both hold only what is within a cut of the
-objective: without it such tables do not finish, with it they take milliseconds. What they leave out is for whoever made
-them to say.
+The cost of strategies is held in two tables. One has the memory of each combination of the decisions that memory
+depends on. The other has the ticks of each of those combinations with the remaining decisions, such as overlaps. Both
+hold only strategies within a cut of the objective: without the cut such tables do not finish, with it they take
+milliseconds. The caller reports the omitted strategies.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from costmodel.strategy import FLAGS
 from costmodel.tables import Facts, num_microbatches, signature, tabulate
 
 MAX_CELLS = 2**14
-"""Combinations of values over which a rule is tabulated; a wider one is posted in another way."""
+"""Most combinations of values over which a rule is tabulated; a wider rule is posted in another way."""
 
 MAX_VALUE = 2**31
 """Largest value of a decision: products of several stay within the solver's 64 bits where a rule bounds them."""
 
 DERIVED = "num_microbatches"
-"""What follows from decisions and has a variable of its own, since rules are about it."""
+"""Quantity that follows from decisions and has a variable of its own, since rules refer to it."""
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -47,17 +48,17 @@ Variables = dict[str, cp_model.IntVar]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTables:
     """
-    What strategies cost, in two tables.
+    Memory and step time of strategies, in two tables.
 
     Parameters
     ----------
     combinations
         Values of the decisions that memory depends on, one entry per combination, shape (C,).
     device_mebibytes, host_mebibytes
-        Memory of each, shape (C,).
+        Memory of each combination, shape (C,).
     combination, others, ticks
-        For each strategy whose time is known its combination, its values of the other decisions, its step time, shape
-        (E,). A combination that no memory holds needs none.
+        Combination, values of the other decisions and step time of each strategy with a known time, shape (E,). A
+        combination that exceeds the memory needs no strategy.
     """
 
     combinations: Mapping[str, Ints]
@@ -69,11 +70,11 @@ class CostTables:
 
     @property
     def domains(self) -> dict[str, Ints]:
-        """The values of each decision that occur in them."""
+        """Values of each decision that occur in the tables."""
         return {name: np.unique(values) for name, values in (*self.combinations.items(), *self.others.items())}
 
     def columns(self, names: Iterable[str]) -> dict[str, Ints]:
-        """Values of some decisions: of each combination where that is enough, else of each strategy."""
+        """Return the values of some decisions: per combination if those hold them all, otherwise per strategy."""
         wanted = list(names)
         if all(name in self.combinations for name in wanted):
             return {name: self.combinations[name] for name in wanted}
@@ -84,17 +85,17 @@ class CostTables:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JointModel:
     """
-    A model with handles into it.
+    A CP-SAT model with its variables.
 
     Parameters
     ----------
     model
         The CP-SAT model.
     variables
-        One per decision, and one for the micro-batches that follow from them.
+        One per decision, and one for the number of micro-batches.
     num_rules, num_constraints
-        Rules that it holds; constraints that they became. The others are the domains of variables, or hold for all
-        values that are left.
+        Number of rules in the model; number of constraints made from them. The other rules are domains of variables, or
+        hold for all remaining values.
     """
 
     model: cp_model.CpModel
@@ -106,16 +107,16 @@ class JointModel:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Relation:
     """
-    A rule over the values of its decisions.
+    One rule's answers, tabulated over the values of its decisions.
 
     Parameters
     ----------
     rule
         The rule.
     values
-        Of each decision, one axis each.
+        Values of each decision, one axis each.
     holds
-        The rule's answers, shape (values of the first decision, values of the second, ...).
+        Answers of the rule, shape (values of the first decision, values of the second, ...).
     """
 
     rule: Rule
@@ -123,7 +124,7 @@ class _Relation:
     holds: Flags
 
     def within(self, domains: Mapping[str, Ints]) -> _Relation:
-        """The part of it that domains leave."""
+        """Return the part of the relation that lies within the domains."""
         holds = self.holds
         for axis, (name, values) in enumerate(self.values.items()):
             if len(values) > len(domains[name]):
@@ -132,7 +133,7 @@ class _Relation:
 
     @property
     def support(self) -> dict[str, Ints]:
-        """The values of each decision with which the rule can be kept."""
+        """Values of each decision that occur in an allowed combination."""
         axes = range(self.holds.ndim)
         return {
             name: values[self.holds.any(axis=tuple(other for other in axes if other != axis))]
@@ -150,22 +151,22 @@ def joint_model(
     cut: int = 0,
 ) -> JointModel:
     """
-    The model: one value per decision, all rules, and with cost tables the memory and the least step time up to a cut.
+    Build the model: a value per decision, all rules and, with cost tables, memory and the least step time up to a cut.
 
     Parameters
     ----------
     facts
-        What is given.
+        Model, cluster and workload.
     rules
-        What holds of the decisions, memory apart.
+        Rules on the decisions, except those of memory.
     domains
         Values of each decision, ascending.
     tables
-        What strategies cost; without them the model is about the rules alone, and has no objective.
+        Costs of strategies; without them the model holds only the rules and has no objective.
     capacity
-        Memory, which the tables ask for.
+        Memory; required with tables.
     cut
-        Ticks that a step may take, which the tables ask for.
+        Largest step time in ticks; required with tables.
     """
     posting = _Posting(facts, rules, domains, tables)
     if tables is not None and posting.is_possible:
@@ -182,7 +183,7 @@ def joint_model(
 
 def narrowed(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -> dict[str, Ints]:
     """
-    The values of each decision that the rules leave, each rule asked by itself; those of wide tables are not asked.
+    Return the values of each decision that satisfy every rule taken alone; rules of wide tables are skipped.
 
     >>> from constraints.rules.features import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([1]), "pp_overlap": np.array([0, 1])}
@@ -194,7 +195,7 @@ def narrowed(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -
 
 
 class _Posting:
-    """One model as it is made: domains first, which every rule narrows, then variables and constraints."""
+    """Builds one model: narrows the domains by every rule, then adds variables and constraints."""
 
     def __init__(
         self, facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints], tables: CostTables | None
@@ -216,11 +217,11 @@ class _Posting:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the rules leave a value to each decision."""
+        """True if the rules leave at least one value for each decision."""
         return all(len(values) for values in self.domains.values())
 
     def add_variables(self) -> None:
-        """A variable per decision, and the micro-batches as they follow from two of them."""
+        """Add a variable per decision, and the number of micro-batches as a function of dp and mbs."""
         for name, values in self.domains.items():
             domain = cp_model.Domain.from_values(values.tolist())
             self.variables[name] = self.model.new_int_var_from_domain(domain, name)
@@ -230,7 +231,7 @@ class _Posting:
             self.allow(("dp", "mbs", DERIVED), np.stack([dp, mbs, table], axis=-1).reshape(-1, 3), DERIVED)
 
     def add_relation(self, relation: _Relation) -> None:
-        """A rule as the assignments that it allows or forbids, whichever are fewer."""
+        """Add a rule as the assignments that it allows or forbids, whichever are fewer."""
         if relation.holds.all():
             return
         self.num_constraints += 1
@@ -244,7 +245,7 @@ class _Posting:
         (self.allow if few else self.forbid)(names, rows, sentence(relation.rule))
 
     def add_wide(self, rule: Rule) -> None:
-        """A rule of many combinations: a product, or over those that the cost tables hold."""
+        """Add a rule of many combinations: as a product, or over the combinations in the cost tables."""
         self.num_constraints += 1
         if rule in PRODUCTS:
             PRODUCTS[rule](self)
@@ -254,13 +255,13 @@ class _Posting:
         asked = [name for name in names if name != DERIVED] + (["dp", "mbs"] if DERIVED in names else [])
         columns = self.tables.columns(dict.fromkeys(asked))
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
-        decisions = {name: _typed(name, values) for name, values in zip(columns, rows.T, strict=True)}
+        decisions = {name: _cast(name, values) for name, values in zip(columns, rows.T, strict=True)}
         broken = rows[~np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), len(rows))]
         if len(broken):
             self.forbid(tuple(columns), broken, sentence(rule))
 
     def add_costs(self, tables: CostTables, capacity: Capacity, cut: int) -> None:
-        """The two tables, the memory, the objective and its cut."""
+        """Add the two tables, the memory limits, the objective and its cut."""
         if not len(tables.ticks):
             self.model.add_bool_or([]).with_name("no strategy is within the cut and the memory")
             return
@@ -281,7 +282,7 @@ class _Posting:
         self.model.minimize(self.variables["ticks"])
 
     def allow_columns(self, columns: Mapping[str, Ints], name: str) -> None:
-        """A table of allowed assignments; a column of one value is left out where its variable has no other."""
+        """Add a table of allowed assignments; skip a column of one value if its variable has no other."""
         asked = {
             one: values
             for one, values in columns.items()
@@ -290,17 +291,17 @@ class _Posting:
         self.allow(tuple(asked), np.stack(list(asked.values()), axis=-1), name)
 
     def allow(self, names: Sequence[str], rows: Ints, name: str) -> None:
-        """Allowed assignments of some variables, one per row."""
+        """Allow only the given assignments of some variables, one per row."""
         chosen = [self.variables[one] for one in names]
         self.model.add_allowed_assignments(chosen, rows.tolist()).with_name(name)
 
     def forbid(self, names: Sequence[str], rows: Ints, name: str) -> None:
-        """Forbidden assignments of some variables, one per row."""
+        """Forbid the given assignments of some variables, one per row."""
         chosen = [self.variables[one] for one in names]
         self.model.add_forbidden_assignments(chosen, rows.tolist()).with_name(name)
 
     def add_world_size(self) -> None:
-        """The degrees multiply to the devices."""
+        """Require that the degrees multiply to the number of devices."""
         factors = [self.variables[name] for name in ("tp", "cp", "pp", "dp")]
         rule = topology.degrees_multiply_to_the_devices
         self.model.add_multiplication_equality(self.facts.cluster.num_devices, factors).with_name(sentence(rule))
@@ -310,13 +311,13 @@ def _narrow(
     facts: Facts, rules: Iterable[Rule], domains: Mapping[str, Ints], max_cells: int
 ) -> tuple[dict[str, Ints], list[_Relation], list[Rule]]:
     """
-    Tabulate the rules, those of few combinations first, and keep the values that each leaves.
+    Tabulate the rules, those with few combinations first, and keep the values that each rule leaves.
 
     Returns
     -------
     tuple
-        The values, none of a decision where the rules exclude each other; the rules that exclude something; those of
-        more than ``max_cells`` combinations (0: none is too wide).
+        Remaining values of each decision, empty if the rules exclude each other. Rules that exclude a combination.
+        Rules with more than ``max_cells`` combinations (0: no rule is too wide).
     """
     left = {name: _integers(name, values) for name, values in domains.items()}
     if any(DERIVED in _names(rule) for rule in rules):
@@ -330,7 +331,7 @@ def _narrow(
         if max_cells and cells > max_cells:
             wide.append(rule)
             continue
-        relation = _Relation(rule=rule, values=values, holds=_tabulated(rule, facts, values))
+        relation = _Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
         if not relation.holds.all():
             left |= relation.support
             relations.append(relation)
@@ -338,7 +339,7 @@ def _narrow(
 
 
 def _microbatches(facts: Facts, domains: Mapping[str, Ints]) -> Ints:
-    """Micro-batches by data-parallel degree and micro-batch, shape (values of dp, values of mbs)."""
+    """Return the number of micro-batches, shape (values of dp, values of mbs)."""
     decisions = {"dp": domains["dp"][:, None], "mbs": domains["mbs"][None, :]}
     return np.asarray(tabulate(num_microbatches, facts, decisions), dtype=np.int64)
 
@@ -346,19 +347,19 @@ def _microbatches(facts: Facts, domains: Mapping[str, Ints]) -> Ints:
 PRODUCTS: dict[Rule, Callable[[_Posting], None]] = {
     topology.degrees_multiply_to_the_devices: _Posting.add_world_size,
 }
-"""Rules that are products of variables, posted as such where their tables are wide."""
+"""Rules that are products of variables, and the method that posts each where its table is wide."""
 
 
 def _names(rule: Rule) -> tuple[str, ...]:
-    """The decisions that a rule is about, in the order of its signature."""
+    """Return the decisions of a rule, in the order of its signature."""
     return signature(rule)[1]
 
 
-def _tabulated(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
-    """A rule's answers for all combinations of values, one axis per decision."""
+def _tabulate_rule(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
+    """Return a rule's answers for all combinations of values, one axis per decision."""
     shape = tuple(len(some) for some in values.values())
     decisions = {
-        name: _typed(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
+        name: _cast(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
         for axis, (name, some) in enumerate(values.items())
     }
     return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions), dtype=bool), shape)
@@ -366,7 +367,7 @@ def _tabulated(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
 
 def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
     """
-    Values of a decision as the solver has them.
+    Convert the values of a decision to the solver's integers.
 
     Raises
     ------
@@ -375,10 +376,10 @@ def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
     """
     largest = max((abs(int(value)) for value in values), default=0)
     if largest > MAX_VALUE:
-        raise SpecError(name, f"no integer variable of the solver holds {largest}; at most {MAX_VALUE}.")
+        raise SpecError(name, f"must be at most {MAX_VALUE} for the solver, got {largest}.")
     return np.asarray(values, dtype=np.int64)
 
 
-def _typed(name: str, values: Ints) -> NDArray[Any]:
-    """Values in the type that rules expect."""
+def _cast(name: str, values: Ints) -> NDArray[Any]:
+    """Convert values to the type that rules expect."""
     return values.astype(bool) if name in FLAGS else values

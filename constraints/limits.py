@@ -1,8 +1,8 @@
 """
-The job's own limits as rules: what ``search.pin``, ``search.allow``, ``search.limits`` and ``search.forbid`` say.
+The job's own limits as rules: ``search.pin``, ``search.allow``, ``search.limits`` and ``search.forbid``.
 
-Each entry becomes one rule with a signature and a sentence of its own, so that it is tabulated, combined and named in
-a conflict like any other.
+Each entry becomes one rule with its own signature and sentence. It is tabulated, combined and named in a conflict like
+any other rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from costmodel.errors import alternatives
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
 
 SHOWN_VALUES = 8
-"""Values of a long list that a sentence names."""
+"""Values of a long list that a sentence names before it counts the rest."""
 
 RELATIONS: dict[str, tuple[Callable[[Any, Any], Holds], str]] = {
     "<=": (np.less_equal, "is at most"),
@@ -31,7 +31,7 @@ RELATIONS: dict[str, tuple[Callable[[Any, Any], Holds], str]] = {
     "==": (np.equal, "is"),
     "!=": (np.not_equal, "is not"),
 }
-"""How a bound compares, and how a sentence says it."""
+"""Comparison of each relation, and its words in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,11 +42,11 @@ class Bound:
     Parameters
     ----------
     names
-        Decisions whose product is bounded; ``num_microbatches``, which follows from them, may be among them.
+        Decisions whose product is bounded; may include ``num_microbatches``, which follows from them.
     relation
         One of ``RELATIONS``.
     number
-        What the product is compared with.
+        Number that the product is compared with.
     """
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Bound:
     @property
     def text(self) -> str:
         """
-        The bound in words.
+        Sentence fragment that states the bound.
 
         >>> Bound(names=("tp", "cp"), relation="<=", number=16).text
         'tp * cp is at most 16'
@@ -65,7 +65,7 @@ class Bound:
         return f"{' * '.join(self.names)} {RELATIONS[self.relation][1]} {number}"
 
     def holds(self, decisions: Mapping[str, Any]) -> Holds:
-        """Whether decisions keep it; in floats, which products of large degrees do not overflow."""
+        """Return True where decisions satisfy the bound; floats keep products of large degrees from overflowing."""
         factors = (np.asarray(decisions[name], dtype=np.float64) for name in self.names)
         return RELATIONS[self.relation][0](reduce(np.multiply, factors), self.number)
 
@@ -78,14 +78,14 @@ def limit_rules(
     limits: Iterable[Bound] = (),
 ) -> tuple[Rule, ...]:
     """
-    One rule per entry.
+    Build one rule per entry.
 
     Parameters
     ----------
     pin
         Decisions with their only value.
     allow
-        Decisions with the values that they may have.
+        Decisions with their allowed values.
     forbid
         Combinations of values and bounds that may not occur together.
     limits
@@ -95,18 +95,20 @@ def limit_rules(
     ['search.pin: tp is 8.', 'search.allow: pp is 4 or 8.', 'search.forbid: not both recompute is full and mbs is 1.']
     """
     pins = [
-        _one_of(name, (value,), f"search.pin: {name} is {decision_text(name, value)}.") for name, value in pin.items()
+        _values_rule(name, (value,), f"search.pin: {name} is {decision_text(name, value)}.")
+        for name, value in pin.items()
     ]
     allows = [
-        _one_of(name, values, f"search.allow: {name} is {_choice(name, values)}.") for name, values in allow.items()
+        _values_rule(name, values, f"search.allow: {name} is {_choice(name, values)}.")
+        for name, values in allow.items()
     ]
-    bounds = [_bounded(bound) for bound in dict.fromkeys(limits)]
-    return (*pins, *allows, *bounds, *(_not_together(combination) for combination in forbid))
+    bounds = [_bound_rule(bound) for bound in dict.fromkeys(limits)]
+    return (*pins, *allows, *bounds, *(_exclusion_rule(combination) for combination in forbid))
 
 
 def bubble_rule(fraction: float) -> Rule:
     """
-    The rule that a bound of the pipeline's bubble makes; it needs the time of a strategy.
+    Build the rule that bounds the pipeline bubble; it needs the time of a strategy.
 
     >>> rule = bubble_rule(0.075)
     >>> rule.__doc__
@@ -124,19 +126,19 @@ def bubble_rule(fraction: float) -> Rule:
 
 def devices_rule(most: int) -> Rule:
     """
-    The rule that a bound of the devices makes; it stands where otherwise all devices are used.
+    Build the rule that bounds the number of devices; it replaces the rule that all devices are used.
 
     >>> rule = devices_rule(512)
     >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=15, dp=4)), bool(rule(tp=8, cp=1, pp=15, dp=5))
     ('search.max_devices: tp * cp * pp * dp is at most 512.', True, False)
     """
     bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
-    return _bounded(bound, "search.max_devices")
+    return _bound_rule(bound, "search.max_devices")
 
 
 def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
     """
-    The rule of plans that leave whole nodes idle; it stands where otherwise all devices are used.
+    Build the rule that lets a plan leave whole nodes idle; it replaces the rule that all devices are used.
 
     >>> rule = nodes_rule(range(40, 63), 8)
     >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=14, dp=4)), bool(rule(tp=4, cp=1, pp=1, dp=81))
@@ -160,7 +162,7 @@ def limited(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
     """
-    The values that the job leaves to each decision whose values it names; none where its entries contradict.
+    Return the values that the job leaves to each decision it mentions; empty if its entries contradict.
 
     >>> limited(pin={"tp": 8}, allow={"tp": (4, 8), "pp": (4, 8)})
     {'tp': (8,), 'pp': (4, 8)}
@@ -175,7 +177,7 @@ def pinned(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
     """
-    The values that entries of the job name, whether or not they can be had; of a bound the first one that keeps it.
+    Return the values that the job's entries name, reachable or not; for a bound, the first value that satisfies it.
 
     >>> pinned(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
     {'tp': (4, 8), 'pp': (16,)}
@@ -189,7 +191,7 @@ def pinned(
 def _named_values(
     pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A decision and its values, for each entry that names some."""
+    """Yield a decision and its values for each entry that names some."""
     yield from ((name, (value,)) for name, value in pin.items())
     yield from allow.items()
     for bound in limits:
@@ -205,16 +207,16 @@ def _named_values(
 
 def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
     """
-    A rule that some values of one of its decisions need not satisfy.
+    Build a rule that certain values of one of its decisions are exempt from.
 
     Parameters
     ----------
     rule
-        A rule.
+        The rule to relax.
     name
         One of its decisions.
     values
-        Its values that are allowed regardless.
+        Values of that decision that are allowed regardless.
 
     >>> def small(*, mbs):
     ...     return mbs <= 16
@@ -232,7 +234,7 @@ def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
     return holds
 
 
-def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
+def _values_rule(name: str, values: tuple[int, ...], text: str) -> Rule:
     allowed = np.array(values, dtype=np.int64)
 
     def holds(**decisions: Any) -> Holds:
@@ -241,14 +243,14 @@ def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     return named_rule(holds, (name,), text)
 
 
-def _bounded(bound: Bound, entry: str = "search.limits") -> Rule:
+def _bound_rule(bound: Bound, entry: str = "search.limits") -> Rule:
     def holds(**decisions: Any) -> Holds:
         return bound.holds(decisions)
 
     return named_rule(holds, bound.names, f"{entry}: {bound.text}.")
 
 
-def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
+def _exclusion_rule(combination: Mapping[str, int | Bound]) -> Rule:
     conditions = [
         value if isinstance(value, Bound) else Bound(names=(name,), relation="==", number=value)
         for name, value in combination.items()
@@ -264,7 +266,7 @@ def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
 
 
 def named_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
-    """A function of decisions as a rule with a signature and a sentence of its own."""
+    """Give a function of decisions its signature and its sentence, so that it is a rule."""
     keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)]
     holds.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     holds.__doc__ = text

@@ -1,8 +1,8 @@
 """
-What a rule is: a function of facts and decisions that returns whether a strategy is allowed.
+Definition of a rule: a function of facts and decisions that returns True where a strategy is allowed.
 
 Positional parameters are facts, keyword-only parameters are decisions, as in :mod:`costmodel.tables`. Decisions may be
-scalars or arrays that broadcast; the answer then is a bool or an array of bools that broadcasts with them.
+scalars or arrays that broadcast; the answer is a bool, or an array of bools of the broadcast shape.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Rule: TypeAlias = Callable[..., Holds]
 
 
 def sentence(rule: Rule) -> str:
-    """What the rule says to the user: the first line of its docstring."""
+    """Return the sentence that the user reads: the first line of the rule's docstring."""
     return (rule.__doc__ or "").strip().splitlines()[0]
 
 
 def family(rule: Rule) -> str:
-    """What the rule is about: the module that it lives in, such as ``memory``."""
+    """Return the subject of the rule: the name of its module, such as ``memory``."""
     return rule.__module__.rpartition(".")[2]
 
 
 def implies(premise: Holds, conclusion: Holds) -> Holds:
     """
-    Whether the conclusion holds wherever the premise does.
+    Return True where the premise is false or the conclusion is true.
 
     >>> bool(implies(False, False)), bool(implies(True, False))
     (True, False)
@@ -46,7 +46,7 @@ def implies(premise: Holds, conclusion: Holds) -> Holds:
 
 def every(conditions: Iterable[Holds]) -> Holds:
     """
-    Whether all conditions hold; of none, yes.
+    Return True where all conditions hold; also if there is none.
 
     >>> bool(every([])), bool(every([True, False]))
     (True, False)

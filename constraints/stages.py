@@ -1,19 +1,21 @@
 r"""
-Layers to pipeline ranks: the CP-SAT model of one pipeline.
+CP-SAT model that assigns the layers of one pipeline to its ranks.
 
-Each rank chooses one option: how many layers it holds, what it recomputes and offloads, with what that costs it. Ranks
-with the same options are one class, of which the model counts how many choose what; else every permutation of equal
-ranks would be another solution. Options that do not fit into the rank's memory are not in the model.
+Each rank chooses one option: its number of layers, its recomputation and offloading, with their cost for that rank.
+Ranks with the same options form one class, and the model counts how many ranks of a class choose each option.
+Otherwise every permutation of equal ranks would be another solution. Options that exceed the rank's memory are not in
+the model.
 
-Where kinds of layers alternate, what a rank holds follows from where its chunks begin. Virtual stages are then a path
-through the places of the pattern of layers (:class:`costmodel.models.layer_pattern.LayerPattern`). Each begins where
-the one in front of it ends. A rank's option holds as many layers of each kind as its chunks cover.
+If kinds of layers alternate, the layers of a rank depend on where its chunks begin. Virtual stages are then a path
+through the places of the pattern of layers (:class:`costmodel.models.layer_pattern.LayerPattern`). Each stage begins
+where the previous one ends. A rank's option holds as many layers of each kind as its chunks cover.
 
 The objective is the closed form of the step times the chunks per rank,
 
 .. math:: v T = (m v - 1) \max_i P_i + \sum_i R_i + v \max_i E_i
 
-in ticks of a nanosecond (R: one micro-batch; P: that and what the rank waits for others; E: what follows the last one).
+in ticks of a nanosecond (R: one micro-batch; P: one micro-batch with the waits for other ranks; E: work after the last
+one).
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ Linear: TypeAlias = cp_model.LinearExpr | cp_model.IntVar | int
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunks:
     """
-    Layers of the chunks of each option, for models whose kinds of layers alternate.
+    Layers of the chunks of each option, for models with alternating kinds of layers.
 
     Parameters
     ----------
     layers, full_layers
-        Layers of each chunk; those of them, in front, that are recomputed in full; shape (A, v).
+        Layers of each chunk; those at its front that are recomputed in full; shape (A, v).
     kinds
         Layers of each kind in all chunks, then those that are recomputed in full; shape (A, 2 K).
     """
@@ -56,29 +58,29 @@ class Chunks:
     kinds: Ints
 
     def take(self, which: Ints | Flags) -> Chunks:
-        """Some of them."""
+        """Return the chunks of some options."""
         return Chunks(layers=self.layers[which], full_layers=self.full_layers[which], kinds=self.kinds[which])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageOptions:
     """
-    What each rank of one pipeline may choose, one option per entry, shape (A,).
+    Options of each rank of one pipeline, one per entry, shape (A,).
 
     Parameters
     ----------
     rank
-        Whose option it is.
+        Rank that the option belongs to.
     choice
-        What it is, a number that equal options of different ranks share.
+        Identifier of the option, shared by equal options of different ranks.
     num_layers, num_leading
-        Layers; those of them that are of the kind with which the model begins, where it has two.
+        Layers; those of the model's leading kind, if the model begins with layers of another kind.
     continues
-        Whether the next rank may begin with such layers, too: the first chunk holds nothing else.
+        True if the next rank may hold leading layers as well: the first chunk holds no other kind.
     ticks, pace_ticks, ending_ticks
-        One micro-batch, without and with what the rank waits meanwhile; what follows the last one.
+        Time of one micro-batch, without and with waits for other ranks; time after the last micro-batch.
     chunks
-        Where kinds of layers alternate, what the chunks hold.
+        Chunks of each option; only where kinds of layers alternate.
     """
 
     rank: Ints
@@ -95,7 +97,7 @@ class StageOptions:
         return len(self.rank)
 
     def take(self, which: Ints | Flags) -> StageOptions:
-        """Some of them."""
+        """Return some of the options."""
         return StageOptions(
             rank=self.rank[which],
             choice=self.choice[which],
@@ -112,16 +114,16 @@ class StageOptions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
     """
-    What must be shared out, and how a step follows.
+    Ranks and layers of one pipeline, with the weights of its objective.
 
     Parameters
     ----------
     pp, vpp, num_microbatches
         Ranks, chunks per rank, micro-batches.
     num_layers, num_leading
-        Layers of the model; those in front that are of another kind than the rest.
+        Layers of the model; leading layers, whose kind differs from the rest.
     pattern
-        Where kinds of layers alternate, in which order.
+        Order of the kinds of layers, where they alternate.
     """
 
     pp: int
@@ -133,13 +135,13 @@ class Pipeline:
 
     @property
     def weight_of_slowest(self) -> int:
-        """How often the slowest rank counts in the objective beside its own part of the sum."""
+        """Weight of the slowest rank in the objective, beside its own term of the sum."""
         return self.num_microbatches * self.vpp - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Class:
-    """Ranks with the same options, those of the first of them, and variables that count how many choose each."""
+    """Ranks with equal options, the options of the first of them, and variables that count the choices of each."""
 
     ranks: tuple[int, ...]
     options: Ints
@@ -148,13 +150,13 @@ class _Class:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageEncoding:
-    """A model with handles into it; see :func:`encode_stages`."""
+    """A CP-SAT model with its classes of ranks; see :func:`encode_stages`."""
 
     model: cp_model.CpModel
     classes: tuple[_Class, ...]
 
     def chosen(self, solver: cp_model.CpSolver, options: StageOptions) -> Ints:
-        """The option of each rank, shape (pp,); within a class those with fewer layers come first."""
+        """Return the option of each rank, shape (pp,); within a class, options with fewer layers come first."""
         chosen: dict[int, int] = {}
         for one in self.classes:
             order = sorted(range(len(one.options)), key=lambda i: (int(options.num_layers[one.options[i]]), i))
@@ -166,16 +168,16 @@ class StageEncoding:
 
 def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> StageEncoding | None:
     """
-    The model: one option per rank, all layers once, as fast as possible and faster than the cut.
+    Build the model: one option per rank, each layer once, and the least objective below the cut.
 
     Parameters
     ----------
     options
-        What fits, in ascending order of the ranks.
+        Options that fit, in ascending order of the ranks.
     pipeline
-        What is shared out.
+        Ranks and layers to assign.
     cut
-        Objective that must be undercut.
+        Objective that a solution must undercut.
 
     Returns
     -------
@@ -188,28 +190,28 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     classes = tuple(_classes(model, options, pipeline))
     counts = [count for one in classes for count in one.counts]
     index = np.concatenate([one.options for one in classes])
-    model.add(_weighted(counts, options.num_layers[index]) == pipeline.num_layers)
+    model.add(_weighted_sum(counts, options.num_layers[index]) == pipeline.num_layers)
     if pipeline.num_leading:
-        model.add(_weighted(counts, options.num_leading[index]) == pipeline.num_leading)
+        model.add(_weighted_sum(counts, options.num_leading[index]) == pipeline.num_leading)
         _add_order(model, classes, options, pipeline)
     if pipeline.pattern is not None:
         _add_path(model, classes, options, pipeline)
     slowest = _maximum(model, classes, options.pace_ticks)
     ending = _maximum(model, classes, options.ending_ticks)
-    total = pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
+    total = pipeline.weight_of_slowest * slowest + _weighted_sum(counts, options.ticks[index]) + pipeline.vpp * ending
     model.add(total <= cut - 1)
     model.minimize(total)
     return StageEncoding(model=model, classes=classes)
 
 
 def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
-    """The objective of one choice."""
+    """Return the objective of one choice of options."""
     ticks, pace, ending = options.ticks[chosen], options.pace_ticks[chosen], options.ending_ticks[chosen]
     return int(pipeline.weight_of_slowest * pace.max() + ticks.sum() + pipeline.vpp * ending.max())
 
 
 def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[_Class]:
-    """Ranks by what they may choose; single where their order counts: with leading layers, or where kinds alternate."""
+    """Group ranks with equal options; a rank is alone where its order counts: leading layers or alternating kinds."""
     bounds = np.searchsorted(options.rank, np.arange(pipeline.pp + 1))
     keys = {}
     for rank in range(pipeline.pp):
@@ -231,7 +233,7 @@ def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline)
 
 
 def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
-    """Leading layers are in front: a rank holds some only while all ranks before it hold nothing else up to there."""
+    """Place leading layers at the front: a rank holds some only if all ranks before it hold no other layers so far."""
     class_of = {rank: one for one in classes for rank in one.ranks}
     leads: cp_model.IntVar | int = 1
     for rank in range(pipeline.pp):
@@ -249,7 +251,7 @@ def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: Stag
 
 
 def _add_path(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
-    """Virtual stages follow one another in the pattern, and each rank's chunks meet the kinds that its option holds."""
+    """Chain virtual stages along the pattern, and match each rank's chunks with the kinds that its option holds."""
     pattern, chunks = pipeline.pattern, options.chunks
     assert pattern is not None
     assert chunks is not None
@@ -275,16 +277,16 @@ def _add_path(model: cp_model.CpModel, classes: Sequence[_Class], options: Stage
         begins = {place: cp_model.LinearExpr.sum(arcs) for place, arcs in entering.items()}
     for rank, one in class_of.items() if pipeline.vpp > 1 else ():
         for of_options, met in zip(chunks.kinds[one.options].T, np.array(kinds_of_rank[rank]).T, strict=True):
-            model.add(_weighted(one.counts, of_options) == _weighted(arcs_of_rank[rank], met))
+            model.add(_weighted_sum(one.counts, of_options) == _weighted_sum(arcs_of_rank[rank], met))
 
 
 def kinds_met(pattern: LayerPattern, num_layers: int, full_layers: int) -> Ints:
-    """Layers of each kind of a chunk from each place on, then those recomputed in full, its first ones: (S, 2 K)."""
+    """Count the layers of each kind of a chunk from each place, then those recomputed in full: shape (S, 2 K)."""
     return np.concatenate([pattern.counts(num_layers), pattern.counts(full_layers)], axis=1)
 
 
 def _counts_by_chunk(one: _Class, chunks: Chunks, chunk: int) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
-    """A rank's options by the layers of one chunk, those in full and, where that is its only chunk, their kinds."""
+    """Group a rank's options by the layers of one chunk, those in full and, for a single chunk, their kinds."""
     columns = [chunks.layers[one.options, chunk], chunks.full_layers[one.options, chunk]]
     if chunks.layers.shape[1] == 1:
         columns += list(chunks.kinds[one.options].T)
@@ -295,13 +297,13 @@ def _counts_by_chunk(one: _Class, chunks: Chunks, chunk: int) -> dict[tuple[int,
 
 
 def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -> cp_model.IntVar:
-    """A variable that is at least the value of every option that is chosen."""
+    """Create a variable that is at least the value of every chosen option."""
     every = np.concatenate([values[one.options] for one in classes])
     least = max(int(values[one.options].min()) for one in classes)
     largest = model.new_int_var(least, int(every.max()), "")
     for one in classes:
         if len(one.ranks) == 1:
-            model.add(_weighted(one.counts, values[one.options]) <= largest)
+            model.add(_weighted_sum(one.counts, values[one.options]) <= largest)
             continue
         for count, value in zip(one.counts, values[one.options].tolist(), strict=True):
             if value > least:
@@ -311,5 +313,5 @@ def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -
     return largest
 
 
-def _weighted(variables: Sequence[cp_model.IntVar], weights: Ints) -> cp_model.LinearExpr:
+def _weighted_sum(variables: Sequence[cp_model.IntVar], weights: Ints) -> cp_model.LinearExpr:
     return cp_model.LinearExpr.weighted_sum(list(variables), weights.tolist())

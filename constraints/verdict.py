@@ -1,4 +1,4 @@
-"""Which rules a strategy breaks."""
+"""Find the rules that a strategy breaks."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from costmodel.tables import Facts, tabulate
 
 def violated(facts: Facts, decisions: Mapping[str, Any], *, rules: Iterable[Rule] = RULES) -> tuple[Rule, ...]:
     """
-    The rules that forbid one strategy, in the order of the table of contents.
+    Return the rules that forbid one strategy, in the order of the table of contents.
 
     Parameters
     ----------
     facts
-        What is given.
+        Model, cluster and workload.
     decisions
         One value per decision that the rules name: the fields of a strategy and, for the memory rules,
         ``device_bytes``, ``host_bytes`` and ``memory_headroom_bytes``.
     rules
-        Which rules to ask.
+        Rules to check.
     """
     return tuple(rule for rule in rules if not tabulate(rule, facts, decisions))
 
 
 def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """
-    Find the rules that some pipeline rank of a strategy breaks, with what that rank recomputes and offloads.
+    Return the rules that some pipeline rank of a strategy breaks, given that rank's recomputation and offloading.
 
     Parameters
     ----------
     facts
-        What is given.
+        Model, cluster and workload.
     strategy
-        The strategy, whose layout may give each rank values of its own.
+        The strategy, whose layout may give each rank its own values.
     rules
-        Which rules to ask, none of which is about memory.
+        Rules to check, none of them about memory.
     """
-    ranks = list(_of_ranks(strategy))
+    ranks = list(_rank_decisions(strategy))
     return tuple(rule for rule in rules if not all(tabulate(rule, facts, one) for one in ranks))
 
 
-def _of_ranks(strategy: Strategy) -> Iterator[dict[str, Any]]:
-    """Decisions of the whole pipeline, and of ranks that recompute or offload something else."""
+def _rank_decisions(strategy: Strategy) -> Iterator[dict[str, Any]]:
+    """Yield the decisions of the whole pipeline, then those of ranks with other recomputation or offloading."""
     yield strategy.decisions()
     layout = strategy.layout
     if layout is None:

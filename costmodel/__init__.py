@@ -1,4 +1,4 @@
-"""What a strategy costs: time and memory of any strategy, with any source of operator times."""
+"""Cost of a strategy: time and memory of any strategy, with any source of operator times."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Faster than NumPy's own: sums and maxima over a short last axis (ranks, kinds of layers), the values of a choice."""
+"""Reductions over a short last axis (ranks, kinds of layers) and distinct small numbers, faster than NumPy's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 def present(values: Any) -> list[int]:
     """
-    The different values of small numbers from 0 on, ascending; ``np.unique`` takes ten times as long.
+    Return the distinct values of small non-negative numbers, ascending; ``np.unique`` takes ten times as long.
 
     >>> present(np.array([[3, 0], [3, 1]]))
     [0, 1, 3]
@@ -22,30 +22,30 @@ def present(values: Any) -> list[int]:
 
 
 SHORT = 32
-"""Entries up to which slices are faster; NumPy's own reduction of two to five entries takes ten times as long."""
+"""Longest axis for which slices are faster; NumPy's own reduction of two to five entries takes ten times as long."""
 
 
 def largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
-    The largest along the last axis.
+    Return the largest values along the last axis.
 
     >>> largest(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
     [3.0, 4.0]
     """
-    return _over_last(np.maximum, values)
+    return _reduce_last(np.maximum, values)
 
 
-def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def sum_last(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
-    The sum along the last axis.
+    Return the sums along the last axis.
 
-    >>> added(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
+    >>> sum_last(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
     [4.0, 6.0]
     """
-    return _over_last(np.add, values)
+    return _reduce_last(np.add, values)
 
 
-def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _reduce_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not 0 < values.shape[-1] <= SHORT:
         return np.asarray(function.reduce(values, axis=-1))
     slices: Any = (values[..., index] for index in range(values.shape[-1]))
@@ -54,7 +54,7 @@ def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.fl
 
 def any_of(table: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """
-    Whether anything of a table is true for each entry of a smaller shape that broadcasts to the table's.
+    Return True for each entry of a smaller shape, which broadcasts to the table's, if any of its table entries is true.
 
     >>> any_of(np.array([[True, False], [False, False]]), (2, 1)).tolist()
     [[True], [False]]
@@ -72,35 +72,35 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def either(decisions: Decisions) -> NDArray[np.bool_]:
-    """False and true on an axis in front of those of the decisions."""
-    return in_front([False, True], decisions)
+    """Return false and true on a new axis before those of the decisions."""
+    return add_leading_axis([False, True], decisions)
 
 
-def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
-    """Values on an axis in front of those of the decisions."""
+def add_leading_axis(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
+    """Return values on a new axis before those of the decisions."""
     return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
-def with_layer_axis(decision: Any) -> NDArray[Any]:
-    """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
+def add_layer_axis(decision: Any) -> NDArray[Any]:
+    """Return a decision with a new last axis, for the kinds of layers or the ranks."""
     return np.asarray(decision)[..., None]
 
 
 MOST_ROWS = 2**16
-"""Rows whose values are kept; a matter of memory only."""
+"""Largest number of cached rows; affects only memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OncePerRow:
     """
-    A function of arrays that broadcast, asked once for each different row of them, whenever that was.
+    A function of arrays that broadcast, called once for each distinct row.
 
     Parameters
     ----------
     function
-        Takes columns of shape (rows,), returns as many values.
+        Function that takes columns of shape (rows,) and returns as many values.
     known
-        Values by row; begun anew where there are more than :data:`MOST_ROWS`, since the function may outlive many jobs.
+        Values by row; cleared beyond :data:`MOST_ROWS`, since the function may outlive many jobs.
 
     >>> asked = []
     >>> once = OncePerRow(lambda one, other: asked.extend(one.tolist()) or one + other)
@@ -112,7 +112,7 @@ class OncePerRow:
     known: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     def __call__(self, *columns: Any) -> Any:
-        """Values in the shape to which the columns broadcast."""
+        """Return the values in the broadcast shape of the columns."""
         arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
         rows, inverse = _different([one.ravel() for one in arrays])
         keys = list(zip(*(one.tolist() for one in rows), strict=True))
@@ -127,7 +127,7 @@ class OncePerRow:
 
 
 def _different(columns: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], NDArray[np.intp]]:
-    """Columns of the different rows, and which of them each row is; ``np.unique`` along an axis takes much longer."""
+    """Return the columns of the distinct rows, and each row's index; ``np.unique`` along an axis takes much longer."""
     codes = np.zeros(len(columns[0]), dtype=np.intp)
     for column in columns:
         if np.all(column == column[:1]):

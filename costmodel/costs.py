@@ -1,7 +1,7 @@
 """
 Device-hours, energy and money of a whole training.
 
-Each device draws P while the job steps, P_idle while it is down; both follow from its power limit
+Each device draws P while the job steps, and P_idle while it is down; both follow from its power limit
 (:class:`costmodel.facts.costs.PowerDraw`).
 """
 
@@ -18,19 +18,19 @@ KWH_JOULES = 3.6e6
 MWH_JOULES = 1e3 * KWH_JOULES
 
 COMPUTING = ("compute", "recompute", "optimizer")
-"""Parts of a step in which a device computes; in the others it communicates or waits."""
+"""Parts of a step in which a device computes; in all others it communicates or waits."""
 
 
 def computing_fraction(breakdowns: Sequence[Sequence[Part]]) -> float:
     """
-    Share of a step in which a device computes, the mean of all pipeline ranks.
+    Share of a step in which a device computes, averaged over all pipeline ranks.
 
-    Derivation: the exposed parts of each rank add up to the step; communication that is hidden is beside computation.
+    Derivation: the exposed parts of each rank add up to the step; hidden communication runs beside computation.
 
     Parameters
     ----------
     breakdowns
-        Where the step goes on each rank (:func:`costmodel.step.estimate.rank_breakdowns`).
+        Breakdown of the step on each rank (:func:`costmodel.step.estimate.rank_breakdowns`).
     """
     parts = [part for breakdown in breakdowns for part in breakdown]
     busy = sum(part.exposed_seconds for part in parts if part.name in COMPUTING)
@@ -43,8 +43,8 @@ def step_watts(draw: PowerDraw, *, power_watts: float, computing_fraction: float
 
     .. math:: P = P_{limit} (a_{computing} s + a_{waiting} (1 - s))
 
-    Derivation: a device computes for the share s of a step, and communicates or waits for the rest; phases of a step
-    with a draw each are what Patel et al. measure (ASPLOS 2024, arXiv:2308.12908).
+    Derivation: a device computes for the share s of a step, and communicates or waits for the rest. Patel et al.
+    measure the draw by phase of a step (ASPLOS 2024, arXiv:2308.12908).
 
     >>> draw = PowerDraw(computing=1.0, waiting=0.5, idle=0.15)
     >>> step_watts(draw, power_watts=700, computing_fraction=0.8)
@@ -55,11 +55,11 @@ def step_watts(draw: PowerDraw, *, power_watts: float, computing_fraction: float
 
 def stepping_seconds(*, effective_seconds: float, failures: float, interval_seconds: float) -> float:
     r"""
-    Seconds of a training in which its devices run steps, those done again after failures included.
+    Seconds of a training in which its devices run steps, including steps repeated after failures.
 
     .. math:: T_{eff} + N_{fail} K T_{step} / 2
 
-    Derivation: the terms of MoFa's equations (37) and (39) in which steps run; in the others devices are idle.
+    Derivation: the terms of MoFa's equations (37) and (39) in which steps run; devices are idle in all others.
     """
     return effective_seconds + failures * interval_seconds / 2
 
@@ -75,7 +75,7 @@ def device_joules(*, step_watts: float, idle_watts: float, stepping_seconds: flo
 
 def facility_joules(it_joules: float, *, pue: float) -> float:
     """
-    Energy of the data centre: that of its computers times the power usage effectiveness.
+    Energy of the data centre: the energy of its computers times the power usage effectiveness.
 
     References
     ----------
@@ -87,18 +87,18 @@ def facility_joules(it_joules: float, *, pue: float) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
     """
-    What a training draws.
+    Power and energy of a training.
 
     Parameters
     ----------
     computing_fraction
         Share of a step in which a device computes.
     step_watts, mean_watts
-        One device while the job steps, and in the mean of the whole training.
+        Power of one device while the job steps, and its mean over the whole training.
     it_joules
-        All devices, waiting ones included, with the rest of their nodes where that is known.
+        Energy of all devices, waiting ones included, and of the rest of their nodes if that is known.
     facility_joules
-        The same with the data centre; None: its power usage effectiveness is not known.
+        Energy of the data centre; None if its power usage effectiveness is not known.
     """
 
     computing_fraction: float
@@ -111,14 +111,14 @@ class Energy:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Devices:
     """
-    What is held, and for how long.
+    Devices of a training, and the time for which they are held.
 
     Parameters
     ----------
     num_devices, num_waiting
-        Devices that train, and those beside them that wait: spares, and what a plan leaves idle.
+        Devices that train, and devices that wait: spares, and devices that a plan leaves idle.
     total_seconds, stepping_seconds
-        The whole training, and its time in steps.
+        Time of the whole training, and its time in steps.
     """
 
     num_devices: int
@@ -140,7 +140,7 @@ def training_energy(
 
     .. math:: E_{IT} = n E + n_{wait} P_{idle} T_{total} + (n + n_{wait}) P_{host} T_{total}
 
-    Derivation: spares and idle devices wait the whole time; the rest of a node draws the same whatever its devices do.
+    Derivation: spares and idle devices wait the whole time; the draw of the rest of a node is constant.
     """
     step = step_watts(draw, power_watts=power_watts, computing_fraction=computing_fraction)
     idle, total = draw.idle * power_watts, devices.total_seconds
@@ -159,13 +159,13 @@ def training_energy(
 
 
 def device_cost(devices: Devices, costs: Costs) -> float | None:
-    """What the devices cost: device-hours times their price; None where that is not given."""
+    """Cost of the devices: device-hours times their price; None if no price is given."""
     price = costs.price_per_device_hour
     return None if price is None else devices.hours * price
 
 
 def electricity_cost(energy: Energy, costs: Costs) -> float | None:
-    """What their energy costs, that of the data centre where it is known; None where no price is given."""
+    """Cost of the energy, of the data centre's if that is known; None if no price is given."""
     price = costs.electricity_price_per_kwh
     joules = energy.it_joules if energy.facility_joules is None else energy.facility_joules
     return None if price is None else joules / KWH_JOULES * price
@@ -174,18 +174,18 @@ def electricity_cost(energy: Energy, costs: Costs) -> float | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingCosts:
     """
-    What a whole training costs.
+    Device-hours, energy and costs of a whole training.
 
     Parameters
     ----------
     device_hours
-        Devices that are held times hours.
+        Held devices times hours.
     energy
-        What they draw; None: their power is not known.
+        Their energy; None if their power is not known.
     device_cost, electricity_cost
-        Money; None: no price is given, or no energy is known.
+        Costs; None if no price is given, or no energy is known.
     total_cost
-        Both together, or the one that has a price; None: no price is given, or one of energy that is not known.
+        Sum of both, or the one with a price; None if no price is given, or if it is one of unknown energy.
     """
 
     device_hours: float
@@ -199,16 +199,16 @@ def training_costs(
     devices: Devices, costs: Costs, draw: PowerDraw, *, power_watts: float | None, computing_fraction: float
 ) -> TrainingCosts:
     """
-    Device-hours, energy and money of a whole training.
+    Return the device-hours, the energy and the costs of a whole training.
 
     Parameters
     ----------
     devices
-        What is held.
+        Devices of the training, and their time.
     costs, draw
-        Prices, and what devices draw of their power limit.
+        Prices, and the power draw as fractions of the limit.
     power_watts
-        That limit; None: not known.
+        Power limit of a device; None if it is not known.
     computing_fraction
         Share of a step in which a device computes.
     """

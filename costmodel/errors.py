@@ -1,4 +1,4 @@
-"""The project's own errors: what a user did wrong, said once and clearly."""
+"""Errors of the project: mistakes in the input, each as one clear message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PlanningError(Exception):
 
 def printable(text: str) -> str:
     r"""
-    A text without what a terminal would obey: messages repeat what files say.
+    Escape characters that would control a terminal, since messages repeat the content of files.
 
     >>> printable("no column 'a\x1b[2J\u202e'")
     "no column 'a\\x1b[2J\\u202e'"
@@ -32,11 +32,11 @@ class SpecError(PlanningError):
     where
         Dotted path of the entry, such as ``model.hidden_size``.
     problem
-        What was seen and what is allowed, a full sentence.
+        Value seen and values allowed, a full sentence.
     hint
-        What to write instead; empty if there is nothing better to say.
+        Value to write instead; empty if there is no better one.
     place
-        Where the entry was written, such as ``job.yaml, line 4, column 16``; empty if nobody knows.
+        Place of the entry, such as ``job.yaml, line 4, column 16``; empty if it is not known.
     """
 
     def __init__(self, where: str, problem: str, hint: str = "", place: str = "") -> None:
@@ -48,7 +48,7 @@ class SpecError(PlanningError):
         super().__init__(printable(f"{message} {hint}" if hint else message))
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[Any, ...]]:
-        """Made again from its parts in another process: errors of workers reach the user as they are."""
+        """Rebuild the error from its parts in another process, so that errors of workers reach the user unchanged."""
         return type(self), (self.where, self.problem, self.hint, self.place)
 
 
@@ -59,7 +59,7 @@ class NumberError(ValueError):
     Parameters
     ----------
     problem, hint
-        As of a :class:`SpecError`, a sentence each.
+        As in :class:`SpecError`, a sentence each.
     """
 
     def __init__(self, problem: str, hint: str) -> None:
@@ -68,12 +68,12 @@ class NumberError(ValueError):
 
 
 MOST_MISTAKES = 20
-"""Mistakes that a message lists at most."""
+"""Largest number of mistakes that a message lists."""
 
 
 class SpecErrors(SpecError):
     """
-    Several mistakes in one input; where, problem and hint are those of the first.
+    Several mistakes in one input; its place, problem and hint are those of the first.
 
     Parameters
     ----------
@@ -88,40 +88,40 @@ class SpecErrors(SpecError):
 
     @property
     def title(self) -> str:
-        """How many there are, as far as they were counted."""
+        """Number of mistakes, as far as they were counted."""
         return f"{'the first ' if len(self.errors) == MOST_MISTAKES else ''}{len(self.errors)} mistakes:"
 
     def __str__(self) -> str:
-        """All on one line, as in a table of jobs."""
+        """Return all mistakes on one line, as in a table of jobs."""
         return " ".join([self.title, *(f"({number}) {error}" for number, error in enumerate(self.errors, start=1))])
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[Any, ...]]:
-        """Made again from its mistakes in another process."""
+        """Rebuild the error from its mistakes in another process."""
         return type(self), (self.errors,)
 
 
 def mistakes_of(error: SpecError) -> tuple[SpecError, ...]:
-    """The mistakes that an error speaks of."""
+    """Return the mistakes in an error."""
     return error.errors if isinstance(error, SpecErrors) else (error,)
 
 
 def together(errors: Sequence[SpecError]) -> SpecError:
-    """One error that says several mistakes, at most ``MOST_MISTAKES``; of one mistake that itself."""
+    """Combine mistakes into one error, at most ``MOST_MISTAKES`` of them; a single mistake is returned itself."""
     return errors[0] if len(errors) == 1 else SpecErrors(errors[:MOST_MISTAKES])
 
 
 def optional_library(name: str, where: str, problem: str, *, extra: str) -> Any:
     """
-    A library that only some need.
+    Import an optional library.
 
     Parameters
     ----------
     name
-        Of the module.
+        Name of the module.
     where, problem
-        What the error says without it.
+        Place and problem of the error if it is not installed.
     extra
-        Of this project, by which it is installed.
+        Extra of this project that installs it.
 
     Raises
     ------
@@ -135,12 +135,12 @@ def optional_library(name: str, where: str, problem: str, *, extra: str) -> Any:
 
 
 MOST_LISTED = 100
-"""Names that a hint lists at most."""
+"""Largest number of names in a hint."""
 
 
 def alternatives(texts: Sequence[str]) -> str:
     """
-    Alternatives in a sentence.
+    Join alternatives for a sentence.
 
     >>> alternatives(["4"]), alternatives(["2", "4", "8"])
     ('4', '2, 4 or 8')
@@ -150,12 +150,12 @@ def alternatives(texts: Sequence[str]) -> str:
 
 
 LEAST_LETTERS, MOST_BEGUN = 3, 3
-"""Letters that tell what a word begins; words that begin with them and are named."""
+"""Fewest letters that count as the beginning of a word; most words with that beginning in a hint."""
 
 
 def did_you_mean(seen: object, known: Iterable[str]) -> str:
     """
-    A hint that names known words: those that begin with what was seen, the nearest, or all that a reader can take in.
+    Return a hint with known words: those that begin with the seen word, else the nearest, else all if they are few.
 
     >>> did_you_mean("hiden_size", ["hidden_size", "num_heads"])
     "Did you mean 'hidden_size'?"

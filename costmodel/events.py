@@ -1,4 +1,4 @@
-"""What is done, told to whoever listens: records of the standard logging module that carry fields."""
+"""Events of the project: records of the standard logging module with fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 NOTICE = 25
-"""Level of what is said unless ``-q`` is given: more than what is done, less than a warning."""
+"""Level of notices, shown unless ``-q`` is given: above events, below warnings."""
 
 LEVELS = {
     logging.DEBUG: "debug",
@@ -15,7 +15,7 @@ LEVELS = {
     logging.WARNING: "warning",
     logging.ERROR: "error",
 }
-"""What levels are called where a program reads them."""
+"""Names of levels in machine-readable output."""
 
 
 def log_event(name: str, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
@@ -25,18 +25,18 @@ def log_event(name: str, event: str, *, level: int = logging.INFO, **fields: Any
     Parameters
     ----------
     name
-        Of the module.
+        Name of the module.
     event
-        What is done, in words that are the same each time.
+        Description of the event, with constant words.
     level
-        ``INFO`` for what was done, ``DEBUG`` for how far something is: what comes many times.
+        ``INFO`` for finished work, ``DEBUG`` for progress, which comes many times.
     fields
-        Numbers and names of it. Of ``done`` and ``total`` follows how far it is, ``time_limit_seconds`` is what it may
-        take at most.
+        Numbers and names of the event. Progress follows from ``done`` and ``total``; ``time_limit_seconds`` is the most
+        time that it may take.
     """
     logging.getLogger(name).log(level, event, extra={"fields": fields})
 
 
 def log_progress(name: str, event: str, done: int, total: int, **fields: Any) -> None:
-    """Log how far something is."""
+    """Log the progress of an event."""
     log_event(name, event, level=logging.DEBUG, done=done, total=total, **fields)

@@ -1,9 +1,9 @@
 """
-Sets of modules to recompute that no strategy needs: others save at least as much memory for at most as much time.
+Sets of recomputed modules that no strategy needs: others save at least as much memory for at most as much time.
 
-A set is compared with others in one strategy, all other decisions left as they are. What a step and a peak make of a
-layer does not matter then. More seconds of recomputation, of launches or of communication in it must never make a step
-faster, and more kept bytes never a peak smaller.
+A set is compared with others in one strategy, with all other decisions equal. Then only monotony of step time and peak
+matters. More seconds of recomputation, of launches or of communication must never make a step faster, and more kept
+bytes never a peak smaller.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from costmodel.tables import Facts, lookup
 Flags = NDArray[np.bool_]
 
 OF_LAYERS = ("tp", "cp", "dp", "ep", "etp", "mbs", "sequence_parallel")
-"""Decisions of rows on which a layer's time and activations depend."""
+"""Decisions that determine a layer's time and activations."""
 
 INSIDE = (
     ("cp_forward", ("core_attention",)),
     ("ep_forward", ("experts",)),
     ("tp_forward", ("mlp", "every_other_matmul")),
 )
-"""Communication that runs again with modules: what :func:`costmodel.step.links.repeated_communication` adds."""
+"""Communication that recomputed modules repeat, as in :func:`costmodel.step.links.repeated_communication`."""
 
 PAIRS_AT_ONCE = 2**22
-"""Pairs of sets that are compared at once; a matter of memory only."""
+"""Pairs of sets that are compared at once; affects only memory."""
 
 
 def needless_sets(
@@ -48,14 +48,14 @@ def needless_sets(
     alike: NDArray[np.int64],
 ) -> Flags:
     r"""
-    Which sets of modules another one makes needless, shape (R, S).
+    Return a mask of module sets that another set makes needless, shape (R, S).
 
-    Derivation: of a strategy with set s the seconds of a layer are sums over the modules in s
-    (:func:`costmodel.lowering.recompute.over_modules`): computation, launches, communication. With another set s' that
-    has less of each and drops no less in any kind of layer (delta >= 0 bytes more), the step is no slower. The rank
-    keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w layers at
-    work. Where n >= w its peak is no higher, whatever its layers (:func:`memory_follows`). Of sets that are equal in
-    everything the first stays. Full recomputation is compared with nothing.
+    Derivation: the seconds of a layer with set s are sums over the modules in s
+    (:func:`costmodel.lowering.recompute.sum_over_modules`): computation, launches, communication. Let another set s'
+    have less of each and drop no less in any kind of layer (delta >= 0 bytes more); then the step is no slower. The
+    rank keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w
+    layers at work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). Of fully equal sets the
+    first is kept. Full recomputation is not compared.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def needless_sets(
     sets, dispatchers, graphs
         Values of ``recompute`` (S), ``token_dispatcher`` and ``cuda_graphs`` that the rows may have.
     alike
-        A number for each row and set; sets are compared where it is equal: they may have the same other features.
+        A number for each row and set; only sets with equal numbers are compared, as they allow the same features.
     """
     columns = [np.asarray(decisions[name], dtype=np.int64) for name in OF_LAYERS]
     columns.append(np.unique(alike, axis=0, return_inverse=True)[1].ravel())
@@ -89,12 +89,12 @@ def _needless(
     graphs: Sequence[int],
     alike: NDArray[np.int64],
 ) -> Flags:
-    """The same of rows that differ in their layers; S times S pairs, the set that may be needless last."""
+    """Return the mask for rows that differ in their layers; compares S times S pairs, the needless set last."""
     chosen = np.array([recomputes(name, recompute=np.array(sets)) for name in MODULES], dtype=np.float64)
     is_set = np.array([one != Recompute.FULL for one in sets])
     position = np.arange(len(sets))
     better = (alike[:, :, None] == alike[:, None, :]) & is_set[:, None] & is_set & (position[:, None] != position)
-    dropped = _per_row(lookup(layer_footprint, facts, decisions).module_bytes @ chosen)
+    dropped = _split_rows(lookup(layer_footprint, facts, decisions).module_bytes @ chosen)
     for bytes_of_kind in dropped:
         better &= bytes_of_kind[:, :, None] >= bytes_of_kind[:, None, :]
     equal = better.copy()
@@ -103,36 +103,36 @@ def _needless(
     spread = {name: values[:, None, None] for name, values in decisions.items()}
     spread |= {"token_dispatcher": np.array(dispatchers)[:, None], "cuda_graphs": np.array(graphs)}
     seconds = lookup(layer_seconds, facts, spread)
-    for again in _again(seconds, chosen):
+    for again in _repeated_seconds(seconds, chosen):
         better &= again[:, :, None] <= again[:, None, :]
         equal &= again[:, :, None] == again[:, None, :]
     return np.asarray((better & ~(equal & (position[:, None] > position))).any(axis=1))
 
 
-def _again(seconds: Any, chosen: Array) -> list[Array]:
-    """What each set runs again: seconds of computation, of launches and of each communication, shape (R, S) each."""
+def _repeated_seconds(seconds: Any, chosen: Array) -> list[Array]:
+    """Return the repeated seconds of each set: computation, launches and each communication, shape (R, S) each."""
     parts = [seconds.module_forward @ chosen, seconds.module_host @ chosen]
     for name, modules in INSIDE:
         own = chosen[[MODULES.index(module) for module in modules]].sum(axis=0)
         parts.append(getattr(seconds, name)[..., None] * own)
     different: dict[bytes, Array] = {}
     for part in parts:
-        for values in _per_row(part):
+        for values in _split_rows(part):
             different.setdefault(values.tobytes(), values)
     return list(different.values())
 
 
-def _per_row(values: Array) -> list[Array]:
-    """A table of rows, anything, and sets: one of rows and sets, shape (R, S), for each of anything."""
+def _split_rows(values: Array) -> list[Array]:
+    """Split a table of rows, other axes and sets into tables of rows and sets, shape (R, S)."""
     return list(np.moveaxis(values.reshape(len(values), -1, values.shape[-1]), 1, 0))
 
 
 def memory_follows(facts: Facts, decisions: Decisions) -> Flags:
     """
-    Whether a peak falls with the bytes that layers keep, shape (R,).
+    Return True where a peak falls with the bytes that layers keep, shape (R,).
 
-    A layer that keeps less needs as much more while it is at work. Each rank must have as many micro-batches in flight
-    as layers are at work, of layers of multi-token prediction one; what is offloaded in part saves less.
+    A layer that keeps less needs as much more while it is at work. Each rank must have at least as many micro-batches
+    in flight as layers at work, or one for layers of multi-token prediction. Partial offloading saves less.
     """
     memory = facts.cluster.device.behaviour.memory
     stages, alone = different_ranks(facts, decisions), np.zeros(np.shape(decisions["tp"]), dtype=bool)

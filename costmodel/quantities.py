@@ -1,9 +1,9 @@
 """
 Numbers as people write them: ``15T`` tokens, sequences of ``8k``, ``80GiB``, ``400Gbit/s``, ``5min``, ``700W``.
 
-A number and a unit without anything between them; what an entry counts says which units it takes, so that ``T`` are
-trillions of tokens and ``TB`` bytes. Libraries of physical units are no help: to pint ``k`` is Boltzmann's constant,
-``T`` a tesla and ``8 k`` no mistake.
+A number is directly followed by its unit. Each entry declares the kind of its numbers, so that ``T`` are trillions of
+tokens and ``TB`` bytes. Libraries of physical units do not help: for pint ``k`` is Boltzmann's constant, ``T`` a tesla
+and ``8 k`` valid.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Factors = Mapping[str, int | Fraction]
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Kind:
     """
-    What a number may count, and in which units.
+    A kind of numbers, with its units.
 
     Parameters
     ----------
     name
-        As a message says it.
+        Name of the kind in messages.
     example
-        One that is right.
+        An example of a valid number.
     units
-        Factor to the unit in which the entry is without one, by spelling.
+        Factor of each unit, relative to the unit of a bare number.
     meant
-        What to write instead of spellings that mean several things.
+        Replacements for ambiguous spellings.
     """
 
     name: str
@@ -118,15 +118,15 @@ _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _WRITTEN = re.compile(rf"([-+]?{_NUMBER})(e[-+]?[0-9]{{1,3}})?([a-z/]*)", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})+(?![0-9,])")
 _LONGEST = 60
-"""Characters of the longest text that may be a number with a unit."""
+"""Longest text, in characters, that may be a number with a unit."""
 
 _LONGEST_ADVICE = 24
-"""Characters of the longest number that a message proposes."""
+"""Longest number, in characters, that a message proposes."""
 
 
 def number(text: str, kind: Kind) -> int | float | str:
     """
-    The number that a text with a unit means; other texts as they are.
+    Convert a text with a unit to its number; return other texts unchanged.
 
     >>> number("15T", COUNT), number("8k", SEQUENCE), number("1.5min", SECONDS), number("many", COUNT)
     (15000000000000, 8192, 90, 'many')
@@ -134,24 +134,24 @@ def number(text: str, kind: Kind) -> int | float | str:
     Raises
     ------
     NumberError
-        If it begins like a number but is no unambiguous one, or its unit is not of this kind; with what to write.
+        If it begins like a number but is ambiguous, or its unit is not of this kind; with a correction.
     """
     found = _parts(text)
     if found is None or not found[2]:
-        return _as_it_is(text, kind)
+        return _refuse_near_number(text, kind)
     digits, exponent, unit = found
     if unit not in kind.units:
         why, fix = _wrong_unit(digits + exponent, unit, kind)
-        raise NumberError(f"{_expected(text, kind)}: {why}.", fix)
+        raise NumberError(f"{_expectation(text, kind)}: {why}.", fix)
     if exponent:
-        problem = f"{_expected(text, kind)}, an exponent and a unit at once."
-        raise NumberError(problem, _without_exponent(found, kind))
+        problem = f"{_expectation(text, kind)}, an exponent and a unit at once."
+        raise NumberError(problem, _suggest_number(found, kind))
     return _times(digits, kind.units[unit])
 
 
 def finite(text: str, kind: Kind, where: str) -> float:
     """
-    The number that a text means, with a unit or without; finite.
+    Convert a text, with or without a unit, to a finite number.
 
     >>> finite("1.5h", SECONDS, "--timeout"), finite("90", SECONDS, "--timeout")
     (5400.0, 90.0)
@@ -159,7 +159,7 @@ def finite(text: str, kind: Kind, where: str) -> float:
     Raises
     ------
     SpecError
-        If it is none.
+        If it is not a finite number.
     """
     try:
         given = number(text, kind)
@@ -170,12 +170,12 @@ def finite(text: str, kind: Kind, where: str) -> float:
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        raise SpecError(where, f"{_expected(text, kind)}.")
+        raise SpecError(where, f"{_expectation(text, kind)}.")
     return value
 
 
 def whole(text: str, kind: Kind, where: str, *, least: int = 1) -> int:
-    """The whole number that a text means; errors as in :func:`finite`, and for one that is less than the least."""
+    """Convert a text to a whole number; errors as in :func:`finite`, and for numbers below ``least``."""
     value = finite(text, kind, where)
     if not value.is_integer() or value < least:
         raise SpecError(where, f"expected a whole number from {least} on, got {shown(text)}.")
@@ -190,47 +190,47 @@ class Quantity:
     Parameters
     ----------
     kind
-        What is counted.
+        Kind of the numbers.
     """
 
     kind: Kind
 
     @property
     def expected(self) -> str:
-        """What such a number is, and how it may be written."""
+        """Description of such a number, with an example."""
         return f"{self.kind.name} such as {self.kind.example}"
 
     def read(self, value: object) -> object:
-        """A value with the number that it means, if it is text; a :class:`NumberError` as in :func:`number`."""
+        """Convert text to its number and return other values; raises :class:`NumberError` as in :func:`number`."""
         if isinstance(value, bool):
             raise ValueError(f"expected a number, got {str(value).lower()}")
         return number(value, self.kind) if isinstance(value, str) else value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read first, then check what it is annotated with."""
+        """Return the schema that reads a value first, then checks the annotated type."""
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The number, or text."""
+        """Return the JSON Schema of the number, or of text."""
         return {"anyOf": [handler(schema), text_schema(self.kind)]}
 
 
 def text_schema(kind: Kind) -> dict[str, Any]:
-    """The JSON Schema of texts with a unit of a kind."""
+    """Return the JSON Schema of texts with a unit of a kind."""
     return {"type": "string", "pattern": f"^{_NUMBER}({'|'.join(kind.units)})$"}
 
 
 def _parts(text: str) -> tuple[str, str, str] | None:
-    """Digits, exponent and unit; None where it is nothing of that form."""
+    """Split text into digits, exponent and unit; None if it has another form."""
     found = _WRITTEN.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     return (found[1], found[2] or "", found[3]) if found else None
 
 
-def _as_it_is(text: str, kind: Kind) -> str:
-    """Text without a unit, for others to read; refused where it is nearly a number with one."""
-    fix = "" if _is_number(text) or len(text) > _LONGEST else _fix(text.strip(), kind)
+def _refuse_near_number(text: str, kind: Kind) -> str:
+    """Return text without a unit unchanged; raise if it is nearly a number with a unit."""
+    fix = "" if _is_number(text) or len(text) > _LONGEST else _suggest_fix(text.strip(), kind)
     if fix:
-        raise NumberError(f"{_expected(text, kind)}.", fix)
+        raise NumberError(f"{_expectation(text, kind)}.", fix)
     return text
 
 
@@ -242,8 +242,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _fix(text: str, kind: Kind) -> str:
-    """What to write instead of a number with commas, spaces or signs of money; empty: it is nothing of that kind."""
+def _suggest_fix(text: str, kind: Kind) -> str:
+    """Return a correction for a number with commas, spaces or currency signs; empty if it is not of that kind."""
     if _THOUSANDS.match(text):
         text = text.replace(",", "")
     together = re.sub(r"[\s_$€£¥]", "", text.replace(",", "."))
@@ -257,31 +257,31 @@ def _fix(text: str, kind: Kind) -> str:
     if unit not in kind.units:
         why, fix = _wrong_unit(digits + exponent, unit, kind)
         return f"{why[0].upper()}{why[1:]}. {fix}"
-    return _without_exponent(found, kind) if exponent else f"Write {together}."
+    return _suggest_number(found, kind) if exponent else f"Write {together}."
 
 
-def _without_exponent(parts: tuple[str, str, str], kind: Kind) -> str:
-    """What to write instead of a number with an exponent and a unit, where that is no monster."""
+def _suggest_number(parts: tuple[str, str, str], kind: Kind) -> str:
+    """Return a correction for a number with an exponent and a unit, unless it is very long."""
     digits, exponent, unit = parts
     value = f"{_times(digits + exponent, kind.units[unit])}"
     return f"Write {value}." if len(value) <= _LONGEST_ADVICE else f"Write {kind.example}, or the number alone."
 
 
-def _expected(text: str, kind: Kind) -> str:
+def _expectation(text: str, kind: Kind) -> str:
     return f"expected {kind.name} such as {kind.example}, got {shown(text)}"
 
 
 def _wrong_unit(digits: str, unit: str, kind: Kind) -> tuple[str, str]:
-    """Whose unit it is, and what may have been meant."""
+    """Return the kind that a unit belongs to, and a correction."""
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if meant := kind.meant.get(unit) or tuple(alike):
         return f"there is no unit '{unit}' here", f"Write {' or '.join(f'{digits}{one}' for one in meant)}."
     other = next((one.name for one in KINDS if unit in one.units), None)
     whose = f"'{unit}' is a unit of {other}" if other else f"there is no unit '{unit}'"
-    return whose, f"Write {digits} alone, or behind it one of {', '.join(kind.units)}."
+    return whose, f"Write {digits} alone, or followed by one of {', '.join(kind.units)}."
 
 
 def _times(digits: str, factor: int | Fraction) -> int | float:
-    """The product, exact where it is whole."""
+    """Multiply digits by a factor; exact if the product is whole."""
     product = Fraction(Decimal(digits)) * factor
     return int(product) if product.denominator == 1 else float(product)

@@ -28,7 +28,7 @@ def num_steps(workload: Workload) -> int:
 
 def effective_seconds(*, num_steps: int, step_seconds: float) -> float:
     r"""
-    Seconds in which the training makes progress, MoFa equation (37).
+    Seconds of productive training, MoFa equation (37).
 
     .. math:: T_{eff} = N_{step} T_{step}
     """
@@ -46,7 +46,7 @@ def failures_per_second(cluster: Cluster, reliability: Reliability) -> float:
 
 def num_failures(cluster: Cluster, reliability: Reliability, *, total_seconds: float) -> float:
     r"""
-    Mean number of failures of the whole training, MoFa equation (38); also interruptions can fail.
+    Mean number of failures of the whole training, MoFa equation (38); failures also occur during interruptions.
 
     .. math:: N_{fail} = q (T_{eff} + T_{int})
     """
@@ -55,7 +55,7 @@ def num_failures(cluster: Cluster, reliability: Reliability, *, total_seconds: f
 
 def failure_seconds(reliability: Reliability, *, interval_steps: float, step_seconds: float) -> float:
     r"""
-    Seconds lost to one failure, a part of MoFa equation (39): recovery and half an interval done again.
+    Seconds lost to one failure, a part of MoFa equation (39): recovery and half an interval to repeat.
 
     .. math:: MTTR + K T_{step} / 2
     """
@@ -79,7 +79,7 @@ def progress_fraction(
     cluster: Cluster, reliability: Reliability, *, interval_steps: float, step_seconds: float
 ) -> float:
     r"""
-    Fraction of the time that failures leave, the numerator of MoFa (40); not positive without progress.
+    Fraction of the time that remains after failures, the numerator of MoFa (40); at most 0 without progress.
 
     .. math:: 1 - q (MTTR + K T_{step} / 2)
     """
@@ -139,7 +139,7 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
     Returns
     -------
     float
-        Infinite where nothing fails. Defined only while failures leave progress: q MTTR < 1.
+        Infinite without failures. Defined only while failures leave progress: q MTTR < 1.
     """
     failure_rate = failures_per_second(cluster, reliability)
     if failure_rate == 0:
@@ -155,7 +155,7 @@ def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
     Bytes of one checkpoint: the weights and the optimizer states of the whole model, once.
 
     Derivation: D_w + 4 D_o bytes per parameter, the states of MoFa's equation (4) without gradients, which the next
-    step makes anew.
+    step recomputes.
     """
     precision = workload.precision
     return num_parameters * (precision.weight_bytes + precision.optimizer_bytes)
@@ -171,10 +171,10 @@ Llama 3, arXiv:2407.21783, section 3.3.1: Tectonic, 240 PB on 7,500 servers, pea
 
 def storage_bandwidth(cluster: Cluster, checkpoint: Checkpoint) -> float:
     """
-    Bytes per second with which all devices together write a checkpoint to storage.
+    Bytes per second at which all devices together write a checkpoint to storage.
 
-    Derivation: what is known, of all devices or of each. Else each device has its share of a large cluster's storage
-    (:data:`LLAMA_3_STORAGE_BANDWIDTH`), and together they write no slower than one node to disks of its own.
+    Derivation: the given bandwidth, of all devices or of each. Otherwise each device has its share of a large cluster's
+    storage (:data:`LLAMA_3_STORAGE_BANDWIDTH`), and together they write no slower than one node to its own disks.
     """
     if checkpoint.storage_bandwidth is not None:
         return checkpoint.storage_bandwidth
@@ -187,7 +187,7 @@ def storage_bandwidth(cluster: Cluster, checkpoint: Checkpoint) -> float:
 
 def on_cluster(cluster: Cluster, reliability: Reliability) -> Reliability:
     """
-    The same where so many devices save checkpoints: what they cost follows from their bytes, if these are known.
+    Return the reliability on a cluster of this size: costs of checkpoints follow from their bytes, if these are known.
 
     Derivation: every device saves an equal share of the bytes. It copies the share to the host, which then writes it
     with its part of the storage's bandwidth. A synchronous save waits for both, an asynchronous one for the copy.
@@ -218,20 +218,20 @@ def shortest_interval_steps(reliability: Reliability, *, step_seconds: float) ->
 
     .. math:: K \, T_{step} \ge \max(T_{write}, T_{storage} / f - T_{ckpt})
 
-    Derivation: a checkpoint is on storage before the next one starts. Of an interval, which takes K T_step and the
-    training's own waiting, storage is written for at most the fraction f.
+    Derivation: a checkpoint is on storage before the next one starts. An interval takes K T_step and the training's own
+    waiting; storage is written for at most the fraction f of it.
     """
     written = reliability.storage_seconds / reliability.max_write_fraction - reliability.checkpoint_seconds
     return max(math.ceil(max(reliability.write_seconds, written) / step_seconds - STEP_NOISE), 1)
 
 
 STEP_NOISE = 1e-9
-"""Fraction of a step that is rounding."""
+"""Fraction of a step that counts as rounding."""
 
 
 def longest_interval_seconds(cluster: Cluster, reliability: Reliability) -> float:
     r"""
-    Seconds between two checkpoints from which on failures leave no progress, infinite where nothing fails.
+    Least interval between two checkpoints, in seconds, at which failures leave no progress; infinite without failures.
 
     .. math:: K T_{step} = 2 (1 / q - MTTR)
 

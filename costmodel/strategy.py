@@ -1,4 +1,4 @@
-"""The decisions: what the planner may choose, one field each."""
+"""Decisions of a strategy: the planner's choices, one field each."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Decision(IntEnum):
 
     @property
     def text(self) -> str:
-        """The name as job files and reports spell it."""
+        """Name of the decision in job files and reports."""
         return self.name.lower()
 
     @classmethod
     def named(cls, text: str) -> Self:
         """
-        The decision of a name.
+        Return the decision of a name.
 
         Raises
         ------
         KeyError
-            If there is none.
+            If no decision has the name.
         """
         return {member.text: member for member in cls}[text]
 
 
 class Sharding(Decision):
-    """What each data-parallel rank keeps only a shard of (ZeRO 0-3); each level includes the one before."""
+    """States that data-parallel ranks shard (ZeRO 0-3); each level includes the previous one."""
 
     NONE = 0
     OPTIMIZER = 1
@@ -54,7 +54,7 @@ MODULES = (
     "experts",
     "every_other_matmul",
 )
-"""Modules of a layer that can be computed again alone (``recompute.CONTENTS`` says what is in them)."""
+"""Modules of a layer that can be recomputed alone (``recompute.CONTENTS`` has their contents)."""
 
 INSIDE = {"experts": ("shared_experts", "expert_activation")}
 """Modules that are parts of others."""
@@ -62,30 +62,30 @@ INSIDE = {"experts": ("shared_experts", "expert_activation")}
 
 class ModulesDecision(Decision):
     """
-    A decision that has a value for every set of modules: a bit for each, behind those of its members.
+    A decision with a value for every set of modules: a bit for each, above those of its members.
 
     A subclass names its modules.
     """
 
     @classmethod
     def modules(cls) -> tuple[str, ...]:
-        """Names that a set may hold, in the order of their bits."""
+        """Return the names that a set may hold, in the order of their bits."""
         raise NotImplementedError
 
     @classmethod
     def first_bit(cls) -> int:
-        """The bit of the first module, above those of the members."""
+        """Return the bit of the first module, above those of the members."""
         return 1 << max(int(member) for member in cls).bit_length()
 
     @classmethod
     def of(cls, *modules: str) -> Self:
-        """The decision for some modules."""
+        """Return the decision for some modules."""
         return cls(sum(cls.first_bit() << cls.modules().index(module) for module in set(modules)))
 
     @classmethod
     def named(cls, text: str) -> Self:
         """
-        The decision of a name, or of modules joined by ``+``.
+        Return the decision of a name, or of modules joined by ``+``.
 
         >>> Recompute.named("qkv+norms") == Recompute.of("norms", "qkv")
         True
@@ -115,7 +115,7 @@ class ModulesDecision(Decision):
 
 class Recompute(ModulesDecision):
     """
-    What the backward pass computes again instead of keeping it.
+    Activations that the backward pass recomputes instead of keeping them.
 
     A set of modules is ``Recompute.of("core_attention", "mlp")``.
     """
@@ -126,13 +126,13 @@ class Recompute(ModulesDecision):
 
     @classmethod
     def modules(cls) -> tuple[str, ...]:
-        """Names of :data:`MODULES`."""
+        """Return the names of :data:`MODULES`."""
         return MODULES
 
     @classmethod
     def of(cls, *modules: str) -> Recompute:
         """
-        The decision to compute some modules again, and what is inside them.
+        Return the decision to recompute some modules, and the modules inside them.
 
         >>> Recompute.of("mlp", "core_attention").text
         'core_attention+mlp'
@@ -142,10 +142,10 @@ class Recompute(ModulesDecision):
 
 class TokenDispatcher(Decision):
     """
-    How tokens get to their experts on other devices and back.
+    Dispatch of tokens to their experts on other devices and back.
 
-    ``ALLTOALL``: a copy for each expert, by an all-to-all. ``DEEPEP``, ``HYBRIDEP``: a token goes once to each device
-    that it visits, and once to each scale-up domain on the way, by kernels of their own.
+    ``ALLTOALL``: a copy for each expert, by an all-to-all. ``DEEPEP``, ``HYBRIDEP``: a token is sent once to each
+    device that it visits, and once to each scale-up domain on the way, by specialised kernels.
     """
 
     ALLTOALL = 0
@@ -155,7 +155,7 @@ class TokenDispatcher(Decision):
 
 def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
     """
-    Whether a dispatcher sends a token once to each device that it visits, not once per expert.
+    Return True where a dispatcher sends a token once to each device that it visits, not once per expert.
 
     >>> bool(deduplicates_dispatch(token_dispatcher=TokenDispatcher.HYBRIDEP))
     True
@@ -165,7 +165,7 @@ def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
 
 def different_dispatchers(dispatchers: Iterable[int]) -> tuple[int, ...]:
     """
-    One dispatcher of each sort: those that send a token once to each device cost alike.
+    Return one dispatcher of each sort: dispatchers that send a token once to each device cost the same.
 
     >>> different_dispatchers([0, 1, 2])
     (0, 2)
@@ -175,17 +175,17 @@ def different_dispatchers(dispatchers: Iterable[int]) -> tuple[int, ...]:
 
 GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 """
-What CUDA graphs may hold of each layer, by Megatron-LM's own names.
+Modules of a layer that CUDA graphs may hold, by Megatron-LM's names.
 
-``attn`` is attention with the norm in front of it and its residual, ``mlp`` the same of a dense feed-forward. ``moe``
-is all of a mixture of experts. ``moe_router`` is the norm in front of it, its router and its shared experts.
-``moe_preprocess`` is what it does before tokens are sent. ``mamba`` is a Mamba layer.
+``attn`` is attention with the norm before it and its residual, ``mlp`` a dense feed-forward with both. ``moe`` is a
+whole mixture of experts. ``moe_router`` is the norm before it, its router and its shared experts. ``moe_preprocess`` is
+its work before tokens are sent. ``mamba`` is a Mamba layer.
 """
 
 
 class CudaGraphs(ModulesDecision):
     """
-    What the host launches at once, as CUDA graphs.
+    Kernels that the host launches at once, as CUDA graphs.
 
     A set of modules of each layer is ``CudaGraphs.of("attn", "mlp")``.
     """
@@ -195,19 +195,19 @@ class CudaGraphs(ModulesDecision):
 
     @classmethod
     def modules(cls) -> tuple[str, ...]:
-        """Names of :data:`GRAPH_MODULES`."""
+        """Return the names of :data:`GRAPH_MODULES`."""
         return GRAPH_MODULES
 
 
 @cache
 def _graph_bit(module: str) -> int:
-    """The decision for a module alone, as a number: every operator of a layer asks for it."""
+    """Return the decision for a single module as a number, cached since every operator of a layer asks for it."""
     return int(CudaGraphs.of(module))
 
 
 def captures(module: str, *, cuda_graphs: Any) -> NDArray[np.bool_]:
     """
-    Whether a decision names a module; of graphs of a whole iteration, which have no modules, no.
+    Return True where a decision names a module; False for graphs of a whole iteration, which name none.
 
     >>> bool(captures("attn", cuda_graphs=CudaGraphs.of("attn", "mlp"))), bool(captures("attn", cuda_graphs=1))
     (True, False)
@@ -221,12 +221,12 @@ MODULES_OF: dict[str, tuple[str, ...]] = {"recompute": MODULES, "cuda_graphs": G
 
 class Schedule(Decision):
     """
-    In which order a pipeline rank works; ``costmodel.pipelines.schedules`` has the idle time and chunks in flight.
+    Order of a pipeline rank's passes; ``costmodel.pipelines.schedules`` has the idle time and chunks in flight.
 
-    The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
-    V-shaped ones (``ZB_V``, ``V_HALF``, ``DUALPIPEV``) have two chunks per rank, the second in opposite order: the
-    first rank holds both ends of the model. ``DUALPIPE`` sends half of the micro-batches from either end, so that a
-    rank holds two stages, and every stage is on two ranks.
+    The zero-bubble schedules (ZB) split the backward pass in two and compute weights' gradients where a rank would
+    wait. The V-shaped ones (``ZB_V``, ``V_HALF``, ``DUALPIPEV``) have two chunks per rank, the second in opposite
+    order: the first rank holds both ends of the model. ``DUALPIPE`` sends half of the micro-batches from either end, so
+    that a rank holds two stages, and every stage is on two ranks.
     """
 
     ONE_F_ONE_B = 0
@@ -241,12 +241,12 @@ class Schedule(Decision):
 
     @property
     def text(self) -> str:
-        """The name as job files and reports spell it; a Python name cannot begin with a digit."""
+        """Name of the schedule in job files and reports; a Python name cannot begin with a digit."""
         return "1f1b" if self is Schedule.ONE_F_ONE_B else self.name.lower()
 
 
 V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF, Schedule.DUALPIPEV)
-"""Schedules whose second chunks run through the ranks backwards."""
+"""Schedules whose second chunks traverse the ranks backwards."""
 
 BIDIRECTIONAL = (Schedule.DUALPIPE,)
 """Schedules whose ranks hold a stage for each direction: every stage is on two of them."""
@@ -254,7 +254,7 @@ BIDIRECTIONAL = (Schedule.DUALPIPE,)
 
 def is_one_of(decision: Any, values: Iterable[Decision]) -> NDArray[np.bool_]:
     """
-    Whether decisions have one of a few values; ``np.isin`` takes many times as long.
+    Return True where decisions have one of a few values; ``np.isin`` takes many times as long.
 
     >>> bool(is_one_of(Schedule.ZB_V, V_SHAPED)), is_one_of(np.array([0, 1]), [Schedule.GPIPE]).tolist()
     (True, [False, True])
@@ -265,11 +265,11 @@ def is_one_of(decision: Any, values: Iterable[Decision]) -> NDArray[np.bool_]:
 
 class Vocabulary(Decision):
     """
-    Where a pipeline keeps embedding and head.
+    Placement of embedding and head in a pipeline.
 
-    ``ENDS``: on the first and the last rank. ``REDISTRIBUTED``: there too, but the last rank has as many layers less as
-    the head is worth. ``VOCAB_1``, ``VOCAB_2``, ``INTERLACED``: every rank has a slice of the vocabulary; the first two
-    run their slices between other passes with two barriers or one, the last all together.
+    ``ENDS``: on the first and the last rank. ``REDISTRIBUTED``: also there, but the last rank has fewer layers, by the
+    work of the head. ``VOCAB_1``, ``VOCAB_2``, ``INTERLACED``: every rank has a slice of the vocabulary. The first two
+    run their slices between other passes with two barriers or one, the last runs them all together.
     """
 
     ENDS = 0
@@ -282,16 +282,16 @@ class Vocabulary(Decision):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLayout:
     """
-    What each stage of a pipeline holds and keeps, where stages differ from those of :mod:`costmodel.pipelines.stages`.
+    Custom pipeline layout: the layers, recomputation and offload of each stage.
 
     Parameters
     ----------
     layers
-        Layers of each virtual stage in model order, pp * vpp of them; embedding and head stay on the first and the last
-        one, which may hold no layer beside them. Those of multi-token prediction are on the last one, not counted.
+        Layers of each virtual stage in model order, pp * vpp of them. Embedding and head are on the first and the last
+        one, which may hold no other layer. Layers of multi-token prediction are on the last one and not counted.
     recompute, full_layers, activation_offload
         Recomputation of each pipeline rank's layers; number of its layers, the first of each chunk, that are recomputed
-        in full instead; whether its activations wait in host memory.
+        in full instead; True if its activations are offloaded to host memory.
     """
 
     layers: tuple[int, ...]
@@ -313,32 +313,32 @@ class Strategy:
     vpp
         Number of model chunks per pipeline rank; 1 is the plain schedule.
     group
-        Number of micro-batches that pass through a chunk before the next one begins, where chunks interleave; else 1.
+        Number of micro-batches that pass through a chunk before the next one begins, with interleaved chunks; else 1.
     mbs
         Number of sequences per micro-batch.
     sequence_parallel
-        Whether norms and residuals are split over the tensor-parallel ranks.
+        True if norms and residuals are split over the tensor-parallel ranks.
     schedule
-        Order in which the pipeline ranks work.
+        Order of the pipeline ranks' passes.
     vocabulary
         Placement of embedding and head in the pipeline.
     sharding
         States that the data-parallel ranks shard instead of replicating (ZeRO).
     recompute
-        Activations that the backward pass computes again.
+        Activations that the backward pass recomputes.
     activation_offload
-        Whether activations wait for their backward pass in host memory.
+        True if activations are kept in host memory until their backward pass.
     optimizer_offload
-        Whether optimizer states live in host memory and the CPU updates the parameters.
+        True if optimizer states live in host memory and the CPU updates the parameters.
     token_dispatcher
-        Method by which tokens get to their experts and back.
+        Dispatch of tokens to their experts and back.
     cuda_graphs
         Kernels that the host launches at once, as CUDA graphs.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
-        Whether communication of that dimension runs behind computation.
+        True if communication of that dimension runs behind computation.
     layout
-        Stages, where they are not those that the other decisions mean; ``recompute`` and ``activation_offload`` are
-        then those of most ranks.
+        Custom pipeline layout; None if the other decisions imply it. With one, ``recompute`` and ``activation_offload``
+        are those of most ranks.
     """
 
     tp: int
@@ -368,17 +368,17 @@ class Strategy:
 
     @property
     def num_devices(self) -> int:
-        """Number of devices that the strategy takes."""
+        """Number of devices of the strategy."""
         return self.tp * self.cp * self.pp * self.dp
 
     def decisions(self) -> dict[str, Any]:
-        """Every decision of the whole pipeline by name, in the order of the fields."""
+        """Return every decision of the whole pipeline by name, in the order of the fields."""
         return {name: getattr(self, name) for name in DECISIONS}
 
 
 def default_microbatch_group(*, pp: Any, vpp: Any) -> Any:
     """
-    Number of micro-batches in a group unless told otherwise: p where chunks interleave, else 1.
+    Default number of micro-batches in a group: p with interleaved chunks, else 1.
 
     References
     ----------
@@ -407,7 +407,7 @@ FLAGS: tuple[str, ...] = ("sequence_parallel", "activation_offload", "optimizer_
 
 def decision_text(name: str, value: int) -> str:
     """
-    A decision's value as job files spell it.
+    Return a decision's value in the spelling of job files.
 
     >>> decision_text("sharding", 1), decision_text("tp_overlap", 1), decision_text("tp", 8)
     ('optimizer', 'true', '8')

@@ -1,8 +1,8 @@
 """
-Tabulate: a quantity is a function, and its signature says which facts and which decisions it depends on.
+Tabulate quantities: a quantity is a function whose signature names the facts and the decisions that it depends on.
 
 Positional parameters are facts (``model``, ``cluster``, ``workload``), keyword-only parameters are decisions. Decisions
-may be scalars (one strategy) or arrays that broadcast against each other (a table): the same function serves both.
+may be scalars (one strategy) or arrays that broadcast against each other (a table): one function serves both.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from costmodel.facts.workload import Workload
 Result = TypeVar("Result")
 
 WORTH_A_TABLE = 64
-"""Strategies from which on a table pays for its lookup; a matter of speed only."""
+"""Fewest strategies for which a table pays for its lookup; affects only speed."""
 
 MOST_COMBINATIONS = 2**16
-"""Combinations of one quantity after which its table begins anew; a matter of memory only."""
+"""Largest number of combinations in a quantity's table before it is cleared; affects only memory."""
 
 MOST_MADE = 1024
-"""Quantities of single strategies that are kept; a matter of memory only."""
+"""Largest number of cached quantities of single strategies; affects only memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """
-    Everything that is given: what is trained, on what, how much of it.
+    Facts of a job: model, cluster, workload, and the quantities computed from them.
 
     Parameters
     ----------
     model, cluster, workload
-        The records.
+        Model, cluster and workload.
     made, tables
-        Results of :func:`lookup`, for single strategies and for many: a step asks for the same quantities several
-        times, and a search for the same combinations in each of its batches.
+        Results of :func:`lookup`, for single strategies and for many: a step asks for equal quantities several times,
+        and a search for equal combinations in each of its batches.
     latest
-        Last result of :func:`memoize_last` by name, and the arrays that it was made of.
+        Last result of :func:`memoize_last` by name, and the arrays that it was computed from.
     """
 
     model: Model
@@ -57,21 +57,21 @@ class Facts:
     latest: dict[Any, tuple[tuple[Any, ...], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def forget(self) -> None:
-        """Let go of the tables of many strategies, tens of megabytes: whoever holds a report need not hold those."""
+        """Clear the tables of many strategies, tens of megabytes, which the owner of a report does not need."""
         self.tables.clear()
         self.latest.clear()
 
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
-"""Facts and decisions, by name."""
+"""Names of the facts, and of the decisions."""
 
 _SIGNATURES: WeakKeyDictionary[Callable[..., Any], Signature] = WeakKeyDictionary()
-"""Read once per function. A rule of a job is a closure over the job: its entry must not keep both alive."""
+"""Signatures, read once per function. A job's rule is a closure over the job; its entry must not keep both alive."""
 
 
 def signature(quantity: Callable[..., Any]) -> Signature:
     """
-    The facts and the decisions that a quantity or a rule depends on.
+    Return the facts and the decisions that a quantity or a rule depends on.
 
     >>> def state_bytes(model, *, tp, pp): ...
     >>> signature(state_bytes)
@@ -93,12 +93,12 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
     Parameters
     ----------
     quantity
-        A function of facts (positional) and decisions (keyword-only). One that asks for other quantities has all
+        A function of facts (positional) and decisions (keyword-only). A function of other quantities takes all
         ``facts``.
     facts
         Model, cluster, workload.
     decisions
-        Values by name; arrays must broadcast. ``num_microbatches`` is derived where it is missing.
+        Values by name; arrays must broadcast. ``num_microbatches`` is derived if it is missing.
     """
     fact_names, decision_names = signature(quantity)
     arguments = {name: _decision(facts, decisions, name) for name in decision_names}
@@ -107,24 +107,24 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
 
 def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any]) -> Result:
     """
-    Values as of :func:`tabulate`, computed once for each combination of the quantity's own decisions.
+    Return the values of :func:`tabulate`, computed once for each combination of the quantity's own decisions.
 
-    Where many strategies share few combinations, the quantity's table is computed, kept with the facts, and looked up.
+    If many strategies share few combinations, the quantity's table is computed, cached with the facts, and looked up.
     The result may be an array or a record of arrays (:class:`Record`), whose first axes are those of the decisions.
     """
     _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
-        return _made(quantity, facts, decisions, (quantity, *given))
-    return memoize_last(facts, quantity, given, lambda: _looked_up(quantity, facts, decisions, given))
+        return _compute_once(quantity, facts, decisions, (quantity, *given))
+    return memoize_last(facts, quantity, given, lambda: _look_up(quantity, facts, decisions, given))
 
 
 def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
     """
-    The last result of ``name``, if it was made of the very same arrays; else a new one.
+    Return the last result of ``name`` if it was computed from the same arrays; otherwise compute it.
 
-    The parts of a step ask for the same quantities of the same strategies. Nobody may change what is returned, nor the
-    arrays that it was made of.
+    The parts of a step ask for equal quantities of equal strategies. The result, and the arrays it was computed from,
+    must not be changed.
     """
     last = facts.latest.get(name)
     if last is not None and all(one is other for one, other in zip(last[0], given, strict=True)):
@@ -134,10 +134,10 @@ def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[
     return result
 
 
-def _looked_up(
+def _look_up(
     quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], given: Sequence[Any]
 ) -> Result:
-    """A quantity of many strategies from its table, which grows where a combination is missing."""
+    """Look up a quantity of many strategies in its table, which grows by missing combinations."""
     columns = [np.asarray(value) for value in given]
     shape = np.broadcast_shapes(*(column.shape for column in columns))
     if not shape:
@@ -149,7 +149,7 @@ def _looked_up(
         if prod(shape) < WORTH_A_TABLE:
             return tabulate(quantity, facts, decisions)
         spread = [(column if column.ndim else np.broadcast_to(column, shape)).ravel() for column in columns]
-        more = _extended(table, quantity, facts, spread)
+        more = _extend(table, quantity, facts, spread)
         if more is None:
             return tabulate(quantity, facts, decisions)
         table, found = more
@@ -160,7 +160,7 @@ def _looked_up(
 @dataclass(frozen=True, slots=True)
 class _Table:
     """
-    A quantity by combinations of its decisions.
+    Table of a quantity by combinations of its decisions.
 
     Parameters
     ----------
@@ -169,10 +169,10 @@ class _Table:
     radices
         One more than the largest value of each decision.
     keys
-        The combinations as mixed-radix numbers, ascending, shape (N,).
+        Combinations as mixed-radix numbers, ascending, shape (N,).
     values
         Value of each combination: an array or a dataclass of arrays with N entries on the first axis; without axes
-        where all are equal.
+        if all are equal.
     """
 
     columns: NDArray[np.int64]
@@ -181,7 +181,7 @@ class _Table:
     values: Any
 
     def find(self, columns: Sequence[NDArray[Any]]) -> NDArray[np.int64] | None:
-        """Where combinations stand, None if one of them is not in the table."""
+        """Return the positions of combinations; None if one of them is not in the table."""
         if any(
             _LARGEST(column, axis=None, initial=0) >= most for column, most in zip(columns, self.radices, strict=True)
         ):
@@ -192,7 +192,7 @@ class _Table:
 
 
 _LARGEST = np.maximum.reduce
-"""Maximum over an array: of small arrays it takes half the time of their method."""
+"""Maximum over an array; for small arrays it takes half the time of their method."""
 
 
 def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
@@ -202,11 +202,11 @@ def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
     return key
 
 
-def _extended(
+def _extend(
     table: _Table | None, quantity: Callable[..., Any], facts: Facts, columns: Sequence[NDArray[Any]]
 ) -> tuple[_Table, NDArray[np.int64]] | None:
     """
-    A table with more combinations, a new one where it was full, and where they stand.
+    Return a table with more combinations, a new one if it was full, and their positions.
 
     None if its keys do not fit into 64 bits.
     """
@@ -219,30 +219,30 @@ def _extended(
         return None
     keys, first, inverse = np.unique(_keys(every, radices), return_index=True, return_inverse=True)
 
-    def made_of(chosen: NDArray[np.int64]) -> Any:
+    def compute_rows(chosen: NDArray[np.int64]) -> Any:
         named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)
         return tabulate(quantity, facts, {name: column.astype(kind.dtype) for name, column, kind in named})
 
     values = None
     if known is not None:
         is_new = first >= len(known.keys)
-        joined = _joined(known.values, made_of(first[is_new]))
+        joined = _concatenate(known.values, compute_rows(first[is_new]))
         where = np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first)
         values = None if joined is None else _take(joined, where)
-    table = _Table(every[:, first], radices, keys, made_of(first) if values is None else values)
+    table = _Table(every[:, first], radices, keys, compute_rows(first) if values is None else values)
     return table, inverse[-len(columns[0]) :]
 
 
-def _joined(table: Any, more: Any) -> Any:
+def _concatenate(table: Any, more: Any) -> Any:
     """
-    One table behind another one.
+    Concatenate two tables.
 
-    None where only one of them has an axis for its combinations or where they differ in the others: the number of a
+    None if only one of them has an axis for its combinations, or if they differ in other axes. The number of a
     pipeline's different ranks is an axis that all combinations share.
     """
     if isinstance(table, Record):
         names = [field.name for field in fields(cast(Any, table))]
-        both = {name: _joined(getattr(table, name), getattr(more, name)) for name in names}
+        both = {name: _concatenate(getattr(table, name), getattr(more, name)) for name in names}
         return None if any(one is None for one in both.values()) else replace(cast(Any, table), **both)
     one, other = np.asarray(table), np.asarray(more)
     if one.ndim == other.ndim == 0 and one == other:
@@ -250,8 +250,10 @@ def _joined(table: Any, more: Any) -> Any:
     return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else None
 
 
-def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:
-    """A quantity of one strategy, computed when it is first asked for."""
+def _compute_once(
+    quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]
+) -> Result:
+    """Return a quantity of one strategy, computed on the first request."""
     if key not in facts.made:
         if len(facts.made) >= MOST_MADE:
             facts.made.clear()
@@ -267,16 +269,16 @@ def _decision(facts: Facts, decisions: Mapping[str, Any], name: str) -> Any:
 
 class Record:
     """
-    Base of a quantity's record, a dataclass of arrays: taken from a table, it takes each array when it is first read.
+    Base of a quantity's record, a dataclass of arrays. A record from a table takes each array when it is first read.
 
-    A batch of strategies asks for few of the many arrays that a table has.
+    A batch of strategies asks for few of a table's many arrays.
     """
 
     __slots__ = ("_table", "_where")
 
     @classmethod
-    def taken(cls, table: Record, where: NDArray[np.int64]) -> Self:
-        """Some entries of a table of this class."""
+    def take(cls, table: Record, where: NDArray[np.int64]) -> Self:
+        """Return some entries of a table of this class."""
         record = object.__new__(cls)
         object.__setattr__(record, "_table", table)
         object.__setattr__(record, "_where", where)
@@ -294,20 +296,20 @@ class Record:
 
 def _take(table: Any, where: NDArray[np.int64]) -> Any:
     if isinstance(table, Record):
-        return table.taken(table, where)
+        return table.take(table, where)
     values = np.asarray(table)
     return values[where] if values.ndim else values
 
 
 def microbatches(facts: Facts, decisions: Mapping[str, Any]) -> Any:
-    """Micro-batches of the strategies that the decisions span, by :func:`num_microbatches`."""
+    """Return the micro-batches of the strategies that the decisions span, by :func:`num_microbatches`."""
     dp, mbs = decisions["dp"], decisions["mbs"]
     return memoize_last(facts, num_microbatches, (dp, mbs), lambda: num_microbatches(facts.workload, dp=dp, mbs=mbs))
 
 
 def num_microbatches(workload: Workload, *, dp: Any, mbs: Any) -> Any:
     r"""
-    Micro-batches per data-parallel rank and step, m; rounded down where the batch does not divide.
+    Micro-batches per data-parallel rank and step, m; rounded down if the batch does not divide.
 
     .. math:: m = gbs / (d \cdot mbs)
     """

@@ -1,4 +1,4 @@
-"""From plain data to validated records: pydantic checks, and each thing wrong becomes one clear sentence."""
+"""Validation of plain data: pydantic checks it, and each mistake becomes one clear sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costmodel.errors import MOST_MISTAKES, NumberError, SpecError, did_you_mean
 Record = TypeVar("Record")
 
 MAX_SHOWN = 60
-"""Characters of a user's value that a message repeats."""
+"""Most characters of a user's value that a message repeats."""
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -36,7 +36,7 @@ EXPECTED = {
     "list_type": "a list",
     "none_required": "null",
 }
-"""What was expected, by pydantic's type of error."""
+"""Description of the expected value, by pydantic's type of error."""
 
 LIMITS = {"greater_than_equal": "at least {ge}", "greater_than": "more than {gt}", "less_than_equal": "at most {le}"}
 LENGTHS = {"too_short": "at least {min_length}", "too_long": "at most {max_length}"}
@@ -44,21 +44,21 @@ LENGTHS = {"too_short": "at least {min_length}", "too_long": "at most {max_lengt
 
 def build(record_type: type[Record], mapping: object, where: str) -> Record:
     """
-    Make a record of plain data, as read from YAML or JSON.
+    Build a record from plain data, as read from YAML or JSON.
 
     Parameters
     ----------
     record_type
         A pydantic dataclass; its fields may be records, unions, lists and mappings of them.
     mapping
-        The entries by field name; text that reads as a number is one (``"8"``, ``"1e9"``), other text is not.
+        The entries by field name; text that reads as a number is a number (``"8"``, ``"1e9"``), other text is not.
     where
         Dotted path of the mapping, the start of every message.
 
     Raises
     ------
     SpecError
-        For what is wrong, in the order of the fields, unknown entries first; a misspelt entry is not missing, too.
+        For each mistake, in the order of the fields, unknown entries first; a misspelt entry is not also missing.
 
     >>> from costmodel.facts.reliability import RecoveryLevel
     >>> build(RecoveryLevel, {"name": "pod", "probability": 0.6, "second": 262}, "reliability.levels.1")
@@ -74,7 +74,7 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
 
 def require_type(given: object, allowed: type | tuple[type, ...], where: str, expected: str) -> None:
     """
-    Refuse an argument of a function that is of no allowed type.
+    Raise if an argument of a function has none of the allowed types.
 
     >>> require_type(None, str, "job", "a path")
     Traceback (most recent call last):
@@ -86,7 +86,7 @@ def require_type(given: object, allowed: type | tuple[type, ...], where: str, ex
 
 def shown(value: object) -> str:
     """
-    A value as a message repeats it, in at most 60 characters.
+    Return a value as a message repeats it, in at most 60 characters.
 
     >>> shown("8k"), shown(True), shown(None)
     ("'8k'", 'true', 'null')
@@ -96,12 +96,12 @@ def shown(value: object) -> str:
     brief = reprlib.Repr()
     brief.maxstring = brief.maxother = brief.maxlong = MAX_SHOWN
     try:
-        return _shortened(brief.repr(value))
+        return _shorten(brief.repr(value))
     except ValueError:  # Python refuses to write out integers of more than 4300 digits.
         return "a number of thousands of digits"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
@@ -114,7 +114,7 @@ def _adapter(record_type: Hashable) -> TypeAdapter[Any]:
 
 
 def _problems(annotation: Any, value: object, where: str) -> Iterator[SpecError]:
-    """The problems of a value that does not fit its annotation."""
+    """Yield the problems of a value that does not fit its annotation."""
     bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if get_origin(bare) in (Union, UnionType):
         yield from _problems_of_union(get_args(bare), value, where)
@@ -139,7 +139,7 @@ def _problems(annotation: Any, value: object, where: str) -> Iterator[SpecError]
 
 
 def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, object]]:
-    """The parts of a record, a mapping or a list: name, annotation (None: unknown), value (MISSING: none)."""
+    """Return the parts of a record, mapping or list: name, annotation (None: unknown), value (MISSING: none)."""
     origin = get_origin(annotation)
     if isinstance(value, Mapping) and _is_record(annotation):
         return _record_entries(annotation, value)
@@ -174,7 +174,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def _known_keys(annotation: Any) -> tuple[str, ...]:
-    """What may be written at this level: a record's fields, or the keys that a mapping's type lists."""
+    """Return the allowed keys at this level: a record's fields, or the keys that a mapping's type lists."""
     if _is_record(annotation):
         return tuple(field.name for field in fields(annotation) if field.init)
     key_type = get_args(annotation)[0]
@@ -198,7 +198,7 @@ def _errors(annotation: Any, value: object) -> list[Any]:
 
 
 def _join(where: str, part: object) -> str:
-    name = _shortened(str(part) if str(part).isprintable() else repr(part))
+    name = _shorten(str(part) if str(part).isprintable() else repr(part))
     return f"{where}.{name}" if where else name
 
 
@@ -213,15 +213,15 @@ def _problems_of_union(members: tuple[Any, ...], value: object, where: str) -> I
         return
     errors = [(member, _errors(member, value)[0]) for member in alike]
     for member, error in errors:
-        if _expected(error) is None:
+        if _expectation(error) is None:
             yield SpecError(where, *_problem(member, value))
             return
-    expected = dict.fromkeys(str(_expected(error)) for _, error in errors)
+    expected = dict.fromkeys(str(_expectation(error)) for _, error in errors)
     yield SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
 
 
 def _is_alike(annotation: Any, value: object) -> bool:
-    """Whether a value has the form of an annotation: a mapping, a list, or neither."""
+    """Return True if a value has the form of an annotation: a mapping, a list, or neither."""
     bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if isinstance(value, Mapping):
         return _is_record(bare) or get_origin(bare) is dict
@@ -231,7 +231,7 @@ def _is_alike(annotation: Any, value: object) -> bool:
 
 
 def _wrong_keys(annotation: Any, value: object) -> tuple[int, int]:
-    """How many entries a record would not know, and how many it would miss."""
+    """Return the number of entries unknown to a record, and the number of missing entries."""
     entries = tuple(_entries(annotation, value))
     return sum(inner is None for _, inner, _ in entries), sum(entry is MISSING for _, _, entry in entries)
 
@@ -240,11 +240,11 @@ def _wrong_keys(annotation: Any, value: object) -> tuple[int, int]:
 
 
 def _problem(annotation: Any, value: object) -> tuple[str, str]:
-    """Sentence and hint for a value that is wrong in itself."""
+    """Return the sentence and the hint for a value that is wrong in itself."""
     error = _errors(annotation, value)[0]
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
-    if expected := _expected(error):
+    if expected := _expectation(error):
         units = [one.expected for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "expected")]
         expected = units[0] if units and expected == "a number" else expected
         return f"expected {expected}, got {shown(value)}.", hint
@@ -257,14 +257,14 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     return f"{error['msg'].removeprefix('Value error, ').rstrip('.')}.", hint
 
 
-def _expected(error: Any) -> str | None:
+def _expectation(error: Any) -> str | None:
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     return EXPECTED.get(error["type"])
 
 
 def _record_hint(annotation: Any) -> str:
-    """What stands in a record, where something else was written for it."""
+    """Return a hint with a record's entries, for another value in its place."""
     if not _is_record(annotation):
         return ""
     required = [field.name for field in fields(annotation) if _is_required(field)]

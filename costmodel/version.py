@@ -1,4 +1,4 @@
-"""The version of this distribution, which ``pyproject.toml`` alone states."""
+"""Version of this distribution, defined only in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cache
 DISTRIBUTION = "pretraining-planner"
 
 SOURCES = "0+sources"
-"""The version of sources that nobody installed, in the form that package managers order below all others."""
+"""Version of sources without an installation, in the form that package managers order below all others."""
 
 
 @cache
 def version() -> str:
-    """The version as it was installed; ``SOURCES`` where it was not."""
+    """Return the installed version; ``SOURCES`` if it is not installed."""
     from importlib import metadata
 
     try:

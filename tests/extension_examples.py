@@ -98,7 +98,7 @@ def a_decision(copy: Extended) -> None:
         "costmodel/step/data_parallel.py",
         (
             "        reduce=reduce.times(gradients.rounds),\n",
-            '        reduce=reduce.times(gradients.rounds / (1 + with_layer_axis(decisions["half_gradients"]))),\n',
+            '        reduce=reduce.times(gradients.rounds / (1 + add_layer_axis(decisions["half_gradients"]))),\n',
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What is split is split evenly: heads, widths, tokens."""
+"""Rules of even splits: heads, widths, tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts and the ranks that share them."""
+"""Rules of experts and of the ranks that share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feature is on only where it has something to do."""
+"""Rules of features: each is on only where it has an effect."""
 
 from __future__ import annotations
 

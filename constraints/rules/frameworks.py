@@ -1,7 +1,7 @@
 """
 Rules of frameworks: strategies that the hardware could run and today's frameworks refuse.
 
-Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1; what ``validate_args`` refuses was seen by
+Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1; refusals of ``validate_args`` were seen by
 running the real parser of Megatron-LM main d98e8a64 (2026-08-22, MCore 0.20.0).
 """
 
@@ -232,7 +232,7 @@ def optimizer_offload_needs_a_sharded_optimizer(
     *, cp: Ints, dp: Ints, sharding: Ints, optimizer_offload: Flags
 ) -> Holds:
     """
-    Where weights have replicas (dp times cp above 1), the optimizer is offloaded only with sharded optimizer states.
+    With replicas of the weights (dp times cp above 1), the optimizer is offloaded only with sharded optimizer states.
 
     References
     ----------
@@ -257,7 +257,7 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
 
 def sharded_gradients_are_overlapped(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    Where gradients or weights are sharded (FSDP), data-parallel communication overlaps unless the release lets it wait.
+    With sharded gradients or weights (FSDP), data-parallel communication overlaps unless the release lets it wait.
 
     References
     ----------
@@ -380,7 +380,7 @@ def hybridep_runs_since_ampere(cluster: Cluster, *, token_dispatcher: Ints) -> H
 
 def preprocess_graphs_hold_the_router(*, cuda_graphs: Ints) -> Holds:
     """
-    CUDA graphs that hold what precedes the dispatch (moe_preprocess) hold the router too (moe_router).
+    CUDA graphs that hold the work before the dispatch (moe_preprocess) hold the router too (moe_router).
 
     References
     ----------
@@ -437,7 +437,7 @@ def one_graph_with_experts_keeps_activations(model: Model, *, activation_offload
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1691 (core 0.18.2): the paged stash that experts need
-    there excludes offloading what it holds (expert_fc1, moe_act).
+    there excludes offloading of its modules (expert_fc1, moe_act).
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(model.has_experts & whole, np.logical_not(activation_offload))
@@ -517,12 +517,12 @@ def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap:
 
 
 def _interleaves(vpp: Ints, schedule: Ints) -> Holds:
-    """Whether chunks of a rank take turns in groups of micro-batches: 1F1B with several of them."""
+    """Return True where the chunks of a rank alternate in groups of micro-batches: 1F1B with several chunks."""
     return np.greater(vpp, 1) & np.equal(schedule, Schedule.ONE_F_ONE_B)
 
 
 def _only_experts(model: Model) -> bool:
-    """Whether offloading modules covers every layer: attention and routed experts, none of them shared."""
+    """Return True if offloading modules covers every layer: attention and routed experts, without shared experts."""
     return all(
         isinstance(kind.attention, Attention | LatentAttention)
         and isinstance(kind.feed_forward, Experts)

@@ -1,4 +1,4 @@
-"""The global batch falls into micro-batches."""
+"""Rules of micro-batches: the global batch divides into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's order of passes, and where it keeps embedding and head, fit its chunks and its micro-batches."""
+"""Rules of pipeline schedules, and of where a pipeline places embedding and head."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def only_chunks_pass_in_groups(*, vpp: Ints, group: Ints) -> Holds:
 
 def groups_reach_through_the_pipeline(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     """
-    Where chunks interleave (vpp above 1), a group holds at least as many micro-batches as there are pipeline ranks.
+    With interleaved chunks (vpp above 1), a group holds at least as many micro-batches as there are pipeline ranks.
 
     With fewer, the first rank would wait for its second chunk's input.
     """

@@ -30,7 +30,7 @@ def overlapped_shared_experts_need_alltoall(model: Model, cluster: Cluster, *, t
 
 def overlapped_shared_experts_exclude_ep_overlap(model: Model, cluster: Cluster, *, ep_overlap: Flags) -> Holds:
     """
-    Where shared experts overlap, other expert-parallel communication does not (settings.shared_expert_overlap).
+    Overlapped shared experts exclude other overlap of expert-parallel communication (settings.shared_expert_overlap).
 
     References
     ----------
@@ -153,7 +153,7 @@ def muon_stays_on_the_device(cluster: Cluster, *, optimizer_offload: Flags) -> H
 
 def narrow_moments_need_a_sharded_optimizer(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """
-    Where weights have replicas, moments of 16 bits need sharded optimizer states (settings.moments_dtype).
+    With replicas of the weights, moments of 16 bits need sharded optimizer states (settings.moments_dtype).
 
     References
     ----------
@@ -177,7 +177,7 @@ def narrow_weights_need_a_sharded_optimizer(
     cluster: Cluster, workload: Workload, *, cp: Ints, dp: Ints, sharding: Ints
 ) -> Holds:
     """
-    Where weights have replicas, weights kept only in 8 bits need sharded optimizer states (settings.fp8_param_gather).
+    With replicas of the weights, weights kept only in 8 bits need sharded optimizer states (settings.fp8_param_gather).
 
     References
     ----------
@@ -261,12 +261,12 @@ def _has_narrow_moments(cluster: Cluster) -> bool:
 
 
 def _is_shared(cp: Ints, dp: Ints, sharding: Ints) -> Holds:
-    """Whether optimizer states are sharded, or there is only one replica, for which sharding makes no difference."""
+    """Return True where optimizer states are sharded, or where one replica makes sharding irrelevant."""
     return np.equal(dp * cp, 1) | np.greater_equal(sharding, Sharding.OPTIMIZER)
 
 
 def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
-    """Whether fewer ranks share optimizer states than there are replicas."""
+    """Return True where optimizer states are sharded over groups smaller than the number of replicas."""
     group = cluster.device.behaviour.optimizer.sharding_ranks
     if group is None:
         return False

@@ -1,9 +1,9 @@
 """
-Rules of targets: strategies that what a plan is exported to cannot express (``search.target``).
+Rules of targets: strategies that the configuration of an export target cannot express (``search.target``).
 
-They say of strategies what the exporters (``planner/frameworks``) say of plans, whose sources they repeat. Lines are
-those of torchtitan 0.3.0, PyTorch 2.13, DeepSpeed 0.19.8 and Accelerate 1.15.0. That both agree is tested on random
-strategies (``tests/oracle/test_targets.py``).
+They refuse strategies for the same reasons as the exporters (``planner/frameworks``) refuse plans, and repeat their
+sources. Lines are those of torchtitan 0.3.0, PyTorch 2.13, DeepSpeed 0.19.8 and Accelerate 1.15.0. A test checks on
+random strategies that both agree (``tests/oracle/test_targets.py``).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NUM_ACTIVE_CHUNKS = 3
 
 def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, cp: Ints) -> Holds:
     """
-    Where context parallelism exchanges heads, each tensor-parallel rank has a multiple of them (of cp).
+    With all-to-all context parallelism, each tensor-parallel rank has a multiple of cp heads.
 
     References
     ----------
-    Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A: what ``--cp-comm-type a2a`` runs.
+    Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A: the code of ``--cp-comm-type a2a``.
     """
     names = ("num_heads", "num_kv_heads")
     counts = {getattr(kind.attention, name, 0) for kind in model.kinds for name in names} - {0}
@@ -114,9 +114,9 @@ def _overlaps_ep_in_one_graph(ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
 
 def core_release(cluster: Cluster) -> tuple[float, ...] | None:
     """
-    Release of Megatron-LM that a cluster runs, as numbers, main after all of them; None where the job names none.
+    Release of Megatron Core that a cluster runs, as numbers, with main after all others; None if the job names none.
 
-    Rules of single releases hold of no other framework: recipes of Megatron-Bridge and NeMo count by months, and
+    Rules of single releases apply to no other framework: recipes of Megatron-Bridge and NeMo count by months, and
     Megatron-LM without a core by years.
     """
     named = cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
@@ -130,14 +130,14 @@ CORES = ("version", "branch")
 
 FIRST_ON_CORE_0_18 = {"megatron-bridge": ((26, 6), (0, 5))}
 """
-First releases of other stacks on Megatron Core with what core 0.18 brought, counted by months and by versions.
+First releases of other stacks that are built on Megatron Core 0.18, counted by months and by versions.
 
 v0.5.0 of container 26.06 has the first recipes of Megatron-Bridge that use it (experts in one graph of the iteration).
 """
 
 
 def _lacks(cluster: Cluster, others: Mapping[str, tuple[tuple[int, ...], ...]], *core: float) -> bool:
-    """Whether the release of a job's framework is older than a core and what was built on it; unknown ones are not."""
+    """Return True if the job's release is older than a core and the stacks built on it; False if it is unknown."""
     found = release_of(cluster.unknown_release or (cluster.framework.name if cluster.framework else ""))
     if found is None:
         return False
@@ -271,7 +271,7 @@ def early_cores_have_no_experts_in_one_graph(model: Model, cluster: Cluster, *, 
     References
     ----------
     megatron/core/transformer/transformer_config.py:876,1140 (core 0.18.2): buffers of a fixed size hold a rank's tokens
-    (moe_expert_rank_capacity_factor) and what the backward pass needs of them (moe_paged_stash); 0.17.1 has neither.
+    (moe_expert_rank_capacity_factor), and their part for the backward pass (moe_paged_stash); 0.17.1 has neither.
     """
     whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(model.has_experts & whole, not _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18))
@@ -283,7 +283,7 @@ def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda
 
     References
     ----------
-    megatron/training/training.py:1924 (core 0.18.2): megatron_fsdp_cuda_graph_mode leaves out what breaks replays;
+    megatron/training/training.py:1924 (core 0.18.2): megatron_fsdp_cuda_graph_mode leaves out code that breaks replays;
     0.17.1 has no such mode.
     """
     both = np.greater_equal(sharding, Sharding.GRADIENTS) & np.not_equal(cuda_graphs, CudaGraphs.NONE)
@@ -591,7 +591,7 @@ def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
 
 
 def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
-    """Whether fewer ranks share optimizer states than there are replicas."""
+    """Return True where optimizer states are sharded over groups smaller than the number of replicas."""
     group = cluster.device.behaviour.optimizer.sharding_ranks
     if group is None:
         return False

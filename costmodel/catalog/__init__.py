@@ -78,26 +78,26 @@ __all__ = [
 
 
 def models() -> tuple[str, ...]:
-    """Names of the models."""
+    """Return the names of the models."""
     return names("models")
 
 
 @cache
 def hub_names() -> dict[str, str]:
-    """Names of the models by their names on the Hugging Face hub."""
+    """Return the catalog's names of models by their names on the Hugging Face hub."""
     known: dict[str, list[str]] = read("hub_names.yaml")
     return {alias: name for name, aliases in known.items() for alias in aliases}
 
 
 @cache
 def precisions() -> tuple[str, ...]:
-    """Names of the training recipes."""
+    """Return the names of the training recipes."""
     return tuple(sorted(_precision_entries()))
 
 
 @lru_cache(maxsize=MOST_SPELLINGS)
 def equipped_device(name: str, framework_name: str | None = None) -> EquippedDevice:
-    """A device of the catalog with a release of a framework; without a name the one that a job gets."""
+    """Return a device with a framework release; without a name, with the release that a job gets by default."""
     known = device(name)
     return equipped(known, framework(framework_name or default_framework(known)))
 
@@ -105,7 +105,7 @@ def equipped_device(name: str, framework_name: str | None = None) -> EquippedDev
 @cache
 def model(name: str) -> Model:
     """
-    A model's layers and sizes.
+    Build the model of a catalog entry.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def model(name: str) -> Model:
 @cache
 def precision(name: str) -> Precision:
     """
-    A training recipe: the dtype of its matmuls and bytes per element.
+    Build a training recipe: the dtype of its matmuls and bytes per element.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def precision(name: str) -> Precision:
 
 
 def precision_source(name: str) -> str:
-    """Where the bytes of a training recipe come from."""
+    """Return the source of the bytes of a training recipe."""
     require_known("precision", name, precisions())
     return str(_precision_entries()[name]["source"])
 

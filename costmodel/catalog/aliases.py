@@ -1,4 +1,4 @@
-"""Names of devices as tools, people and clouds say them: which device of the catalog is meant."""
+"""Names of devices in tools, in speech and at cloud providers, and the catalog's device for each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from costmodel.validation import shown
 FILE = "aliases.yaml"
 
 LONGEST_NAME = 80
-"""Letters of a name that are compared."""
+"""Longest compared name, in letters."""
 
 SPELLED_ALIKE = 0.85
-"""Share of letters that two names have in common where one is the other with a slip."""
+"""Share of common letters from which one name counts as a misspelling of the other."""
 
 NEAR_NUMBER, MOST_MEANT = 3.0, 3
-"""Ratio of two products' numbers up to which one may be meant by the other; products that a hint names."""
+"""Largest ratio of the numbers of two products that may be confused; number of products in a hint."""
 
 SERIES = re.compile(r"([a-z]*)(\d*)")
-"""Letters in front of a product's number, and the number."""
+"""Letters before a product's number, and the number."""
 
 WORD, GIGABYTES = re.compile(r"[a-z0-9]+"), re.compile(r"(?<=\d)gb")
 
@@ -33,23 +33,23 @@ WORD, GIGABYTES = re.compile(r"[a-z0-9]+"), re.compile(r"(?<=\d)gb")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named:
     """
-    The device that a name means.
+    The device that a name refers to.
 
     Parameters
     ----------
     device
         Name of the device in the catalog.
     note
-        A sentence, without a full stop, on what the name leaves open or says beside the device; empty: nothing.
+        Sentence, without a full stop, on ambiguous or additional parts of the name; empty: there are none.
     others
-        Devices that the name may mean as well.
+        Other devices that the name may refer to.
     internode_bandwidth
-        Nominal bytes per second and direction of one device to other nodes, where a machine is named; None: the
-        device's own.
+        Nominal bytes per second and direction of one device to other nodes, if a machine is named; None: the device's
+        own.
     source
-        Where that comes from.
+        Source of the network's bandwidth.
     num_devices
-        Devices of the machine that is named; 1: the name is a device's own.
+        Number of devices of the named machine; 1: the name is that of a device.
     """
 
     device: str
@@ -60,7 +60,7 @@ class Named:
     num_devices: int = 1
 
     def placed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The entry of the device with the network of the machine."""
+        """Return the device's entry with the network of the machine."""
         if self.internode_bandwidth is None:
             return entry
         inner, *outer = entry["networks"]
@@ -72,24 +72,24 @@ class Named:
 
 def named(name: str, where: str = "device") -> Named:
     """
-    The device that a name means.
+    Return the device that a name refers to.
 
     Raises
     ------
     SpecError
-        If it means several, with these, or none, with those of the same maker whose numbers are near.
+        If it refers to several devices, with these, or to none, with the maker's devices of near numbers.
     """
     if (found := known_name(name)) is not None:
         return found
     if means_several(name):
         which = alternatives(_ambiguous()[plain_name(name)])
-        raise SpecError(where, f"{shown(name)} means several devices.", f"Which of {which}?")
+        raise SpecError(where, f"{shown(name)} means several devices.", f"Write {which}.")
     raise SpecError(where, f"{shown(name)} is not in the catalog.", hint(name))
 
 
 def known_name(name: str) -> Named | None:
     """
-    The device that a name means; None: several, or none.
+    Return the device that a name refers to; None if it refers to several, or to none.
 
     >>> known_name("NVIDIA H100 80GB HBM3").device, known_name("a100")
     ('h100-80gb-sxm', None)
@@ -98,13 +98,13 @@ def known_name(name: str) -> Named | None:
 
 
 def means_several(name: str) -> bool:
-    """Whether a name means several devices, none of which is by far the common one."""
+    """Return True if a name refers to several devices of which none is by far the most common."""
     return plain_name(name) in _ambiguous()
 
 
 def plain_name(name: str) -> str:
     """
-    What names are compared by: letters and digits without makers' words.
+    Return the form in which names are compared: letters and digits without makers' words.
 
     >>> plain_name("NVIDIA A100-SXM4-80GB"), plain_name("ND H100 v5")
     ('a100sxm480g', 'ndh100v5')
@@ -115,7 +115,7 @@ def plain_name(name: str) -> str:
 
 def hint(name: str) -> str:
     """
-    Devices that an unknown name may mean: one with a slip, else those of the same letters with the nearest numbers.
+    Suggest devices for an unknown name: the one it misspells, otherwise those of its series with the nearest numbers.
 
     >>> hint("mi350x")
     "Did you mean 'mi355x', 'mi325x' or 'mi300x'?"
@@ -145,13 +145,13 @@ def _meant(plain: str) -> Sequence[str]:
 
 
 def _series(plain: str) -> tuple[str, int]:
-    """Letters and number at the beginning of a name; 0: none."""
+    """Return letters and number at the beginning of a name; 0: no number."""
     found = SERIES.match(plain)
     return (found[1], int(found[2] or 0)) if found else ("", 0)
 
 
 def _far(number: int, other: int) -> float:
-    """Ratio of two numbers, the larger over the smaller; of names without a number 1."""
+    """Return the ratio of two numbers, the larger over the smaller; 1 for names without a number."""
     if not number or not other:
         return 1.0
     return max(number, other) / min(number, other)
@@ -167,7 +167,7 @@ def _entries() -> Mapping[str, Any]:
 
 
 def spellings() -> Iterator[tuple[str, Named]]:
-    """Every name beside the catalog's own, as written, and what it means; of several devices none is here."""
+    """Yield every other name as written, with its device; names of several devices are left out."""
     known = _entries()
     for device, others in known["devices"].items():
         yield from ((other, Named(device=device)) for other in others)
@@ -194,13 +194,13 @@ def _machine(spelled: str, machine: Mapping[str, Any]) -> Named:
 
 @cache
 def _names() -> Mapping[str, Named]:
-    """What each name means, by its plain form; the catalog's own names mean themselves."""
+    """Return the device of each name by its plain form; the catalog's own names refer to themselves."""
     own = {plain_name(device): Named(device=device) for device in names("devices")}
     return {**{plain_name(spelled): meant for spelled, meant in spellings()}, **own}
 
 
 @cache
 def _ambiguous() -> Mapping[str, Sequence[str]]:
-    """Devices that a name may mean, by its plain form."""
+    """Return the possible devices of each ambiguous name, by its plain form."""
     several: Mapping[str, Iterable[str]] = _entries()["ambiguous"]
     return {plain_name(name): tuple(devices) for name, devices in several.items()}

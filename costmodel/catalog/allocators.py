@@ -1,4 +1,4 @@
-"""What PyTorch's allocator holds beyond tensors, by the setting of ``PYTORCH_CUDA_ALLOC_CONF``."""
+"""Memory that PyTorch's allocator holds beyond tensors, by the setting of ``PYTORCH_CUDA_ALLOC_CONF``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ALLOCATORS = ("segments", "expandable")
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Share:
     """
-    Reserved bytes over those of tensors at their peaks, minus 1.
+    Peak reserved bytes over peak tensor bytes, minus 1.
 
     Parameters
     ----------
     low, middle, high
-        Below which lie a tenth, half and nine tenths of the simulated jobs.
+        10th, 50th and 90th percentile of the simulated jobs.
     """
 
     low: NotNegative
@@ -33,14 +33,14 @@ class Share:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Shares:
     """
-    Shares by what comes and goes during a step.
+    Shares by the tensors that are allocated and freed during a step.
 
     Parameters
     ----------
     whole
-        Where weights are not sharded.
+        Without sharded weights.
     gathered, gathered_recomputed
-        Where sharded weights are gathered layer by layer; with full recomputation besides.
+        With sharded weights, gathered layer by layer; with full recomputation besides.
     """
 
     whole: Share
@@ -56,13 +56,13 @@ class Allocator:
     Parameters
     ----------
     at_the_limit
-        Least share that a step runs in: before the allocator fails it gives back segments that are free.
+        Least share with which a step runs: before the allocator fails, it gives back free segments.
     reserved
-        Shares that it reserves where the device has room.
+        Share that it reserves if the device has room.
     without_retries
-        Shares with which it has to give nothing back in the fifth step; with less, every step waits for that.
+        Least share at which it gives nothing back in the fifth step; with less, every step waits for that.
     source
-        Where the shares come from.
+        Source of the shares.
     """
 
     at_the_limit: NotNegative
@@ -73,5 +73,5 @@ class Allocator:
 
 @cache
 def allocator(name: str) -> Allocator:
-    """The entry of a setting, one of ``ALLOCATORS``."""
+    """Return the entry of a setting, one of ``ALLOCATORS``."""
     return build(Allocator, read("allocators.yaml")[name], f"catalog.allocators.{name}")

@@ -17,58 +17,58 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser where PyYAML was built with it: ten times faster, the same result."""
 
 MOST_SPELLINGS = 256
-"""Spellings of a name that are kept with their entry: users may write one entry in any number of ways."""
+"""Largest number of spellings that are cached with their entry: users may write a name in any number of ways."""
 
 
 @cache
 def names(folder: str) -> tuple[str, ...]:
-    """Names of the entries of a folder."""
+    """Return the names of a folder's entries."""
     paths = (path.name for path in (files("costmodel.catalog") / folder).iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in paths if name.endswith(".yaml")))
 
 
 @cache
 def entry(folder: str, name: str) -> Mapping[str, Any]:
-    """One file of a folder; nobody may change what is returned."""
+    """Read one file of a folder; the result is shared and must not be changed."""
     known: Mapping[str, Any] = read(f"{folder}/{name}.yaml")
     return known
 
 
 def read(path: str) -> Any:
-    """One file of the catalog."""
+    """Read one file of the catalog."""
     text = files("costmodel.catalog").joinpath(*path.split("/")).read_text(encoding="utf-8")
     return yaml.load(text, Loader=LOADER)
 
 
 @cache
 def read_table(path: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a CSV file of the catalog, cells by column; nobody may change them."""
+    """Return the rows of a CSV file of the catalog, cells by column; they are shared and must not be changed."""
     text = files("costmodel.catalog").joinpath(*path.split("/")).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> None:
     """
-    Refuse a name that nothing has.
+    Raise if the catalog does not know a name.
 
     Raises
     ------
     SpecError
-        With what may have been meant.
+        With similar names.
     """
     if name not in known:
         raise SpecError(what, f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
 
 
 def chain(folder: str, name: str) -> tuple[str, ...]:
-    """An entry and those that it extends, the first of them in front."""
+    """Return an entry and the entries that it extends, the base first."""
     parent = entry(folder, name).get("extends")
     return (*(chain(folder, parent) if parent else ()), name)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Changes on top of a base; mappings merge, everything else is replaced.
+    Merge changes into a base; mappings merge, all other values are replaced.
 
     >>> merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}})
     {'a': {'b': 4, 'c': 2}, 'd': 3}

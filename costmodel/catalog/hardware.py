@@ -1,4 +1,4 @@
-"""Devices, their calibrations and their draw: silicon in one folder, what its architecture achieves in another."""
+"""Devices, their calibrations and their power draw: silicon in one folder, achieved rates in another."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from costmodel.facts.device import Device, Silicon
 from costmodel.validation import build, shown
 
 BESIDE_CONSTANTS = ("base", "name", "samples", "sources")
-"""Entries of a calibration in a job or a file that are no constants."""
+"""Entries of a calibration in a job or a file that are not constants."""
 
 Changes = Mapping[str, Mapping[str, float]]
-"""Other constants: by entry of the catalog and dotted name."""
+"""Replaced constants: by entry of the catalog and dotted name."""
 
 
 def devices() -> tuple[str, ...]:
-    """Names of the devices."""
+    """Return the names of the devices."""
     return names("devices")
 
 
 def calibrations() -> tuple[str, ...]:
-    """Names of the calibrations."""
+    """Return the names of the calibrations."""
     return names("calibrations")
 
 
 def architectures() -> tuple[str, ...]:
-    """Names of the generations of devices."""
+    """Return the names of the generations of devices."""
     return names("architectures")
 
 
 def silicon(name: object, where: str) -> Silicon:
-    """What all devices of an architecture can do; a :class:`SpecError` if the catalog has none of the name."""
+    """Return the properties of an architecture; raises a :class:`SpecError` if the catalog does not have it."""
     if name not in architectures():
         known = did_you_mean(str(name), architectures())
         raise SpecError(where, f"{shown(name)} is no architecture.", known)
@@ -47,14 +47,14 @@ def silicon(name: object, where: str) -> Silicon:
 
 @cache
 def power_draw() -> PowerDraw:
-    """What devices draw of their power limit."""
+    """Return the power draw of devices, as fractions of their power limit."""
     return build(PowerDraw, read("power.yaml"), "catalog.power")
 
 
 @lru_cache(maxsize=MOST_SPELLINGS)
 def device(name: str) -> Device:
     """
-    A device, its networks and its calibration, by any of its names.
+    Return a device with its networks and its calibration, by any of its names.
 
     Raises
     ------
@@ -65,14 +65,14 @@ def device(name: str) -> Device:
 
 
 def device_entry(name: str, where: str = "device") -> Mapping[str, Any]:
-    """The entry of a device by any of its names, with what it has of others; errors as in :func:`device`."""
+    """Return the entry of a device by any of its names, inherited entries included; errors as in :func:`device`."""
     meant = named(name, where)
     return meant.placed(_whole(meant.device))
 
 
 @cache
 def _whole(name: str) -> Mapping[str, Any]:
-    """A device's entry on top of the one that it extends; its networks replace all of those."""
+    """Merge a device's entry into the one that it extends; its networks replace all of the base's."""
     own = entry("devices", name)
     if "extends" not in own:
         return own
@@ -86,7 +86,7 @@ def _whole(name: str) -> Mapping[str, Any]:
 
 def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = None) -> Device:
     """
-    A device of plain data.
+    Build a device from plain data.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = No
     where
         Dotted path of the entry, for messages.
     changes
-        Constants that take the place of the catalog's.
+        Constants that replace the catalog's.
 
     Raises
     ------
     SpecError
-        If something in it is unknown, missing or impossible.
+        If an entry is unknown, missing or impossible.
     """
     whole = {**given}
     if given.get("architecture") is not None:
@@ -112,7 +112,7 @@ def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = No
 
 
 def calibration_of(given: object, where: str, changes: Changes | None = None) -> Calibration:
-    """A calibration by its name, or described on top of a named ``base``; errors as in :func:`device_of`."""
+    """Build a calibration from its name, or from changes to a named ``base``; errors as in :func:`device_of`."""
     if isinstance(given, str):
         if given not in calibrations():
             raise SpecError(where, f"{shown(given)} is not in the catalog.", did_you_mean(given, calibrations()))
@@ -133,7 +133,7 @@ def calibration_of(given: object, where: str, changes: Changes | None = None) ->
 @cache
 def calibration(name: str) -> Calibration:
     """
-    What an architecture, or some of its devices, achieve.
+    Return the calibration of an architecture, or of some of its devices.
 
     Raises
     ------
@@ -144,19 +144,19 @@ def calibration(name: str) -> Calibration:
 
 
 def calibration_chain(name: str) -> tuple[str, ...]:
-    """A calibration and those that it extends, the first of them in front."""
+    """Return the names of a calibration and of those that it extends, the base first."""
     require_known("calibration", name, calibrations())
     return chain("calibrations", name)
 
 
 def fitted_as(device: Device) -> str:
-    """The calibration that was fitted to the runs behind a device's constants; empty: they are the device's own."""
+    """Return the calibration fitted to the runs behind a device's constants; empty if they are the device's own."""
     name = device.calibration.name
     return calibration_chain(name)[0] if device.calibration.samples is None and name in calibrations() else ""
 
 
 def calibration_with(name: str, changes: Changes) -> Calibration:
-    """A calibration in which it and those that it extends have other constants."""
+    """Build a calibration with some constants of it, or of those that it extends, replaced."""
     constants: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for part in calibration_chain(name):

@@ -1,4 +1,4 @@
-"""Names of releases as people write them: which known one is meant, and which is nearest to one that is not known."""
+"""Names of framework releases as people write them: the known release, or the nearest one to an unknown release."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 Scheme: TypeAlias = Literal["year", "month", "version", "branch"]
 
 NEWEST = ("main", "master", "dev", "latest", "nightly")
-"""What people call a release that is newer than all."""
+"""Names for a release that is newer than all others."""
 
 NAME = re.compile(
     r"(?P<stack>[a-z][a-z0-9]*(?:[-_ ]+[a-z][a-z0-9]*)*?)(?:[-_ :@=]+v?|v)"
@@ -31,9 +31,9 @@ class Release:
     stack
         Its software, such as ``megatron-bridge``.
     number
-        Parts of its number without zeros behind; infinite for a branch that is newer than all.
+        Parts of its number without trailing zeros; infinite for a branch that is newer than all.
     is_final
-        Whether it is what was released under that number, neither a candidate nor a build behind it.
+        True if it is the final release of that number, neither a candidate nor a later build.
     """
 
     stack: str
@@ -42,7 +42,7 @@ class Release:
 
     @property
     def scheme(self) -> Scheme:
-        """How its stack counts: by years (2023), by months (26.04), or by versions (0.17)."""
+        """Numbering of the stack: by years (2023), by months (26.04), or by versions (0.17)."""
         first = self.number[0] if self.number else 0
         if first == inf:
             return "branch"
@@ -52,12 +52,14 @@ class Release:
 
     def month(self, since: str = "") -> float:
         """
-        Months from 2000 to it, by its number where its stack counts by months, else by a date; a branch is newest.
+        Months from 2000 to the release, from its number if its stack counts by months, otherwise from a date.
+
+        A branch is newest.
 
         Parameters
         ----------
         since
-            When it came, as the catalog says it; empty: nobody knows, as if it were newest.
+            Date of the release in the catalog; empty: not known, which counts as newest.
 
         >>> Release(stack="nemo", number=(25, 2)).month(), Release(stack="torchtitan", number=(0, 3)).month("2025-02")
         (302.0, 302.0)
@@ -70,7 +72,7 @@ class Release:
 
 def month_of_date(date: str) -> float:
     """
-    Months from 2000 to a date: of several the last one; a year alone is its end.
+    Months from 2000 to a date: for a range, to its end; for a year alone, to the end of the year.
 
     >>> month_of_date("2025-02"), month_of_date("2024-08-12"), month_of_date("2025-11..2026-05"), month_of_date("2023")
     (302.0, 296.0, 317.0, 288.0)
@@ -81,7 +83,7 @@ def month_of_date(date: str) -> float:
 
 def release_of(name: str) -> Release | None:
     """
-    What a name means; None: it names no number.
+    Parse the name of a release; None if it has no number.
 
     >>> release_of("torchtitan==0.3.0")
     Release(stack='torchtitan', number=(0, 3), is_final=True)
@@ -102,7 +104,7 @@ def release_of(name: str) -> Release | None:
 
 def known_release(name: str, known: Iterable[str]) -> str | None:
     """
-    The known name of a release that is written another way; None: it is not known.
+    Return the known spelling of a release that is written differently; None if the release is not known.
 
     >>> known_release("torchtitan-0.3.0", ["torchtitan-0.1", "torchtitan-0.3"])
     'torchtitan-0.3'
@@ -116,9 +118,9 @@ def known_release(name: str, known: Iterable[str]) -> str | None:
 
 def nearest_release(name: str, known: Iterable[str]) -> str | None:
     """
-    The nearest known release of the same stack; None: the stack is not known.
+    Return the nearest known release of the same stack; None if the stack is not known.
 
-    It is the newest one that is not newer, else the oldest; of releases that are counted another way the newest.
+    It is the newest release that is not newer, otherwise the oldest. If all are numbered differently, it is the newest.
 
     >>> nearest_release("nemo-25.11", ["nemo-24.07", "nemo-25.09", "nemo-26.04", "torchtitan-0.1"])
     'nemo-25.09'
@@ -141,5 +143,5 @@ def nearest_release(name: str, known: Iterable[str]) -> str | None:
 
 
 def stands_in(asked: str, known: str) -> str:
-    """The sentence, without a full stop, on a release that no file knows."""
+    """Return the sentence, without a full stop, on a release that the catalog does not know."""
     return f"{asked} is not known: costed as {known}, its nearest release"

@@ -19,23 +19,23 @@ OWN = (
     *("extends", "name", "description", "releases", "since", "is_default", "targets"),
     *("measured_on", "kernels_of", "factors"),
 )
-"""Entries that no framework inherits; all others are as in the entry that it extends unless it says them itself."""
+"""Entries that are not inherited; all others come from the extended entry unless they are given."""
 
 REPLACED = ("architectures", "setting_values", "settings_by_precision", "strategy_by_precision")
 """Mappings and lists that replace those of the extended entry as a whole."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Factors on constants by entry, instead of the catalog's."""
+"""Factors on constants by entry, in place of the catalog's."""
 
 
 def frameworks() -> tuple[str, ...]:
-    """Names of the releases that have an entry of their own."""
+    """Return the names of the releases with an entry of their own."""
     return names("frameworks")
 
 
 @cache
 def framework_names() -> dict[str, str]:
-    """The entry of every name that a job may write: entries, and the other releases that they stand for."""
+    """Return the entry of every name that a job may write: entries, and the other releases that they stand for."""
     others = {release: name for name in frameworks() for release in entry("frameworks", name).get("releases") or ()}
     return {**others, **{name: name for name in frameworks()}}
 
@@ -43,7 +43,7 @@ def framework_names() -> dict[str, str]:
 @cache
 def framework(name: str) -> Framework:
     """
-    A release of a training framework.
+    Return a release of a training framework.
 
     Raises
     ------
@@ -55,13 +55,13 @@ def framework(name: str) -> Framework:
 
 
 def framework_with(name: str, factors: Factors | None) -> Framework:
-    """A release with other factors on constants: by the entry that they belong to; None: the catalog's."""
+    """Build a release with other factors on constants, by their entry; None: the catalog's."""
     own = framework_names()[name]
     whole: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for part in chain("frameworks", own):
         said = entry("frameworks", part)
-        sources = {**_inherited(sources, whole, said), **(said.get("sources") or {})}
+        sources = {**_inherit_sources(sources, whole, said), **(said.get("sources") or {})}
         kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
         whole = {**merged(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
     said = entry("frameworks", own)
@@ -74,16 +74,16 @@ def framework_with(name: str, factors: Factors | None) -> Framework:
     return build(Framework, whole, f"catalog.frameworks.{name}")
 
 
-def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
+def _inherit_sources(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
     """
-    Sources of an entry that hold for one that extends it: of what it leaves as it was.
+    Return the sources of an entry that remain valid for an entry that extends it: those of unchanged values.
 
-    One of a group is then of those of its entries that are left. What an entry says otherwise, or gives a source of its
-    own, is nobody else's.
+    The source of a group is kept for the unchanged entries of the group. It is dropped for entries that are changed, or
+    that have a source of their own.
 
     >>> before = {"stages": "filled", "behaviour": {"batch_first": True, "scatter_gather_p2p": True}}
     >>> sources = {"stages": "here", "behaviour": "there", "factors.p2p_seconds": "a fit"}
-    >>> _inherited(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
+    >>> _inherit_sources(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
     {'behaviour.scatter_gather_p2p': 'there'}
     """
     known, changed, own = _leaves(before), _leaves(said), tuple(said.get("sources") or ())
@@ -102,12 +102,12 @@ def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapp
 
 
 def _is_of(key: str, path: str) -> bool:
-    """Whether a source's key names an entry, or a group that it is in."""
+    """Return True if a source's key names an entry, or a group that contains it."""
     return f"{path}.".startswith(f"{key}.")
 
 
 def _leaves(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """What an entry says, by dotted path."""
+    """Return the values of an entry by dotted path."""
     found: dict[str, Any] = {}
     for name, value in entry.items():
         if isinstance(value, Mapping) and value:
@@ -119,9 +119,9 @@ def _leaves(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def framework_of(given: object, where: str, factors: Factors | None = None) -> Framework:
     """
-    A release by its name, or changed on top of a named ``base``; of a known stack also one that no file knows.
+    Build a release from its name, or from changes to a named ``base``; accepts unknown releases of a known stack.
 
-    Its nearest relative stands for that one, and :func:`unknown_release` says so.
+    The nearest release stands for an unknown one, and :func:`unknown_release` says so.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
         If there is no such release, or an entry is wrong.
     """
     if isinstance(given, str):
-        return _named(given, where, factors)
+        return _find_framework(given, where, factors)
     if not isinstance(given, Mapping):
         raise SpecError(where, f"expected a name or a mapping, got {shown(given)}.")
     base = given.get("base")
@@ -138,15 +138,15 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
     changes = {name: value for name, value in given.items() if name != "base"}
     if base is None:
         return build(Framework, {"name": "inline", **changes}, where)
-    known_base = _named(base, f"{where}.base", factors)
+    known_base = _find_framework(base, f"{where}.base", factors)
     plain = asdict(cast(Any, known_base))
     made = build(Framework, merged({**plain, "name": f"{known_base.name}, changed"}, changes), where)
     own = dict.fromkeys(_leaves({key: value for key, value in changes.items() if key != "sources"}), "job file")
     known = plain.pop("sources")
-    return replace(made, sources={**_inherited(known, plain, changes), **own, **(changes.get("sources") or {})})
+    return replace(made, sources={**_inherit_sources(known, plain, changes), **own, **(changes.get("sources") or {})})
 
 
-def _named(name: str, where: str, factors: Factors | None) -> Framework:
+def _find_framework(name: str, where: str, factors: Factors | None) -> Framework:
     found = _release(name)[0]
     if found is None:
         raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, framework_names()))
@@ -155,14 +155,14 @@ def _named(name: str, where: str, factors: Factors | None) -> Framework:
 
 @lru_cache(maxsize=MOST_SPELLINGS)
 def _release(name: str) -> tuple[str | None, bool]:
-    """The catalog's name of a release or of the nearest one of its stack, None of others; and whether it is known."""
+    """Return the catalog's name of a release, or of the nearest one of its stack, and True if the release is known."""
     known = tuple(framework_names())
     own = known_release(name, known)
     return own or nearest_release(name, known), own is not None
 
 
 def unknown_release(given: object) -> str:
-    """The name of a release of which no file knows anything, where a job gives such a one; else empty."""
+    """Return the release that a job names if the catalog does not know it; otherwise an empty string."""
     name = given.get("base") if isinstance(given, Mapping) else given
     if not isinstance(name, str):
         return ""
@@ -172,7 +172,7 @@ def unknown_release(given: object) -> str:
 
 def default_framework(device: Device) -> str:
     """
-    The release that a job gets which names none: the newest Megatron-LM recipe for the device, or the device's own.
+    Return the release of a job that names none: the newest Megatron-LM recipe for the device, or the device's own.
 
     Raises
     ------
@@ -188,13 +188,13 @@ def default_framework(device: Device) -> str:
 
 
 def releases_for(target: str, *, own: bool = False) -> tuple[str, ...]:
-    """Releases whose configuration a target of ``planner export`` writes; on request only those of which it is."""
+    """Return releases whose configuration a target of ``planner export`` writes; on request only the target's own."""
     of_each = {name: framework(name).targets for name in frameworks()}
     return tuple(name for name, targets in of_each.items() if target in (targets[:1] if own else targets))
 
 
 def newest_for(target: str, architecture: Architecture | None) -> str | None:
-    """A target's own newest release that runs on an architecture, of equally new ones the last by name; else None."""
+    """Return a target's own newest release that runs on an architecture; None if there is none."""
     fitting = [name for name in releases_for(target, own=True) if runs_on(framework(name), architecture)]
     return max(fitting, key=lambda name: (framework(name).since, name), default=None)
 
@@ -204,10 +204,10 @@ def _is_default_on(known: Framework, architecture: Architecture | None) -> bool:
 
 
 def runs_on(known: Framework, architecture: Architecture | None) -> bool:
-    """Whether a release runs on devices of an architecture; of none, all do."""
+    """Return True if a release runs on devices of an architecture; always True without an architecture."""
     return architecture is None or not known.architectures or architecture in known.architectures
 
 
 def with_feature(decision: str, value: str) -> tuple[str, ...]:
-    """Releases whose entries say that they have a value of a decision."""
+    """Return the releases whose entries list a value of a decision."""
     return tuple(name for name in frameworks() if value in framework(name).features.get(decision, ()))

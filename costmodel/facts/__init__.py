@@ -1,1 +1,1 @@
-"""What is known: model, device, network, cluster, workload, framework, calibration."""
+"""Known facts: model, device, network, cluster, workload, framework, calibration."""

@@ -1,4 +1,4 @@
-"""What an architecture achieves: few constants, each physical, fitted or measured, once for all of its devices."""
+"""Calibration of an architecture: few constants, each physical, fitted or measured, shared by all of its devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MeasuredRate:
     Parameters
     ----------
     kinds
-        Operator kinds (or, with a colon, kind and name: ``matmul:head``) that the rate is for.
+        Operator kinds that the rate applies to, or kind and name separated by a colon: ``matmul:head``.
     flops_per_second
         Achieved FLOPs per second, forward and backward alike.
     rows, shards, groups
@@ -96,7 +96,7 @@ class DpBandwidth:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Measured:
     """
-    What was measured of whole layers, collectives and steps, instead of computed: MoFa's devices have these alone.
+    Measured numbers of whole layers, collectives and steps that replace computed ones; MoFa's devices have only these.
 
     Parameters
     ----------
@@ -135,20 +135,20 @@ class Constants:
     Parameters
     ----------
     times
-        Who times operators: ``roofline``, ``modified_roofline``, ``measured`` or ``sampled``.
+        Source of operator times: ``roofline``, ``modified_roofline``, ``measured`` or ``sampled``.
     matmul_efficiency
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
-        Rate of experts' grouped matmuls, as a fraction of what ``matmul_efficiency`` gives.
+        Rate of experts' grouped matmuls, as a fraction of the rate from ``matmul_efficiency``.
     grouped_low_precision_efficiency
         Further fraction of that rate for recipes below 16 bits, which cast and pad group by group.
     grouped_half_saturation_rows
-        Rows per expert at which a grouped matmul reaches half of its rate (m / (m + half)): its weights are read while
-        little is computed with them, and its last tile is partly empty.
+        Rows per expert at which a grouped matmul reaches half of its rate (m / (m + half)). With few rows its
+        weights are read for little computation, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
     throttled_clock
-        Clock under load, as a fraction of the one that the device's power limit lets expect (``Device.power_clock``).
+        Clock under load, as a fraction of the clock expected from the device's power limit (``Device.power_clock``).
     link_efficiency
         Achieved fraction of the nominal bandwidth of a level of interconnect, by its name; 1 for others.
     straggler_spread
@@ -163,8 +163,8 @@ class Constants:
         Achieved fraction of the device memory's bandwidth.
     elementwise_efficiency
         Achieved fraction of the device memory's bandwidth of casts, norms of queries and keys, gates, routing and
-        convolutions, over the fewest passes that they need: frameworks make more (maxima for scales, transposed copies,
-        fp32). None: as ``memory_efficiency``.
+        convolutions. Counts the fewest passes that they need; frameworks make more (maxima for scales, transposed
+        copies, fp32). None: as ``memory_efficiency``.
     scan_efficiency
         Achieved fraction of the device memory's bandwidth of state-space scans, whose tiles are too small to fill the
         device. None: as ``memory_efficiency``.
@@ -175,25 +175,25 @@ class Constants:
         Seconds between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
         move bytes have hardly any.
     launch_overhead_seconds
-        Seconds in which the host launches one of the counted kernels (and what eager code does around it): a pass
-        cannot be shorter than its launches.
+        Seconds in which the host launches one of the counted kernels, the eager code around it included: a pass cannot
+        be shorter than its launches.
     microbatch_seconds
         Seconds per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
         Seconds per step that no operator explains: logging, gradient norm, timers.
     p2p_overhead_seconds
-        Seconds that each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the
+        Seconds that each transfer between pipeline ranks takes beyond latency and bandwidth. The host waits for the
         device on both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of
         sends).
     overlap_slowdown_compute, overlap_slowdown_communication
         MoFa's k and c: factors by which computation and communication get slower when both run at once.
     overlap_slowdown_launches
-        Factor by which launches take longer where passes of two micro-batches alternate (``ep_overlap``). The host then
+        Factor by which launches take longer if passes of two micro-batches alternate (``ep_overlap``). The host then
         enters autograd's engine, streams and events for each of the four or five parts of a layer and pass
         (Megatron-LM, ``megatron/core/pipeline_parallel/utils.py``, ``ScheduleNode``).
     overlap_launches_most_fraction
-        Largest measured fraction by which such launches make a layer longer than it is without the overlap; they are
-        predicted to lengthen none by more.
+        Largest measured fraction by which such launches lengthen a layer compared with no overlap; the prediction is
+        capped at it.
     communication_sm_fraction
         Fraction of the device's processors (SMs) on which a collective runs, lost to computation while it runs.
     parameter_pass_bytes
@@ -246,7 +246,7 @@ class Calibration:
     constants
         Constants of the entry, those of the entry that it extends included.
     samples
-        What was learned from samples of the device's operators; None: nobody sampled it.
+        Constants learned from samples of the device's operators; None: it was not sampled.
     sources
         Source of each constant's number, by the constant's name.
     """

@@ -1,4 +1,4 @@
-"""Devices of one kind and what runs on them."""
+"""Devices of one kind and their software."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.facts.framework import Framework, Settings
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Cluster:
     """
-    Devices of one kind, their nodes and their network, and what runs on them.
+    Devices of one kind with their nodes, their network and their software.
 
     Parameters
     ----------
@@ -23,13 +23,13 @@ class Cluster:
     num_devices
         Number of devices that the job gets.
     framework
-        Training framework; None: unknown, and nothing is refused for its sake.
+        Training framework; None: unknown, and no rule of a framework applies.
     settings
         Settings of the framework, its recipes' defaults included.
     unknown_release
-        Name of a release of which no file knows anything, and for which ``framework`` stands; empty: it is its own.
+        Name of a release that the catalog does not know, with ``framework`` in its place; empty: the release is known.
     device_note
-        What the name by which a job called its device leaves open, a sentence; empty: nothing.
+        Sentence on an ambiguous name of the device in the job; empty: the name is unambiguous.
     """
 
     device: EquippedDevice
@@ -46,7 +46,7 @@ class Cluster:
 
     @property
     def in_one_domain(self) -> Cluster:
-        """The same devices, all in one scale-up domain of the same links."""
+        """Cluster of the same devices in one scale-up domain with the same links."""
         innermost = replace(self.device.networks[0], num_peers=max(self.num_devices, self.scale_up_size), is_mesh=False)
         return replace(self, device=replace(self.device, networks=(innermost,)))
 

@@ -1,4 +1,4 @@
-"""What a training costs by the hour and by the kWh, and what its devices draw."""
+"""Prices of a training by the hour and by the kWh, and the power draw of its devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.quantities import PER_HOUR, PER_KWH, Quantity
 from costmodel.validation import shown
 
 MOST_LETTERS = 8
-"""Letters of a currency's name."""
+"""Longest name of a currency, in letters."""
 
 
 def _currency(value: object) -> object:
@@ -32,18 +32,18 @@ PricePerKwh: TypeAlias = Annotated[NotNegative, Field(le=1e6), Quantity(PER_KWH)
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Costs:
     """
-    What devices, electricity and the rest of a data centre cost; nothing is assumed that is not given.
+    Prices of devices, electricity and the rest of a data centre; no price is assumed.
 
     Parameters
     ----------
     price_per_device_hour
-        Price of one device for an hour, ``2.50``, as it is rented or written off. Without it, and without a price of
-        electricity, no money is shown.
+        Price of one device for an hour, ``2.50``, rented or written off. Without it and without a price of
+        electricity, no costs are shown.
     currency
         Short name of the prices' currency.
     electricity_price_per_kwh
-        Price of a kWh, ``0.12``, which is added to that of the devices: for those who own the machines. A rent has it
-        in it already.
+        Price of a kWh, ``0.12``, added to the price of the devices; for owners of the machines. A rent already includes
+        it.
     pue
         Power usage effectiveness, the energy of the data centre over that of its computers, at least 1. Without it the
         energy of the computers alone is shown.
@@ -62,16 +62,16 @@ class Costs:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class PowerDraw:
     """
-    What a device draws of its power limit.
+    Power draw of a device, as a fraction of its power limit.
 
     Parameters
     ----------
     computing
-        While it computes.
+        Draw during computation.
     waiting
-        While it communicates without computing, or waits for others in a step.
+        Draw during communication without computation, or during waits for other devices in a step.
     idle
-        While the job saves checkpoints, recovers or starts.
+        Draw while the job saves checkpoints, recovers or starts.
     sources
         Source of each number, by field name.
     """

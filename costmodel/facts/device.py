@@ -1,4 +1,4 @@
-"""An accelerator, its links and its share of the host, as datasheets have them, and as a framework uses them."""
+"""An accelerator, its links and its share of the host: as in datasheets, and as a framework uses it."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Network:
         Seconds of latency in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink
         SHARP); None: as ``latency``.
     is_mesh
-        Whether each device has links of its own to every peer instead of all to a switch: a group uses those between
-        its members only.
+        True if each device has a link to every peer instead of links to a switch: a group then uses only the links
+        between its members.
     is_half_duplex
-        Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
-        NCCL over sockets, whose bytes pass the host's memory both ways.
+        True if sending and receiving share the bandwidth, so that sending alone has twice as much: NCCL over sockets,
+        whose bytes pass the host's memory both ways.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Network:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Silicon:
     """
-    What all devices of a generation can do, whatever their size.
+    Properties of all devices of a generation, of any size.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ class Silicon:
     exponential_width
         Width of an attention head whose matmuls take as long as the exponentials of its scores.
     older_kernels_fraction
-        Fraction of the Tensor Core peak that attention kernels written for the generation before reach.
+        Fraction of the Tensor Core peak reached by attention kernels that were written for the previous generation.
     unaligned_fraction, unaligned_logits_fraction
-        Share of the matmul rate that is left where sizes are no multiples of what Tensor Cores take: of matmuls that
-        add up in FP32, and of the head's logits.
+        Share of the matmul rate that remains for sizes that Tensor Cores do not divide: of matmuls that accumulate in
+        FP32, and of the head's logits.
     multiplies_any_layout
-        Whether 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
+        True if 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
     sources
         Source of each number, by field name.
     """
@@ -111,12 +111,12 @@ class Silicon:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class HostProcessors:
     """
-    What belongs to one device of the host's processors.
+    One device's share of the host's processors.
 
     Parameters
     ----------
     memory_bandwidth
-        Bytes per second that they read and write in host memory together.
+        Bytes per second that these processors read and write in host memory together.
     threads
         Number of cores; None: as many as the memory needs.
     thread_memory_bandwidth
@@ -129,10 +129,10 @@ class HostProcessors:
 
     def stream_bandwidth(self, threads: int | None = None) -> float:
         """
-        Bytes per second of host memory that pass some threads of a device's process; None: one on each core.
+        Host memory bandwidth available to a number of threads of a device's process, in bytes per second.
 
-        Derivation: n threads of B_1 each, at most what all of the device's cores reach; more threads than cores share
-        them.
+        Derivation: n threads of B_1 each, at most the rate of all of the device's cores; more threads than cores share
+        them. None: one thread on each core.
 
         >>> HostProcessors(memory_bandwidth=50e9, threads=14, thread_memory_bandwidth=12e9).stream_bandwidth(2)
         24000000000.0
@@ -146,19 +146,19 @@ class HostProcessors:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Device:
     """
-    One accelerator and the share of the host that belongs to it, as datasheets have them.
+    One accelerator and its share of the host, as in datasheets.
 
     Parameters
     ----------
     name
         Name of the device in the catalog.
     architecture
-        Architecture (generation) of the device, whose measured runs say how far predictions for it are off; None: of
-        none.
+        Architecture (generation) of the device, whose measured runs give the error of predictions for it; None: not
+        known.
     silicon
-        Properties that all devices of its architecture share; the catalog's, where one is named.
+        Properties that all devices of its architecture share; taken from the catalog if an architecture is named.
     calibration
-        Constants that its architecture achieves.
+        Constants of its architecture.
     peak_flops
         Dense peak per dtype in FLOPs per second.
     memory_bytes, memory_bandwidth
@@ -167,7 +167,7 @@ class Device:
         Devices that share a host.
     networks
         Levels of interconnect, from the innermost outwards; the first is the scale-up domain. Bandwidths are
-        nominal, where the calibration knows what is achieved of them.
+        nominal; the calibration knows the achieved fraction.
     host_memory_bytes
         Bytes of host memory per device.
     host_to_device_bandwidth, device_to_host_bandwidth
@@ -182,18 +182,18 @@ class Device:
     host_processors
         Its share of the host's processors, which update parameters whose optimizer states are in host memory.
     power_clock
-        Clock that its power limit lets expect, over that of the relative whose calibration it shares.
+        Clock expected from its power limit, over the clock of the device whose calibration it shares.
     num_processors
         Number of processors (SMs); None: not known.
     power_watts
-        Watts that the device takes at most (thermal design power), as its datasheet has it; None: not published.
+        Most power of the device in watts (thermal design power), from its datasheet; None: not published.
     socket_bandwidth
-        Bytes per second and direction between the processors of a host; None: nothing has to pass there.
+        Bytes per second and direction between the processors of a host; None: no traffic passes there.
     framework
-        Framework of a job that names none; None: the newest that is a default.
+        Framework of a job that names none; None: the newest default release.
     left_out_errors
-        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: there are
-        none.
+        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: no such
+        run.
     sources
         Source of each number, by field name.
     """
@@ -226,14 +226,14 @@ class Device:
 
 class Slowdowns(TypedDict):
     """
-    How computation and communication slow each other down (:mod:`costmodel.step.overlap`).
+    Slow-downs of computation and communication that run at the same time (:mod:`costmodel.step.overlap`).
 
     Parameters
     ----------
     slowdown_communication, slowdown_compute
         MoFa's c and k, both at least 1.
     processors_taken
-        Share of the device's processors on which communication is copied.
+        Share of the device's processors that communication occupies.
     """
 
     slowdown_communication: float
@@ -244,7 +244,7 @@ class Slowdowns(TypedDict):
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EquippedDevice(Device):
     """
-    A device as a framework uses it, networks at the bandwidths that are achieved.
+    A device as a framework uses it, with networks at achieved bandwidths.
 
     Parameters
     ----------
@@ -259,23 +259,23 @@ class EquippedDevice(Device):
 
     @property
     def achieved_memory_bandwidth(self) -> float:
-        """Bytes per second of kernels that memory limits."""
+        """Bytes per second of kernels that are limited by device memory."""
         return self.memory_bandwidth * self.constants.memory_efficiency
 
     @property
     def host_stream_bandwidth(self) -> float:
-        """Bytes per second of host memory that pass the threads of a device's process."""
+        """Host memory bandwidth of the threads of a device's process, in bytes per second."""
         return self.host_processors.stream_bandwidth(self.behaviour.offload.host_threads)
 
     def wide_dtype(self, compute: Dtype) -> Dtype:
-        """The dtype beside a recipe's matmuls: its own from 16 bits on, else bf16 where the device has it."""
+        """Return the dtype outside a recipe's matmuls: the recipe's own from 16 bits on, otherwise bf16 or fp16."""
         if compute not in NARROW:
             return compute
         return "bf16" if "bf16" in self.peak_flops else "fp16"
 
     @property
     def slowdowns(self) -> Slowdowns:
-        """Slow-downs of collectives and computation beside each other."""
+        """Slow-downs of collectives and computation that run at the same time."""
         return {
             "slowdown_communication": self.constants.overlap_slowdown_communication,
             "slowdown_compute": self.constants.overlap_slowdown_compute,

@@ -1,4 +1,4 @@
-"""Which values of decisions a framework has."""
+"""Values of decisions that a framework supports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = "many"
 @cache
 def feature_of(name: str, value: int) -> str:
     """
-    A value of a decision as entries of frameworks spell it.
+    Return the spelling of a decision's value in the entries of frameworks.
 
     >>> feature_of("schedule", 0), feature_of("recompute", 8), feature_of("tp_overlap", 1), feature_of("cp", 4)
     ('1f1b', 'modules', 'true', 'many')
@@ -35,9 +35,9 @@ def feature_of(name: str, value: int) -> str:
 
 def lacks(framework: Framework, name: str, value: int) -> bool:
     """
-    Whether a framework does not have a value of a decision; it has every value of a decision that it does not list.
+    Return True if a framework lacks a value of a decision; it has every value of a decision that it does not list.
 
-    An entry lists sets of modules as ``modules``, all of them, or each by its own text.
+    An entry lists sets of modules as ``modules``, which means all of them, or one by one.
     """
     having = framework.features.get(name)
     if having is None or name not in DECISIONS:
@@ -46,12 +46,12 @@ def lacks(framework: Framework, name: str, value: int) -> bool:
 
 
 def lists(framework: Framework | None, name: str) -> bool:
-    """Whether a framework's entry says which values of a decision it has."""
+    """Return True if a framework's entry lists its values of a decision."""
     return framework is not None and name in framework.features
 
 
 def has_values(framework: Framework | None, name: str, values: Any) -> NDArray[np.bool_]:
-    """Whether a framework has each value of an array of a decision's values."""
+    """Return a mask of the values, in an array of a decision's values, that a framework has."""
     if framework is None or not lists(framework, name):
         return np.ones(np.shape(values), dtype=bool)
     if not np.ndim(values):

@@ -1,4 +1,4 @@
-"""What a release of a training framework does on a device: kernels, copies, what it saves, stores and sends."""
+"""Behaviour of a framework release on a device: kernels, copies, and the data that it saves, stores and sends."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from costmodel.facts.fields import STRICT, Architecture, Count, CountOrZero, Fla
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Kernels:
     """
-    Kernels that the code of a framework launches, and what they read and write.
+    Kernels that the code of a framework launches, and the bytes that they read and write.
 
     Parameters
     ----------
     gradient_accumulation_fusion
-        Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
-        (Megatron-LM's argument of that name); else it writes 16 bits.
+        True if the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
+        (Megatron-LM's argument of that name); otherwise it writes 16 bits.
     attention_kernels
         ``native`` to the device; ``mma``: written before warp-group instructions, which later devices run slower.
     attention_fraction
-        Share of the rate of the device's best attention kernels of that kind that these reach.
+        Rate of these attention kernels, as a fraction of the device's best kernels of that kind.
     causal_attention
-        Whether the kernel skips the masked half of the scores.
+        True if the kernel skips the masked half of the scores.
     fused_attention
-        Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
+        True if scores stay inside one kernel (FlashAttention); otherwise all of them pass through device memory.
     fused_kernels
-        Whether norms, rotations and gated activations are one kernel each, written so or compiled.
+        True if norms, rotations and gated activations are one kernel each, hand-written or compiled.
     torch_functions
-        Whether norms, rotations, activations, routing and loss are PyTorch's functions, kernel by kernel: those that
-        samples of operators are of.
+        True if norms, rotations, activations, routing and loss are PyTorch's functions, kernel by kernel; operator
+        samples are of those.
     fused_projections
-        Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
+        True if queries, keys and values are one matmul, and a feed-forward's gate and up projection another one.
     fuses_experts_in_graphs
-        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8
-        (Megatron-Bridge's recipes from 26.06 on). The first grouped matmul's kernel then activates its result and casts
-        it for the second one. In the backward pass the second one's kernel does so with the gradient. The first one's
-        biases are added inside.
+        True if one CUDA graph of the whole iteration comes with fused experts for the MXFP8 recipe (Megatron-Bridge's
+        recipes from 26.06 on). The first grouped matmul's kernel then activates its result and casts it for the second
+        one. In the backward pass the second one's kernel does so with the gradient. The first one's biases are added
+        inside.
     fused_squared_relu_experts
-        Whether the square of ReLU of routed experts and the router's scores are one kernel.
+        True if the square of ReLU of routed experts and the router's scores are one kernel.
     batch_first
-        Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
+        True if sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
         each sequence. PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
         (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
     loss_forward_bytes, loss_backward_bytes
         Bytes per logit that the loss's kernels read and write in either pass.
     recompute_stops_early
-        Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
-        checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
+        True if full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
+        checkpoints since 2.1). A feed-forward's last matmul and the work after it are not repeated.
     pads_vocabulary
-        Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
-        ``make_vocab_size_divisible_by``); else its logits take longer.
+        True if a vocabulary that no tensor-parallel ranks share is padded to the multiple of Tensor Cores (Megatron-LM,
+        ``make_vocab_size_divisible_by``); otherwise its logits take longer.
     vocabulary_multiple
         Number to whose multiples a tensor-parallel rank's share of the vocabulary is padded (Megatron-LM: 128).
     """
@@ -80,25 +80,25 @@ class Kernels:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class CommunicationStyle:
     """
-    How the code of a framework communicates inside layers and between pipeline ranks.
+    Communication inside layers and between pipeline ranks, as the code of a framework does it.
 
     Parameters
     ----------
     tp_overlaps_single_matmuls
-        Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
+        True if tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
         (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
     async_tp_allreduce
-        Whether the backward pass of a column-parallel linear hides its communication (Megatron-LM since 2022,
+        True if the backward pass of a column-parallel linear hides its communication (Megatron-LM since 2022,
         ``LinearWithGradAccumulationAndAsyncCommunication``). The input's gradients are summed over the tensor-parallel
-        ranks beside the weight's gradients, and the input is gathered again beside its own. It counts where
-        tensor-parallel communication does not overlap otherwise.
+        ranks beside the weight's gradients, and the input is gathered again beside its own. Applies if tensor-parallel
+        communication does not overlap otherwise.
     tp_overlap_splits
         Number of pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
     scatter_gather_p2p
-        Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
+        True if each tensor-parallel rank without sequence parallelism sends a share of a tensor to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
     shared_expert_overlap
-        Whether shared experts run beside the token dispatch.
+        True if shared experts run beside the token dispatch.
     communication_sms
         Number of processors (SMs) that kernels of a token dispatcher take; None: as many as other collectives.
     """
@@ -114,15 +114,15 @@ class CommunicationStyle:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class CommunicationLibrary:
     """
-    The library of collectives that a framework comes with, and the paths that it builds.
+    The collective communication library of a framework, and the paths that it builds.
 
     Parameters
     ----------
     name
         Name and version of the library.
     cross_socket_rings
-        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
-        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
+        True if a ring of some of a host's devices enters and leaves by one network adapter, through the host's
+        processors (NCCL before 2.12. Since then it reaches the adapter over NVLink).
 
     References
     ----------
@@ -136,20 +136,20 @@ class CommunicationLibrary:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class OptimizerStyle:
     """
-    How the code of a framework shares optimizer states, gradients and weights among data-parallel ranks.
+    Sharding of optimizer states, gradients and weights over data-parallel ranks, as the code of a framework does it.
 
     Parameters
     ----------
     gradient_sync
-        Collective by which sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its
-        shard; or ``all_reduce``, each rank all of them.
+        Collective that reduces gradients for sharded optimizer states (ZeRO-1): ``reduce_scatter``, each rank gets its
+        shard; ``all_reduce``, each rank gets all of them.
     weight_sync
-        Collective by which updated weights come back: ``all_gather``; or ``broadcast``, by which each owner sends its
-        tensors to all others.
+        Collective that returns updated weights: ``all_gather``; or ``broadcast``, in which each owner sends its tensors
+        to all others.
     weight_sync_overlaps
-        Whether the weights come back behind the next forward pass where data-parallel communication overlaps.
+        True if the weights return behind the next forward pass where data-parallel communication overlaps.
     sharding_copies
-        Copies that a device makes where weights are sharded (ZeRO-3): ``none``, ``flat`` or ``tensors``. With ``flat``
+        Copies that a device makes if weights are sharded (ZeRO-3): ``none``, ``flat`` or ``tensors``. With ``flat``
         it copies gradients into one flat tensor per layer (PyTorch's first FSDP, whose weights are views of it). With
         ``tensors`` it also copies gathered weights out of the ranks' order (FSDP2: ``all_gather_copy_out``,
         ``reduce_scatter_copy_in``).
@@ -175,7 +175,7 @@ class OptimizerStyle:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class OptimizerOffload:
     """
-    How the code of a framework updates parameters whose optimizer states live in host memory.
+    Update of parameters whose optimizer states live in host memory, as the code of a framework does it.
 
     Parameters
     ----------
@@ -188,11 +188,11 @@ class OptimizerOffload:
     offloaded_states
         Fraction of the parameters whose optimizer states are in host memory.
     offloaded_masters
-        Whether the FP32 weights leave the device with the moments; else the host has a copy of them.
+        True if the FP32 weights leave the device with the moments; otherwise the host has a copy of them.
     offload_overlap
-        Whether the host updates some tensors while gradients and weights of others cross.
+        True if the host updates some tensors while gradients and weights of others are transferred.
     host_threads
-        Number of threads with which each device's process updates; None: the device's share of the cores.
+        Number of threads of each device's process for the update; None: the device's share of the cores.
     """
 
     host_update_bytes: NotNegative = 80.0
@@ -206,14 +206,14 @@ class OptimizerOffload:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class HostStyle:
     """
-    When the host waits for the device.
+    Points at which the host waits for the device.
 
     Parameters
     ----------
     blocking_collectives
-        Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
+        True if the host waits for each collective of a layer, as under a profiler that times them one by one.
     launch_blocking
-        Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
+        True if the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
     """
 
     blocking_collectives: bool = False
@@ -228,42 +228,41 @@ class MemoryModel:
     Parameters
     ----------
     attention_score_bytes
-        Bytes kept per score of an attention that is not one kernel; 0: flash attention.
+        Bytes kept per score of an attention of several kernels; 0: flash attention.
     dropout_mask_bytes
-        Bytes of dropout's mask per element that attention and feed-forward add to the residual stream; 0: no dropout.
+        Bytes of the dropout mask per element that attention and feed-forward add to the residual stream; 0: no dropout.
     logit_bytes
-        Bytes alive per logit where the loss is computed: fp32 copies, softmax, gradients.
+        Bytes alive per logit while the loss is computed: fp32 copies, softmax, gradients.
     eager_logit_bytes
-        The same where kernels are eager; None: as many.
+        As ``logit_bytes``, with eager kernels; None: as many.
     shared_logit_bytes
-        The same where tensor-parallel ranks share the vocabulary; None: as many.
+        As ``logit_bytes``, if tensor-parallel ranks share the vocabulary; None: as many.
     context_output
-        Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
+        True if context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
     gathered_inputs
-        Whether column-parallel matmuls keep the sequence as it was gathered for them; else it is gathered again in the
-        backward pass.
+        True if column-parallel matmuls keep the gathered sequence; otherwise it is gathered again in the backward pass.
     expert_output
-        Whether the router's scores weight what experts put out, which is kept for it; else their inner activation.
+        True if the router's scores weight the experts' output, which is kept for it; otherwise their inner activation.
     weight_gradient_bytes
-        Bytes per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
+        Bytes per parameter of one weight of each shape, for gradients that are held but not read.
     workspace_bytes
         Bytes that matmul libraries take from the framework's allocator.
     unfused_kernels
-        Whether norms and gated activations are several kernels each, which keep what they hand on.
+        True if norms and gated activations are several kernels each, which keep their intermediate results.
     follows_the_backward_pass
-        Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
-        Else the loss and the recomputed layer count both, and gradients of activations do not.
+        True if the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
+        Otherwise the loss and the recomputed layer both count, and gradients of activations do not.
     fragmentation
-        Memory that the allocator needs beyond what is allocated, as a fraction of that.
+        Memory that the allocator reserves beyond the allocated bytes, as a fraction of them.
     allocator
-        How PyTorch's allocator grows: by ``segments`` of fixed sizes, or ``expandable`` ones
+        Growth of PyTorch's allocator: ``segments`` of fixed sizes, or ``expandable`` ones
         (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``).
     expandable_fragmentation
-        What ``fragmentation`` becomes where a job asks for expandable segments.
+        Value of ``fragmentation`` if a job asks for expandable segments.
     offloaded_fraction
-        Fraction of the layers whose activations wait in host memory where activations are offloaded.
+        Fraction of the layers whose activations are in host memory, if activations are offloaded.
     offload_keeps_inputs
-        Whether the inputs of offloaded layers stay in device memory (MoFa, equation (33)).
+        True if the inputs of offloaded layers stay in device memory (MoFa, equation (33)).
     working_layers
         Number of layers whose activations are in device memory while the others are offloaded or recomputed.
     embedding_buffers
@@ -294,7 +293,7 @@ class MemoryModel:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Behaviour:
     """
-    What the code of a framework does, where it changes times or memory.
+    Behaviour of a framework's code, as far as it changes times or memory.
 
     Parameters
     ----------
@@ -317,7 +316,7 @@ StoredDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "bf16+fp32"]
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Settings:
     """
-    What a framework is told besides the strategy; None: as its recipes have it.
+    Settings of a framework besides the strategy; None: the recipe's default.
 
     Parameters
     ----------
@@ -326,57 +325,56 @@ class Settings:
         ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
         ``BF16_Optimizer``).
     weight_dtype
-        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP);
-        ``bf16`` where they are 16-bit, the optimizer's two moments with them, and nothing else is kept.
+        Dtype of the weights that ranks hold: ``fp32`` if shards of them are cast before they are gathered (FSDP).
+        ``bf16`` if weights and the optimizer's two moments are 16-bit, and no other copy is kept.
     moments_dtype
         Dtype of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
     fp8_param_gather
-        Whether 8-bit recipes hold and gather weights in 8 bits only (Megatron-LM: ``--fp8-param-gather``).
+        True if 8-bit recipes hold and gather weights in 8 bits only (Megatron-LM: ``--fp8-param-gather``).
     mtp_layers
         Number of layers of multi-token prediction that are trained; None: as the model has.
     shared_expert_overlap
-        Whether shared experts run beside the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
+        True if shared experts run beside the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
     delay_wgrad
-        Whether weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
-        ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model takes it as done.
+        True if weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
+        ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model always assumes it.
     communication_sms
         Number of processors (SMs) that a dispatcher's own kernels take, at most those of the device; None: as
         many as other collectives.
     offloaded_layers
-        Number of the model's layers whose activations are offloaded, where activations are (Megatron-LM:
+        Number of the model's layers whose activations are offloaded, if activations are (Megatron-LM:
         ``--cpu-offloading-num-layers``); None: all.
     offloaded_states
-        Fraction of the optimizer states that are offloaded, where they are (Megatron-LM:
+        Fraction of the optimizer states that are offloaded, if they are (Megatron-LM:
         ``--optimizer-offload-fraction``); None: all.
     offloaded_masters
-        Whether FP32 weights are offloaded with the moments (Megatron-LM: ``--use-precision-aware-optimizer``, without
+        True if FP32 weights are offloaded with the moments (Megatron-LM: ``--use-precision-aware-optimizer``, without
         which the distributed optimizer keeps its own on the device); None: they are.
     offload_overlap
-        Whether the host updates some tensors while others cross (Megatron-LM:
+        True if the host updates some tensors while others are transferred (Megatron-LM:
         ``--overlap-cpu-optimizer-d2h-h2d``).
     host_threads
-        Number of host threads that each device's process has (``OMP_NUM_THREADS``, which torchrun sets to 1 where
-        nothing is said); None: the device's share of the cores.
+        Number of host threads of each device's process (``OMP_NUM_THREADS``, which torchrun sets to 1 if it is not
+        given); None: the device's share of the cores.
     optimizer_group
         Number of data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
-        Optimizer: ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model takes Muon as Adam, though Muon
-        keeps one moment of a matrix where Adam keeps two, and multiplies matrices in its update.
+        Optimizer: ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model treats Muon as Adam, though Muon
+        keeps one moment of a matrix instead of two, and multiplies matrices in its update.
     kernels
-        Kernels: ``fused``, where norms, rotations and gated activations are one kernel each, written so or compiled;
-        ``eager``, where they are several.
+        Kernels: ``fused``, with norms, rotations and gated activations as one kernel each, hand-written or compiled;
+        ``eager``, with several kernels each.
     attention
-        Attention: ``flash``, where scores stay inside one kernel; ``unfused``, where they pass through device memory.
+        Attention: ``flash``, with scores inside one kernel; ``unfused``, with scores in device memory.
     loss
         Loss: ``fused`` is Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits
-        (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``unfused`` is any
-        other, as the framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
+        (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``unfused`` is any other
+        loss: the recipe's own, or Megatron-LM's loss in FP32 if the recipe's is the fused one.
     allocator
-        How PyTorch's allocator grows: by ``segments`` of fixed sizes, or ``expandable`` ones
+        Growth of PyTorch's allocator: ``segments`` of fixed sizes, or ``expandable`` ones
         (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``), which leave fewer fragments.
     launches
-        Kernel launches: ``blocking``, where the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); or
-        ``asynchronous``.
+        Kernel launches: ``blocking``, the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); or ``asynchronous``.
     composition
         Measured unit: ``step``, a training step; ``parts``, a sum of layers that a profiler timed alone.
     """
@@ -404,7 +402,7 @@ class Settings:
     composition: Literal["step", "parts"] | None = None
 
     def over(self, defaults: Settings) -> Settings:
-        """These settings, and the defaults where they say nothing."""
+        """Return these settings, with the defaults for entries that are None."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(defaults, **{name: value for name, value in own.items() if value is not None})
 
@@ -419,9 +417,9 @@ class Framework:
     name
         Name of the stack and its release in the catalog.
     description
-        Description of the release, and what is particular about it.
+        Description of the release and its particularities.
     releases
-        Names of other releases of which nothing else is known.
+        Names of other releases that are costed as this one, for lack of other facts.
     since
         Month of the release, or of its first run.
     architectures
@@ -430,7 +428,7 @@ class Framework:
         Architectures on which runs of it, or of a release with the same kernels, were measured. On others its constants
         are those of the architecture, which is an extrapolation.
     is_default
-        Whether a job without a framework gets it; of several such releases, the newest.
+        True if a job without a framework gets it; of several such releases, the newest.
     targets
         Targets of ``planner export`` that write its configuration: its own first, then others that take its plans.
     behaviour
@@ -439,33 +437,33 @@ class Framework:
         Values of a decision that the release supports; it supports all values of decisions that are not listed.
         ``modules`` are all sets of modules, ``many`` all degrees above 1.
     setting_values
-        Values of a setting among which the release lets its users choose; nothing is known of settings that are not
-        listed. Of a number with several values it has those between, too.
+        Values that users of the release can choose for a setting; nothing is known of settings that are not listed.
+        For a number with several values, those between are allowed as well.
     settings
         Settings of its recipes.
     settings_by_precision
-        Settings of its recipes for one precision, where they differ.
+        Settings of its recipes for one precision, if they differ.
     precision
-        Precision recipe of runs that do not say theirs.
+        Precision recipe of runs that do not name theirs.
     strategy
         Decisions that its recipes make unless told otherwise.
     strategy_by_precision
-        Decisions that its recipes make for one precision, where they differ.
+        Decisions of its recipes for one precision, if they differ.
     stages
-        Dealing of layers to pipeline stages that do not divide them: ``even``, as the planner; ``filled``, one stage
+        Layer counts of pipeline stages that do not divide the layers: ``even``, as the planner; ``filled``, one stage
         after the other (Megatron-Bridge); ``modules``, embedding and head counted as modules (DeepSpeed).
     whole_experts
-        Whether experts are not split over tensor-parallel ranks unless told otherwise.
+        True if experts are not split over tensor-parallel ranks by default.
     shards_in_pipelines
-        Whether it shards gradients and weights (ZeRO-2, ZeRO-3, FSDP) of pipeline stages, too.
+        True if it also shards gradients and weights (ZeRO-2, ZeRO-3, FSDP) of pipeline stages.
     sharded_gradients_may_wait
-        Whether communication of sharded gradients overlaps only where it is told to.
+        True if communication of sharded gradients overlaps only on request.
     overlaps_whole_gradients
-        Whether gradients that nothing shards can be reduced behind the backward pass.
+        True if gradients without sharding can be reduced behind the backward pass.
     recompute_if_needed
-        Recomputation of its recipes where nothing is said and a strategy without any would not fit.
+        Recomputation of its recipes if none is given and a strategy without recomputation would not fit.
     kernels_of
-        Entry whose fitted factors hold for it, too; None: its own.
+        Entry whose fitted factors apply to this release; None: its own.
     factors
         Factors on constants of the device's calibration, by name; ``name@architecture`` on that architecture only.
     sources

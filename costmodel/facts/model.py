@@ -26,19 +26,19 @@ class Attention:
     head_dim
         Width of one head.
     qkv_bias, output_bias
-        Whether the projections add a bias.
+        True if the projections add a bias.
     qk_norm
         ``per_head``: one weight vector of ``head_dim`` for queries and one for keys; ``full``: over all heads.
     output_gate
-        Whether a second query-sized projection gates the output (Qwen3-Next).
+        True if a second query-sized projection gates the output (Qwen3-Next).
     sinks
-        Whether each head has a learned sink logit (gpt-oss).
+        True if each head has a learned sink logit (gpt-oss).
     window
-        Sliding window in tokens; None attends to everything before.
+        Sliding window in tokens; None attends to all earlier tokens.
     chunk
-        Tokens of the chunks inside which alone they attend (Llama 4); None attends across.
+        Tokens of a chunk outside of which queries do not attend (Llama 4); None attends across.
     rotary
-        Whether queries and keys are rotated by their position (RoPE).
+        True if queries and keys are rotated by their position (RoPE).
     """
 
     num_heads: Count
@@ -70,7 +70,7 @@ class LatentAttention:
     qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         Widths per head: keys without and with rotary position, values.
     bias
-        Whether the down-projections and the output projection add a bias.
+        True if the down-projections and the output projection add a bias.
     """
 
     num_heads: Count
@@ -117,13 +117,13 @@ class Mamba:
     state_size
         Width of the state of one channel, N.
     num_groups
-        Groups of heads that share B and C, which are to the state what keys and queries are to attention.
+        Groups of heads that share B and C, the counterparts of keys and queries.
     conv_kernel
         Width of the short causal convolution.
     chunk_size
-        Tokens inside which every pair is compared; a state goes from chunk to chunk.
+        Tokens of a chunk, inside which every pair is compared; a state passes from chunk to chunk.
     bias, conv_bias
-        Whether the projections and the convolution add a bias.
+        True if the projections and the convolution add a bias.
     """
 
     num_heads: Count
@@ -146,11 +146,11 @@ class Mlp:
     ffn_hidden_size
         Width between the two linears.
     gated
-        Whether the first linear is doubled by a gate (SwiGLU, GeGLU).
+        True if the first linear is doubled by a gate (SwiGLU, GeGLU).
     bias
-        Whether the linears add a bias.
+        True if the linears add a bias.
     squared_relu
-        Whether the non-linearity without a gate is the square of ReLU, which takes two kernels, instead of GELU.
+        True if the non-linearity without a gate is the square of ReLU, which takes two kernels, instead of GELU.
     """
 
     ffn_hidden_size: Count
@@ -175,12 +175,12 @@ class Experts:
     gated, bias, squared_relu
         Gate, biases and non-linearity of routed and shared experts, as in :class:`Mlp`.
     router_bias
-        Whether the router's logits have a learned bias (gpt-oss).
+        True if the router's logits have a learned bias (gpt-oss).
     shared_gate
-        Whether a hidden-to-1 gate scales the shared expert (Qwen3-Next).
+        True if a hidden-to-1 gate scales the shared expert (Qwen3-Next).
     latent_size
-        Width onto which tokens are projected before they are sent to the routed experts, and back from behind them
-        (LatentMoE, Nemotron 3); None sends the hidden size.
+        Width to which tokens are projected before they are sent to the routed experts, and from which they are
+        projected back afterwards (LatentMoE, Nemotron 3); None sends the hidden size.
     """
 
     num_experts: Count
@@ -196,13 +196,13 @@ class Experts:
 
 
 Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
-"""What carries information from token to token."""
+"""Block that mixes information between tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Layer:
     """
-    One layer: what mixes tokens, a feed-forward, norms.
+    One layer: a token mixer, a feed-forward, norms.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class Layer:
     norm
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
     parallel_blocks
-        Whether both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
+        True if both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
     """
 
     attention: Mixer | None
@@ -224,12 +224,12 @@ class Layer:
 
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
-        """The blocks that it has, in order."""
+        """Blocks of the layer, in order."""
         return tuple(block for block in (self.attention, self.feed_forward) if block is not None)
 
 
 def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Equal layers as one object: they take long to hash, and :attr:`Model.kinds` is asked often."""
+    """Replace equal layers by one object: they take long to hash, and :attr:`Model.kinds` is asked often."""
     known: dict[Layer, Layer] = {}
     return tuple(known.setdefault(layer, layer) for layer in layers)
 
@@ -242,7 +242,7 @@ class Model:
     Parameters
     ----------
     name, source
-        Name of the model, and where its numbers come from.
+        Name of the model, and the source of its numbers.
     family
         The Hugging Face ``model_type``, or ``inline``.
     hidden_size, vocab_size
@@ -250,7 +250,7 @@ class Model:
     layers
         Every layer in order.
     tied_embeddings
-        Whether embedding and head share their weights.
+        True if embedding and head share their weights.
     mtp_layers
         Layers of multi-token prediction behind the last layer, counted apart.
     learned_positions
@@ -258,13 +258,13 @@ class Model:
     final_norm
         Norm in front of the head, as :attr:`Layer.norm`.
     head_bias
-        Whether the head adds a bias.
+        True if the head adds a bias.
     embedding_norm
-        Whether a layer norm follows the embedding (BLOOM).
+        True if a layer norm follows the embedding (BLOOM).
     extras
-        What it computes that costs next to nothing and that no size says, such as scales of residuals; empty: nothing.
+        Operations that cost next to nothing and that no size describes, such as scales of residuals; empty: none.
     is_text_part
-        Whether it is the text part of a multimodal model.
+        True if it is the text part of a multimodal model.
     numerics
         Facts that change no cost, for exports.
     """
@@ -292,18 +292,18 @@ class Model:
 
     @property
     def has_experts(self) -> bool:
-        """Whether some layer has routed experts."""
+        """True if some layer has routed experts."""
         return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
 
     @property
     def has_shared_experts(self) -> bool:
-        """True where some layer has experts that every token passes."""
+        """True if some layer has experts that every token passes."""
         blocks = (kind.feed_forward for kind in self.kinds)
         return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
 
     @property
     def has_single_blocks(self) -> bool:
-        """Whether some layer is a single block (Nemotron-H), which is Megatron-LM's hybrid model and not its GPT."""
+        """True if some layer is a single block (Nemotron-H), which is Megatron-LM's hybrid model and not its GPT."""
         return any(len(kind.blocks) == 1 for kind in self.kinds)
 
     @cached_property

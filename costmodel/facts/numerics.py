@@ -1,4 +1,4 @@
-"""Facts of a model that change what it computes and not what it costs; None: not known."""
+"""Facts of a model that change its results and not its cost; None: not known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rotary:
     fraction
         Share of a head's channels that are rotated.
     scaling
-        Rule by which frequencies are changed for longer contexts, as Hugging Face calls it; ``default``: none.
+        Rule that changes frequencies for longer contexts, by its Hugging Face name; ``default``: none.
     parameters
         Numbers of that rule by their names there, sorted.
     """
@@ -32,7 +32,7 @@ class Rotary:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str, default: float | None = None) -> float | None:
-        """A number of the scaling; absent: the default."""
+        """Return a number of the scaling; the default if it is absent."""
         return dict(self.parameters).get(name, default)
 
 
@@ -46,9 +46,9 @@ class Routing:
     score_function
         Function of the router's logits.
     normalizes
-        Whether the weights of the chosen experts add up to one before they are scaled.
+        True if the weights of the chosen experts add up to one before they are scaled.
     expert_bias
-        Whether a bias that balances the load is added to the scores that choose.
+        True if a bias that balances the load is added to the scores that choose.
     num_groups, group_topk
         Groups of experts, and the number of them that a token's experts are in.
     ranks_groups_by
@@ -58,7 +58,7 @@ class Routing:
     aux_loss, aux_loss_coefficient
         Kind and weight of the loss that balances the load.
     input_jitter
-        Width of the noise by which tokens are multiplied.
+        Width of the noise that multiplies tokens.
     """
 
     score_function: Literal["softmax", "sigmoid"] | None = None
@@ -83,23 +83,23 @@ class Numerics:
     norm_epsilon
         Number that norms add to the variance.
     norm_weights_from_one
-        Whether a norm multiplies by one plus its weight, which begins at zero.
+        True if a norm multiplies by one plus its weight, which begins at zero.
     initializer_range
         Standard deviation of the weights at the start.
     attention_dropout, hidden_dropout, embedding_dropout
-        Probabilities of dropout: of scores, of what blocks put out, of the embedding.
+        Probabilities of dropout: of scores, of the blocks' outputs, of the embedding.
     activation
-        Non-linearity of the feed-forward, as Hugging Face calls it.
+        Non-linearity of the feed-forward, by its Hugging Face name.
     activation_limit
-        Bound of what enters the activation (gpt-oss); None: none.
+        Bound of the activation's input (gpt-oss); None: none.
     rotary, windowed_rotary
-        Rotary embedding; the one of layers with a sliding window, where it is another one.
+        Rotary embedding; the one of layers with a sliding window, if it differs.
     attention_softcap, logit_softcap
         Bounds of a hyperbolic tangent around scores and logits; None: none.
     score_scale
-        Factor of the scores, where it is not the inverse root of a head's width.
+        Factor of the scores, if it is not the inverse root of a head's width.
     routing
-        Choice of the experts; None: there are none, or nothing is known of it.
+        Choice of the experts; None: no experts, or not known.
     """
 
     norm_epsilon: NotNegative | None = None

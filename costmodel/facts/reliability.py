@@ -1,4 +1,4 @@
-"""How often a job fails, and what recovery and checkpoints cost."""
+"""Failure rate of a job, and the cost of recovery and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class RecoveryLevel:
 
 
 USUALLY_KEPT = 3
-"""Checkpoints that are kept where nobody says how many."""
+"""Number of checkpoints kept by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Checkpoint:
     """
-    What is saved, and how: from which its times on any number of devices follow.
+    Content and method of a checkpoint, from which its times on any number of devices follow.
 
     Parameters
     ----------
     nbytes
         Bytes of one checkpoint: weights and optimizer states of the whole model.
     is_asynchronous
-        Whether training waits only for the copy to the host.
+        True if training waits only for the copy to the host.
     lost_seconds
-        Seconds of training lost per checkpoint, where they are known; None: they follow.
+        Seconds of training lost per checkpoint, if known; None: computed.
     device_to_host_bandwidth, disk_write_bandwidth
         Bytes per second and device of the copy to the host and of writing to storage; None: the device's own.
     storage_bandwidth
         Bytes per second with which all devices together write to storage; None: by their number
         (:func:`costmodel.reliability.storage_bandwidth`).
     keep
-        Checkpoints that are kept, the newest ones.
+        Number of newest checkpoints that are kept.
     """
 
     nbytes: NotNegative
@@ -63,14 +63,14 @@ class Checkpoint:
 
     @property
     def is_measured(self) -> bool:
-        """Whether what training loses is all that is known of its time on the way to storage."""
+        """True if only the training time lost per checkpoint is known, not its time on the way to storage."""
         return self.lost_seconds is not None and self.storage_bandwidth is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Reliability:
     """
-    How often the job fails, and what recovery and checkpoints cost.
+    Failure rate of the job, and the cost of recovery and checkpoints.
 
     Parameters
     ----------
@@ -83,14 +83,14 @@ class Reliability:
     init_seconds
         Seconds from the start of the job to its first step.
     write_seconds
-        Seconds from the start of a checkpoint until it is on storage, beside the training: the shortest interval
-        between two.
+        Seconds from the start of a checkpoint until it is on storage, while training goes on: the shortest interval
+        between two checkpoints.
     storage_seconds
-        Seconds for which one is written to storage, beside the training or not.
+        Seconds in which one checkpoint is written to storage, with or without training meanwhile.
     max_write_fraction
         Largest share of the time in which checkpoints are written to storage.
     checkpoint
-        What these seconds follow from; None: they are as they are on any number of devices.
+        Checkpoint from which these seconds follow; None: they are the same on any number of devices.
     """
 
     failures_per_node_day: NotNegative

@@ -1,4 +1,4 @@
-"""What was learned from samples of one machine's operators: numbers from which their times are computed."""
+"""Numbers learned from samples of one machine's operators, from which operator times are computed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Pass: TypeAlias = Literal["forward", "dgrad", "wgrad", "backward"]
 
 def require_table(text: str, *, columns: int, words: int) -> str:
     """
-    Refuse a table whose lines are not so many words and numbers.
+    Raise unless each line of a table has the expected numbers of words and numbers.
 
     Raises
     ------
     ValueError
-        With the first line that is not.
+        With the first line that differs.
     """
     lines = text.splitlines()
     if not lines:
@@ -42,22 +42,22 @@ def require_table(text: str, *, columns: int, words: int) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledOperator:
     """
-    One pass of one kind of operator, as :class:`costmodel.operators.sampled.SampledTimes` is made of it.
+    One pass of one kind of operator, the input of :class:`costmodel.operators.sampled.SampledTimes`.
 
     Parameters
     ----------
     operator, of_pass, dtype
-        What was measured, as the table of samples names it.
+        Identity of the measured operator, in the words of the table of samples.
     num_samples, error
-        Samples that it was learned from; median error of their times where families of shapes were left out.
+        Number of samples; median error of their times in cross-validation that leaves out families of shapes.
     flops_per_second, bytes_per_second, smallest_seconds
-        Rates of the roofline: of large operators, and what the smallest takes; None: it only moves bytes.
+        Rates of the roofline, of large operators, and the time of the smallest; None: it only moves bytes.
     offset, variance, noise, lengths
-        Of the Gaussian process of the roofline's error, as :class:`costmodel.operators.gaussian_process` has them.
+        Parameters of the Gaussian process of the roofline's error (:class:`costmodel.operators.gaussian_process`).
     widening
-        Standard deviations that count as one.
+        Factor on the predicted standard deviation.
     lowest, highest
-        Least and greatest of each feature among the samples.
+        Smallest and largest value of each feature among the samples.
     columns, rows
         Names of the sizes, and a table of them with the seconds in the last column: one line for each support point.
     """
@@ -95,24 +95,24 @@ class SampledOperator:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Fabric:
     """
-    What datasheets say of a cluster's links; all of it may be unknown.
+    Links of a cluster, from datasheets; every entry may be unknown.
 
     Parameters
     ----------
     bandwidth
-        Bytes per second that a device sends to the others of its node; of a mesh, over the link to one of them.
+        Bytes per second that a device sends to the others of its node; in a mesh, over the link to one of them.
     slow_bandwidth
-        Bytes per second from a device to those of its node that fast links do not join.
+        Bytes per second from a device to those of its node without a fast link to it.
     fast_peers
-        Devices of a node that fast links join; None: all of them.
+        Devices of a node that are joined by fast links; None: all of them.
     is_mesh
-        Whether each device has a link of its own to every other of its node, instead of all to a switch.
+        True if each device has a link of its own to every other of its node, instead of all to a switch.
     sums_in_switch
-        Whether all-reduces inside a node are summed by its switches (NVLink SHARP, NCCL's NVLS).
+        True if all-reduces inside a node are summed by its switches (NVLink SHARP, NCCL's NVLS).
     network_bandwidth, node_network_bandwidth
-        Bytes per second that a device sends out of its node by its own adapter, and that all adapters of a node send.
+        Bytes per second that a device sends out of its node by its own adapter, and by all adapters of the node.
     launch_seconds
-        Seconds that a small collective takes inside a node.
+        Seconds of a small collective inside a node.
     """
 
     bandwidth: Positive | None = None
@@ -128,16 +128,16 @@ class Fabric:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledTier:
     """
-    What was learned of a law's error inside nodes, or between them: :class:`costmodel.network.sampled.Deviations`.
+    Learned error of the link law inside nodes, or between them: :class:`costmodel.network.sampled.Deviations`.
 
     Parameters
     ----------
     variance, noise, lengths, lowest, highest, widening, widening_elsewhere
-        As there.
+        As in that class.
     curves
-        Kind, ranks and nodes of the samples, one curve a line.
+        Kind, ranks and nodes of the samples, one line per curve.
     rows
-        Kind, bytes, ranks, nodes and logarithm of measured over computed seconds: one line for each support point.
+        Kind, bytes, ranks, nodes and logarithm of measured over computed seconds: one line per support point.
     """
 
     variance: Positive
@@ -164,20 +164,20 @@ class SampledTier:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledFabric:
     """
-    Collectives of one fabric, as :class:`costmodel.network.sampled.SampledCollectives` is made of it.
+    Collectives of one fabric, the input of :class:`costmodel.network.sampled.SampledCollectives`.
 
     Parameters
     ----------
     fabric
-        What datasheets say.
+        Links from datasheets.
     num_samples, error
-        Samples that it was learned from; median error of their times by what was learned of them.
+        Number of samples; median error of their times under the learned law.
     constants
-        The law's, by name.
+        Constants of the link law, by name.
     covariance
-        Of their logarithms: a table, one line for each constant.
+        Covariance of their logarithms: a table, one line for each constant.
     inside, between
-        What was learned of the law's error inside nodes and between them.
+        Learned error of the law inside nodes and between them.
     """
 
     fabric: Fabric
@@ -198,20 +198,20 @@ class SampledFabric:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Samples:
     """
-    All that was learned on one machine.
+    Everything learned on one machine.
 
     Parameters
     ----------
     machine
-        On what was measured: device, driver, software.
+        Machine of the measurement: device, driver, software.
     operators
-        What was learned of each kind of operator and pass.
+        Learned times of each kind of operator and pass.
     collectives
-        What was learned of collectives; None: nobody sampled them.
+        Learned times of collectives; None: not sampled.
     origin
-        What the report calls them: ``samples`` measured alone, or a ``trace`` of a training step.
+        Word of the report for them: ``samples`` measured alone, or a ``trace`` of a training step.
     sources
-        Where the numbers come from.
+        Sources of the numbers.
     """
 
     machine: str

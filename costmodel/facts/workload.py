@@ -1,4 +1,4 @@
-"""What is trained per step and in total, and the bytes of its recipe."""
+"""Training work per step and in total, and the bytes of its recipe."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Precision:
     weight_bytes, gradient_bytes, optimizer_bytes
         Bytes per parameter of weights, of gradients as accumulated and reduced, and of all optimizer states together.
     copy_bytes
-        Bytes per parameter of lower-precision copies of the weights that matmuls keep for all micro-batches; no
-        checkpoint has them.
+        Bytes per parameter of lower-precision copies of the weights that matmuls keep for all micro-batches; not part
+        of a checkpoint.
     parameter_gather_bytes
         Bytes per parameter that data-parallel ranks gather of updated weights.
     activation_bytes
         Bytes per element of an activation.
     linear_input_bytes
-        Bytes per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
+        Bytes per element of a linear's input kept for the backward pass; None: as ``activation_bytes``.
     cast_bytes
-        Bytes read and written per element to bring a linear's input into a lower precision, amax and transposed copy
+        Bytes read and written per element to cast a linear's input to a lower precision, amax and transposed copy
         included.
     transposed_bytes
         Bytes of the transposed copy, per element of ``cast_bytes`` and per parameter of ``copy_bytes``; see :meth:`on`.
     cast_kernels, scale_kernels
-        Kernels that cast one tensor, and those that bring the scales of one operand into the order of a matmul: each of
-        a grouped matmul's tensors has its own.
+        Kernels that cast one tensor, and kernels that reorder the scales of one operand for a matmul. Each tensor of a
+        grouped matmul has its own.
     quantizes_before_gather
-        Whether sequence-parallel ranks cast their shards before they gather them, and transpose the gathered tensor.
+        True if sequence-parallel ranks cast their shards before they gather them, and transpose the gathered tensor.
     gathered_input_bytes, gathered_gradient_bytes
         Bytes per element that sequence-parallel ranks gather in front of a column-parallel linear, and in the backward
         pass in front of a row-parallel one; None: as ``activation_bytes``.
@@ -76,7 +76,7 @@ class Precision:
 
     def on(self, silicon: Silicon) -> Precision:
         """
-        The recipe on devices of a generation: 8-bit matmuls that read every layout need no transposed copy.
+        Return the recipe on devices of a generation: 8-bit matmuls that read every layout need no transposed copy.
 
         References
         ----------
@@ -97,7 +97,7 @@ class Precision:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Workload:
     """
-    What is trained, per step and in total.
+    Training work, per step and in total.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Layers as lists of operators: one file per kind, one registry, one source of every layer's numbers."""
+"""Lowering of layers to operators: one file per kind of layer, one registry, one source of every layer's numbers."""
 
 from costmodel.lowering.embedding import (
     embedding_communications,

@@ -7,7 +7,7 @@ import numpy as np
 from costmodel.facts.model import Attention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import (
-    as_torch_function,
+    attach_torch_function,
     context_output,
     core_attention,
     elementwise,
@@ -20,10 +20,10 @@ from costmodel.operators.work import Communication, Numbers, Operator
 
 def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, ...]:
     """
-    Projections, rotary position, core attention and output projection: Table 2 of MoFa, generalised.
+    Return the operators of attention: projections, rotary position, core, output projection (MoFa's Table 2, extended).
 
-    Query heads may be narrower or wider together than the hidden size; more tensor-parallel ranks than KV heads
-    replicate those.
+    Query heads together may be narrower or wider than the hidden size. If there are more tensor-parallel ranks than KV
+    heads, the KV heads are replicated.
     """
     queries, keys = _query_width(attention, shape), _key_width(attention, shape)
     return (
@@ -47,7 +47,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
 
 
 def attention_communications(attention: Attention, shape: Shape) -> tuple[Communication, ...]:
-    """Tensor-parallel collectives of the block, and the ring of keys and values."""
+    """Return the tensor-parallel collectives of the block, and the ring of keys and values."""
     return (*tensor_parallel_collectives(shape), ring(shape, width=2 * _key_width(attention, shape)))
 
 
@@ -70,7 +70,7 @@ def _key_width(attention: Attention, shape: Shape) -> Numbers:
 
 
 def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
-    """Projections of one input: one matmul, or three."""
+    """Return the projections of one input: one matmul, or three."""
     asked = queries * (2 if attention.output_gate else 1)
     if shape.kernels.fused_projections:
         widths = {"qkv": asked + 2 * keys}
@@ -86,7 +86,7 @@ def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers)
 
 
 def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
-    """Norm of queries and keys, which keeps both as they were before."""
+    """Return the norm of queries and keys, which keeps its input."""
     if attention.qk_norm == "none":
         return ()
     elements = shape.tokens * (queries + keys)
@@ -103,7 +103,7 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
         parameters=2 * attention.head_dim if is_per_head else queries + keys,
     )
     width = attention.head_dim if is_per_head else queries
-    return (as_torch_function(normed, shape, "rms_norm", rows=elements / width, width=width),)
+    return (attach_torch_function(normed, shape, "rms_norm", rows=elements / width, width=width),)
 
 
 UNFUSED_ROTARY_PASSES = 10
@@ -130,11 +130,11 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
     )
     width = attention.head_dim
     heads = elements / (shape.tokens * width)
-    return (as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
+    return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
-    """Sigmoid gate on the attention's output, which keeps the gate and the output before it."""
+    """Return the sigmoid gate on the attention's output, which keeps the gate and its input."""
     if not attention.output_gate:
         return ()
     return (

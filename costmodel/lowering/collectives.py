@@ -1,7 +1,7 @@
 """
-The collectives of layers and of a step: what ranks exchange, with what a framework adds.
+The collectives of layers and of a step, with the copies, launches and overlaps that a framework adds.
 
-That is copies, launches and overlaps in layers, and the way in which data-parallel ranks share gradients and weights.
+Data-parallel ranks share gradients and weights in the way of the framework's optimizer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from costmodel.strategy import CudaGraphs, Sharding, captures
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
-Number of launches of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+Number of launches of ring attention in the forward pass, in launches of eager code: for the whole, and for each piece.
 
 A piece launches copies of the halves that it attends to, its kernels, a send and a receive in a group. Its streams wait
 for each other, and it corrects the sums of exponentials and the output. The whole chooses a kernel for the shapes,
-makes buffers, and casts queries, keys, values and the output (Transformer Engine, ``DotProductAttention``,
-``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). The numbers for two pieces are chosen on
-NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are
-the shortest beside a ring, wait for the host on H100 and GB200, those of twice the work do not. No run tells four
-pieces from two.
+makes buffers, and casts queries, keys, values and the output. Source: Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece. The numbers for two pieces are chosen on
+NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank wait for the host on
+H100 and GB200; their kernels are the shortest beside a ring. Layers of twice the work do not wait. No run distinguishes
+four pieces from two.
 """
 
 
@@ -41,13 +41,13 @@ def tensor_parallel(
     sums_gradients: bool = True,
 ) -> Communication:
     """
-    A collective of tensor-parallel ranks as a framework does it: its copies, and what overlaps with it.
+    Return a collective of tensor-parallel ranks as a framework does it: with its copies and its overlap.
 
     Tensors with the batch first are copied whole, sequence by sequence, into or out of the order of ranks. The kernel
-    that sums input gradients of several linears writes them in that order by itself. Overlap hides all collectives; or,
-    in pieces of single matmuls, those that feed a matmul or that one matmul feeds. Gathered tensors feed matmuls unless
-    they are cast in between; what is scattered is one matmul's result in the forward pass, in the backward pass the sum
-    of several.
+    that sums input gradients of several linears writes them in that order by itself. Overlap hides all collectives. If
+    it works in pieces of single matmuls, it hides only collectives that feed a matmul or that one matmul feeds.
+    Gathered tensors feed matmuls unless they are cast in between. A scattered tensor is one matmul's result in the
+    forward pass, and the sum of several in the backward pass.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def tensor_parallel(
     shape
         The micro-batch.
     sums_gradients
-        Whether a scatter of the backward pass sums input gradients of several linears.
+        True if a scatter of the backward pass sums input gradients of several linears.
 
     References
     ----------
@@ -91,12 +91,12 @@ def tensor_parallel_collectives(
     shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None, sums_gradients: bool = True
 ) -> tuple[Communication, ...]:
     """
-    What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
+    Return the collectives of one tensor-parallel block, where tokens enter and leave it.
 
     With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward pass
     the other way round. Without it the forward pass sums the outputs, and the backward pass sums the input's gradients.
-    The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay in 16
-    bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
+    The kind that a strategy does not use has zero bytes. 8-bit recipes gather the inputs of their matmuls in 8 bits;
+    sums stay in 16 bits. Megatron-LM gathers the input once more in the backward pass, which is counted where it hides
     (``costmodel.step.compute``).
 
     Parameters
@@ -141,14 +141,14 @@ def tensor_parallel_collectives(
 
 def ring(shape: Shape, *, width: Numbers) -> Communication:
     """
-    Keys and values (or a state) of this rank on their way past all other context-parallel ranks.
+    Return the ring of context-parallel ranks, which passes this rank's keys and values (or a state) to all others.
 
     Parameters
     ----------
     shape
         The micro-batch.
     width
-        Elements per token that travel; the backward pass sends the gradients too.
+        Elements per token that are sent; the backward pass sends the gradients too.
     """
     nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
     return Communication(
@@ -157,7 +157,7 @@ def ring(shape: Shape, *, width: Numbers) -> Communication:
 
 
 def _ring_launches(shape: Shape) -> Numbers:
-    """Number of launches of a ring's pieces of attention; none where a graph or an all-to-all is."""
+    """Number of launches of a ring's pieces of attention; 0 with a CUDA graph or an all-to-all."""
     if shape.memory.context_output:
         return 0.0
     graphs = np.asarray(shape.cuda_graphs)
@@ -184,18 +184,18 @@ WIDE_BYTES = 2.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCollective:
     """
-    A collective by which data-parallel ranks share the gradients or weights of a step.
+    A collective in which data-parallel ranks share the gradients or weights of a step.
 
     Parameters
     ----------
     kind
         As in :class:`costmodel.operators.work.Communication`.
     rounds
-        Number of times that it passes all parameters of a rank in a step.
+        Number of times that it transfers all parameters of a rank in a step.
     tensors_per_layer
-        Number of tensors of a layer that owners send whole; None: parameters are cut into buckets.
+        Number of tensors of a layer that owners send whole; None: parameters are split into buckets.
     waits
-        Whether nothing hides it, even where data-parallel communication overlaps.
+        True if it is exposed even where data-parallel communication overlaps.
     """
 
     kind: str
@@ -206,9 +206,9 @@ class StepCollective:
 
 def gradient_collective(style: OptimizerStyle, *, sharding: Numbers, num_microbatches: Numbers) -> StepCollective:
     """
-    How gradients get to the ranks that own their states: once per step, from ZeRO-2 on once per micro-batch.
+    Return the collective of gradients: once per step, from ZeRO-2 on once per micro-batch.
 
-    Some frameworks all-reduce them under ZeRO-1, twice the traffic of a reduce-scatter.
+    Some frameworks all-reduce gradients under ZeRO-1, with twice the traffic of a reduce-scatter.
 
     References
     ----------
@@ -221,9 +221,9 @@ def gradient_collective(style: OptimizerStyle, *, sharding: Numbers, num_microba
 
 def weight_collective(style: OptimizerStyle, *, sharding: Numbers, num_microbatches: Numbers) -> StepCollective:
     """
-    How weights come back: once per step, under ZeRO-3 before either pass of each micro-batch.
+    Return the collective of updated weights: once per step, under ZeRO-3 before either pass of each micro-batch.
 
-    Without sharding the gradients are gathered instead, the second half of an all-reduce.
+    Without sharding it gathers the gradients instead, as the second half of an all-reduce.
 
     References
     ----------
@@ -243,8 +243,8 @@ def sharding_copy_bytes(style: OptimizerStyle, *, gradient_bytes: float, gather_
     """
     Bytes read and written per parameter and micro-batch between tensors and collectives' buffers under ZeRO-3.
 
-    Gathered weights are read and written before either pass; gradients are read in 16 bits and written as they are
-    reduced. Of weights that are views of a flat tensor, gradients alone.
+    Gathered weights are read and written before either pass; gradients are read in 16 bits and written in the dtype of
+    the reduction. If weights are views of a flat tensor, only gradients count.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The two ends of a model: embedding in, head and loss out, both split over tensor-parallel ranks by vocabulary."""
+"""Operators of both ends of a model: embedding, head and loss, split over tensor-parallel ranks by vocabulary."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import as_torch_function, elementwise, logits_fraction, matmul, norms
+from costmodel.lowering.kernels import attach_torch_function, elementwise, logits_fraction, matmul, norms
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
 
 def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
     r"""
-    Number of vocabulary entries on one tensor-parallel rank, padded to what each rank takes whole.
+    Number of vocabulary entries on one tensor-parallel rank, padded to the framework's multiple.
 
     .. math:: \lceil V / (m t) \rceil m
 
@@ -32,10 +32,10 @@ def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
 
 def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """
-    Look-up of token and learned positions; nothing is kept but the token ids, not counted.
+    Return the look-ups of token and learned positions; only the token ids are kept, which are not counted.
 
-    The forward pass reads and writes a row per token, the backward pass reads the gradient and adds it to the
-    weight's.
+    The forward pass reads and writes a row per token; the backward pass reads the gradient and adds it to the
+    weight's gradient.
     """
     lookups = 2 if model.learned_positions else 1
     vocabulary = rank_vocabulary(model, shape)
@@ -50,15 +50,15 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         parameters=(vocabulary + model.learned_positions) * shape.hidden_size,
     )
     rows, width = shape.tokens, shape.hidden_size
-    found = as_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary)
+    found = attach_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary)
     return (found, norms("embedding_norm", shape, count=1, norm="layer")) if model.embedding_norm else (found,)
 
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """
-    Final norm, logits, loss.
+    Return the final norm, the logits and the loss.
 
-    A tied head owns no parameters here; a pipeline whose last stage is not its first keeps a copy there.
+    A tied head owns no parameters here; in a pipeline the last stage keeps a copy if it is not the first.
     """
     outputs = rank_vocabulary(model, shape)
     weight = 0 if model.tied_embeddings else shape.hidden_size * outputs
@@ -85,7 +85,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
 
 
 def embedding_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """The sum of the ranks' rows of the vocabulary: scattered or reduced forward, gathered backward."""
+    """Return the collectives that sum the ranks' rows of the vocabulary: scatter or reduce forward, gather backward."""
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
     return (
@@ -96,7 +96,7 @@ def embedding_communications(model: Model, shape: Shape) -> tuple[Communication,
 
 
 def head_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """The hidden state gathered forward, its gradient summed backward; the loss's scalars per token not counted."""
+    """Return the gather of the hidden state and the sum of its gradient; scalars of the loss are not counted."""
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
     return (
@@ -108,10 +108,10 @@ def head_communications(model: Model, shape: Shape) -> tuple[Communication, ...]
 
 def next_token_operators(model: Model, shape: Shape, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """
-    One layer of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    Return the operators of one layer of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-    Embedding and head again, both with the model's own weights, around two norms, the projection of the two of them
-    joined from 2 h to h, a whole block, and a final norm.
+    They are embedding and head with the model's own weights, two norms, the projection of both normed inputs from 2 h
+    to h, a whole block, and a final norm.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def next_token_operators(model: Model, shape: Shape, block: tuple[Operator, ...]
 def next_token_communications(
     model: Model, shape: Shape, block: tuple[Communication, ...]
 ) -> tuple[Communication, ...]:
-    """Collectives of one layer of multi-token prediction, in the order of its operators."""
+    """Return the collectives of one layer of multi-token prediction, in the order of its operators."""
     return (
         *embedding_communications(model, shape),
         *tensor_parallel_collectives(
@@ -158,10 +158,11 @@ def next_token_communications(
 
 def _loss(model: Model, shape: Shape) -> Operator:
     """
-    Cross-entropy over a vocabulary-parallel rank's logits; kept, read and written as the software's loss does.
+    Return the cross-entropy over a vocabulary-parallel rank's logits, with the bytes of the software's loss.
 
-    Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32: a cast (6 bytes), the maximum (4), subtraction,
-    exponential and division in place (8 each), the sum (4); backward a product in place (8) and a cast (6).
+    Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32. Forward: a cast (6 bytes), the maximum (4),
+    subtraction, exponential and division in place (8 each), the sum (4). Backward: a product in place (8) and a cast
+    (6).
     """
     vocabulary = rank_vocabulary(model, shape)
     logits = shape.tokens * vocabulary
@@ -176,11 +177,11 @@ def _loss(model: Model, shape: Shape) -> Operator:
         rows=shape.tokens,
         shards=shape.tp,
     )
-    return as_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
+    return attach_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
 
 
 def _bytes_per_logit(shape: Shape) -> Numbers:
-    """Bytes alive per logit, by whether tensor-parallel ranks share the vocabulary."""
+    """Bytes alive per logit, with and without a vocabulary that tensor-parallel ranks share."""
     memory = shape.memory
     if memory.shared_logit_bytes is None:
         return memory.logit_bytes

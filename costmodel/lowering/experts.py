@@ -1,4 +1,4 @@
-"""The mixture-of-experts feed-forward block: router, routed experts, shared expert."""
+"""Operators of the mixture-of-experts feed-forward block: router, routed experts, shared expert."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.model import Experts
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import as_torch_function, elementwise, matmul
+from costmodel.lowering.kernels import attach_torch_function, elementwise, matmul
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -19,14 +19,14 @@ from costmodel.strategy import CudaGraphs, deduplicates_dispatch
 
 def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
-    Router, dispatch, the local experts, combine, shared expert; balanced routing.
+    Return the operators of an MoE block: router, dispatch, local experts, combine, shared expert; balanced routing.
 
-    Tensor-parallel ranks dispatch their own part of the tokens each (sequence parallelism, which Megatron-LM demands
+    Each tensor-parallel rank dispatches its own part of the tokens (sequence parallelism, which Megatron-LM requires
     here), so a (token, expert) pair is computed once. A device computes N k etp / tp tokens with 1 / etp of the width.
     So the work of all devices together depends neither on ``ep`` nor on ``etp``.
 
-    CUDA graphs hold the router with the shared expert, what precedes the dispatch, or, where tokens are dropped and
-    padded, all of it.
+    CUDA graphs hold the router with the shared expert, the work before the dispatch, or, if tokens are dropped and
+    padded, the whole block.
 
     References
     ----------
@@ -35,24 +35,26 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     latent_down, latent_up = _latent(experts, shape)
     return (
-        *_graphed("moe_router", _router(experts, shape)),
-        *_graphed("moe_preprocess", latent_down),
-        *_graphed("moe", latent_up),
-        *_graphed("moe_preprocess", [_permute("dispatch", experts, shape, elements=_sorted_before(experts, shape))]),
-        *_graphed("moe", [_permute("sort", experts, shape, elements=_sorted_behind(experts, shape))]),
-        *_graphed("moe", _routed(experts, shape)),
-        *_graphed("moe", [_combine(experts, shape)]),
-        *_graphed("moe_router", _shared(experts, shape)),
+        *_mark_graph_module("moe_router", _router(experts, shape)),
+        *_mark_graph_module("moe_preprocess", latent_down),
+        *_mark_graph_module("moe", latent_up),
+        *_mark_graph_module(
+            "moe_preprocess", [_permute("dispatch", experts, shape, elements=_presorted_elements(experts, shape))]
+        ),
+        *_mark_graph_module("moe", [_permute("sort", experts, shape, elements=_postsorted_elements(experts, shape))]),
+        *_mark_graph_module("moe", _routed_experts(experts, shape)),
+        *_mark_graph_module("moe", [_combine(experts, shape)]),
+        *_mark_graph_module("moe_router", _shared_experts(experts, shape)),
     )
 
 
-def _graphed(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
-    """Operators with the module of CUDA graphs that holds them."""
+def _mark_graph_module(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Mark operators with the module of CUDA graphs that holds them."""
     return tuple(replace(operator, graph_module=module) for operator in operators)
 
 
 def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
-    """Two all-to-alls per pass over ``ep``, gather and scatter over ``etp``, and the shared expert's collectives."""
+    """Return two all-to-alls per pass (``ep``), gather and scatter (``etp``), and the shared expert's collectives."""
     token_bytes = shape.activation_bytes * sent_width(experts, shape)
     sent = token_bytes * sent_tokens(experts, shape)
     gathered = token_bytes * received_tokens(experts, shape)
@@ -104,9 +106,9 @@ def sent_width(experts: Experts, shape: Shape) -> int:
 
 def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """
-    Projections of this rank's tokens to the width of the routed experts, and back, with replicated weights.
+    Return the projections of this rank's tokens to the width of the routed experts, and back, with replicated weights.
 
-    The input is kept by the router. Megatron-LM, megatron/core/transformer/moe/moe_layer.py, ``fc1_latent_proj`` and
+    The router keeps the input. Megatron-LM, megatron/core/transformer/moe/moe_layer.py, ``fc1_latent_proj`` and
     ``fc2_latent_proj`` (``parallel_mode="duplicated"``).
     """
     if experts.latent_size is None:
@@ -120,7 +122,7 @@ def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple
 
 
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
-    """Logits of all experts for this rank's tokens, with replicated weights; then the choice of the best."""
+    """Return the logits of all experts for this rank's tokens, with replicated weights, and the choice of the best."""
     rows = shape.tokens / shape.sequence_shards
     logits = rows * experts.num_experts
     chosen = elementwise(
@@ -144,15 +146,15 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             saved_as="norm_output",
             narrow=False,
         ),
-        as_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
+        attach_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
     )
 
 
-def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
+def _presorted_elements(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of elements read and written to sort tokens by destination device.
 
-    Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
+    If a token is sent once per device, nothing is sorted before: the receiver copies it for the local experts.
     """
     moved = shape.tokens / shape.sequence_shards + sent_tokens(experts, shape)
     once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
@@ -160,8 +162,8 @@ def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
     return elements
 
 
-def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
-    """Number of elements read and written to sort tokens by local expert where they arrive."""
+def _postsorted_elements(experts: Experts, shape: Shape) -> Numbers:
+    """Number of elements read and written to sort received tokens by local expert."""
     received = received_tokens(experts, shape)
     visited = distinct_ranks_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
     once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
@@ -170,16 +172,16 @@ def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
 
 
 def _combine(experts: Experts, shape: Shape) -> Operator:
-    """The way back: both sorts; the weighting by the router's score keeps the experts' outputs."""
-    elements = _sorted_before(experts, shape) + _sorted_behind(experts, shape)
-    saved = _weighted(experts, shape)
+    """Return the operator that restores the order of tokens: both sorts, and the weighting by the router's scores."""
+    elements = _presorted_elements(experts, shape) + _postsorted_elements(experts, shape)
+    saved = _weighted_outputs(experts, shape)
     return _permute("combine", experts, shape, elements=elements, kernels=2, saved_elements=saved)
 
 
 def _permute(
     name: str, experts: Experts, shape: Shape, *, elements: Numbers, kernels: int = 1, saved_elements: Numbers = 0.0
 ) -> Operator:
-    """Copies of tokens in another order."""
+    """Return an operator that copies tokens in another order."""
     copied = elementwise(
         name,
         shape,
@@ -191,7 +193,7 @@ def _permute(
         saved_as="experts",
     )
     moved = replace(copied, kind="copy", is_routed=True)
-    return as_torch_function(
+    return attach_torch_function(
         moved,
         shape,
         "permutation",
@@ -205,15 +207,15 @@ def _permute(
 
 
 def _permutations(name: str, shape: Shape) -> Numbers:
-    """Times that PyTorch's functions put tokens into another order: once more each way where experts are elsewhere."""
+    """Number of permutations by PyTorch's functions: one more each way where experts are on other devices."""
     elsewhere = np.where(np.asarray(shape.ep) > 1, 1.0, 0.0)[()]
     times: dict[str, Numbers] = {"dispatch": 1.0, "sort": elsewhere, "combine": 1.0 + elsewhere}
     return times[name]
 
 
-def _weighted(experts: Experts, shape: Shape) -> Numbers:
+def _weighted_outputs(experts: Experts, shape: Shape) -> Numbers:
     """
-    Outputs of the experts that the router's scores weight; none where they weight the inner activation.
+    Number of kept expert outputs that the router's scores weight; 0 where they weight the inner activation.
 
     References
     ----------
@@ -222,12 +224,12 @@ def _weighted(experts: Experts, shape: Shape) -> Numbers:
     return sent_tokens(experts, shape) * shape.hidden_size * shape.memory.expert_output
 
 
-def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _routed_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
-    Grouped matmuls over the local experts, and the activation between them.
+    Return the grouped matmuls over the local experts, and the activation between them.
 
-    Fused, the first one's kernel does the activation and casts for the second one, and backward the other way round;
-    one kernel does it for all experts.
+    If they are fused, the first one's kernel activates and casts for the second one, and vice versa in the backward
+    pass; one kernel does it for all experts.
     """
     rows = received_tokens(experts, shape)
     outside = sent_width(experts, shape)
@@ -271,31 +273,31 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     )
     return (
         _group_by_group(replace(up, backward_cast_bytes=apart * up.backward_cast_bytes), apart),
-        *(_where_apart(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
+        *(_scale_between(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
         _group_by_group(replace(down, cast_bytes=apart * down.cast_bytes), apart),
         *_output_bias(experts, shape, elements=rows * outside, groups=groups),
     )
 
 
 FUSED_DTYPE = "mxfp8"
-"""Dtype for which a fused grouped matmul casts."""
+"""Dtype to which a fused grouped matmul casts."""
 
 
 def _is_fused(shape: Shape) -> NDArray[np.bool_]:
-    """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
+    """Return True where kernels of grouped matmuls activate and cast the tensor between them."""
     if not shape.kernels.fuses_experts_in_graphs or shape.compute_dtype != FUSED_DTYPE:
         return np.asarray(False)
     return np.asarray(np.asarray(shape.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
 
 
 def _group_by_group(operator: Operator, apart: Numbers) -> Operator:
-    """A grouped matmul whose experts are cast one by one: 1; 0: one kernel casts for all of them."""
+    """Scale the kernels of a grouped matmul: 1 casts expert by expert, 0 casts all experts in one kernel."""
     forward, backward = operator.group_kernels
     return replace(operator, group_kernels=(apart * forward, apart * backward))
 
 
-def _where_apart(operator: Operator, apart: Numbers) -> Operator:
-    """An operator between grouped matmuls: 1 where it is kernels of its own, 0 where it is fused into theirs."""
+def _scale_between(operator: Operator, apart: Numbers) -> Operator:
+    """Scale an operator between grouped matmuls: 1 keeps its own kernels, 0 fuses them into the matmuls."""
     return replace(
         operator,
         bytes=apart * operator.bytes,
@@ -308,9 +310,9 @@ def _where_apart(operator: Operator, apart: Numbers) -> Operator:
 
 CLAMP_PASSES = (4, 7.5)
 """
-Passes over gate and other half in front of gpt-oss's activation, which clamps both and joins them again.
+Passes over gate and other half before gpt-oss's activation, which clamps both and joins them again.
 
-A clamp reads and writes, as does the concatenation. Backward the joined gradient is taken apart by views. Each clamp
+A clamp reads and writes, as does the concatenation. In the backward pass views split the joined gradient. Each clamp
 compares its input with its bounds and selects. The gate takes 4 passes: 3 bytes for a bound, 5 for a selection. The
 other half takes 7: 9 bytes for two bounds and their conjunction, 5 for a selection. That is 5.5 in the mean. Joining
 both gradients takes 2 more.
@@ -319,7 +321,7 @@ both gradients takes 2 more.
 
 def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     """
-    The clamps in front of the activation of gated experts with biases, gpt-oss's: eager kernels whatever is fused.
+    Return the clamps before the activation of gated experts with biases (gpt-oss), which are always eager kernels.
 
     References
     ----------
@@ -346,11 +348,11 @@ def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Opera
 
 def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: Numbers) -> tuple[Operator, ...]:
     """
-    The bias of the down-projections times the router's score of each token, which no kernel fuses, not even fused ones.
+    Return the bias of the down-projections times the router's score of each token, which no kernel fuses.
 
-    A loop over the local experts in 32 bits makes a product and a sum for each (4 and 10 bytes per element), then one
-    concatenation and a cast (8 and 6). The backward pass makes two casts (12), the gradients of the bias and of the
-    scores (12 each: a product and a sum over it), and the concatenation of the parts (4).
+    A loop over the local experts in 32 bits makes a product and a sum for each (4 and 10 bytes per element). One
+    concatenation and a cast follow (8 and 6). The backward pass makes two casts (12). It makes the gradients of the
+    bias and of the scores (12 each: a product and a sum over it), and concatenates the parts (4).
 
     References
     ----------
@@ -363,8 +365,8 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     return (replace(added, kind="copy", more_launches=2 * groups + 1),)
 
 
-def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
-    """The experts that every token visits, dense and split over tp; their input is kept by the router."""
+def _shared_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """Return the operators of the shared expert: dense, split over tp; the router keeps their input."""
     if not experts.shared_ffn_hidden_size:
         return ()
     dense = feed_forward_operators(
@@ -380,7 +382,7 @@ def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
 
 
 def _shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
-    """A scalar per token that scales the shared expert's output, which is kept for its gradient."""
+    """Return the gate that scales the shared expert's output, one scalar per token; keeps that output."""
     if not experts.shared_gate:
         return ()
     rows = shape.tokens / shape.sequence_shards

@@ -1,4 +1,4 @@
-"""The kernels that layers are made of: matmuls, attention cores, element-wise passes."""
+"""Kernels of layers: matmuls, attention cores, element-wise passes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ scores.
 
 KEPT_NARROW = frozenset({"attention_input", "norm_output", "latent", "mlp", "shared_mlp", "experts", "expert_hidden"})
 """
-Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding stay
-in 16 bits.
+Inputs of linears that no other operator keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding
+stay in 16 bits.
 """
 
 KEPT_TWICE = frozenset({"output_projection"})
 """
-Modules whose output an 8-bit recipe keeps twice: the attention core keeps it in 16 bits, the linear behind it an 8-bit
-copy.
+Modules whose output an 8-bit recipe keeps twice: in 16 bits for the attention core, and in 8 bits for the linear after
+it.
 """
 
 
@@ -54,28 +54,28 @@ def matmul(
     dtype: Dtype | None = None,
 ) -> Operator:
     """
-    Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
+    Return the operator of a linear projection on one device: 2 m n k FLOPs forward, twice that backward.
 
     Parameters
     ----------
     name, shape
-        What it computes; the micro-batch.
+        Name of the operator; the micro-batch.
     rows, inputs, outputs
         m, k and n of the device's matmul; each of the ``groups`` has a weight of ``inputs * outputs``.
     bias
-        Further parameters of each group.
+        Additional parameters of each group.
     saved_elements, saved_as
         Elements kept for the backward pass, and their module.
     groups
         Local experts, among which the rows are divided.
     expert
-        Whether the weights belong to routed experts.
+        True if the weights belong to routed experts.
     narrow
-        Whether an 8-bit recipe covers this matmul.
+        True if an 8-bit recipe covers this matmul.
     casts_input
-        Whether its input is cast for it; another matmul's cast may serve it.
+        True if its input is cast for it; False if another matmul's cast serves it.
     gathered
-        Which of ``input`` and ``gradient`` sequence-parallel ranks gather.
+        Tensor that sequence-parallel ranks gather: ``input`` or ``gradient``; empty: neither.
     dtype
         Dtype in which it is costed; None: the recipe's.
     """
@@ -112,7 +112,7 @@ def matmul(
 
 def row_parallel(name: str, shape: Shape, *, inputs: Numbers, bias: bool, saved_as: str) -> Operator:
     """
-    The linear of a block's end, from ``inputs`` of one device to the hidden size, which tensor-parallel ranks sum.
+    Return the linear at a block's end, from ``inputs`` per device to the hidden size, summed over TP ranks.
 
     Sequence-parallel ranks gather its gradient; it keeps its input.
     """
@@ -130,12 +130,12 @@ def row_parallel(name: str, shape: Shape, *, inputs: Numbers, bias: bool, saved_
 
 
 def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> Operator:
-    """The linear behind any kind of attention."""
+    """Return the linear after any kind of attention."""
     return row_parallel("output_projection", shape, inputs=inputs, bias=bias, saved_as="output_projection")
 
 
 def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
-    """Bytes read and written to cast one element; who gathers 8-bit shards casts a share and transposes all."""
+    """Bytes read and written to cast one element; ranks that gather 8-bit shards cast a share and transpose all."""
     if not (gathered and shape.quantizes_before_gather):
         return shape.cast_bytes
     shared = (shape.cast_bytes - NARROW_BYTES) / shape.sequence_shards + 2 * NARROW_BYTES
@@ -151,14 +151,14 @@ def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
 
 LOOPED_LAUNCH = 0.2
 """
-Launch time of a matmul from a library's loop, as a fraction of a launch from eager code: 10 us against PyTorch's 50
-(Transformer Engine, ``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices).
+Launch time of a matmul from a library's loop, as a fraction of a launch from eager code. It is 10 us against PyTorch's
+50 (Transformer Engine, ``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices).
 """
 
 
 SMALL_LAUNCH = 0.08
 """
-The same of a kernel with little to do: 4 us, as kernels launched one behind the other take 3.8 us each (Gray, "Getting
+As above for a kernel with little to do: 4 us. Kernels launched one after the other take 3.8 us each (Gray, "Getting
 Started with CUDA Graphs", NVIDIA developer blog, 2019).
 """
 
@@ -167,19 +167,19 @@ def shared_input(
     shape: Shape, widths: Mapping[str, Numbers], *, has_bias: bool, saved_elements: Numbers, saved_as: str
 ) -> tuple[Operator, ...]:
     """
-    Column-parallel linears of one input of the hidden size, and the sum of its gradients if they are several.
+    Return column-parallel linears of one input of the hidden size, and the sum of its gradients if there are several.
 
     Parameters
     ----------
     shape
         The micro-batch.
     widths
-        Each one's name, and its outputs on this device.
+        Name of each linear, and its outputs on this device.
     has_bias
-        Whether they have biases.
+        True if they have biases.
     saved_elements, saved_as
-        As in :func:`matmul`, of the input, which is kept once. It is cast once too, which counts with the second
-        linear: the one that torchtitan computes again.
+        As in :func:`matmul`, for the input, which is kept once. It is also cast once, which counts with the second
+        linear: the one that torchtitan recomputes.
     """
     linears = tuple(
         matmul(
@@ -203,7 +203,7 @@ def shared_input(
 
 def input_gradients(name: str, shape: Shape, *, count: int) -> Operator:
     """
-    The sum of what ``count`` matmuls of one input hand back; it is part of the kernel of the norm before, but for TP.
+    Return the sum of the input gradients of ``count`` matmuls of one input; without TP the norm's kernel does it.
 
     Compiled, the norm's backward pass reads ``count`` tensors instead of one. Tensor-parallel ranks sum all of them
     into one (in the order of ranks) before they scatter it.
@@ -228,18 +228,18 @@ def elementwise(
     flops: Numbers = 0.0,
 ) -> Operator:
     """
-    Passes over device memory.
+    Return an operator that passes over device memory.
 
     Parameters
     ----------
     name, shape
-        What it computes; the micro-batch.
+        Name of the operator; the micro-batch.
     elements
         Elements of the tensor that it works on.
     forward_passes, backward_passes
-        How often those elements are read or written.
+        Number of times that those elements are read or written.
     all_counted
-        Whether these passes are all that software makes, so that they run at the memory's rate.
+        True if software makes no more passes than these, so that they run at the memory's rate.
     kernels, parameters, flops, saved_as
         As in :class:`Operator`; the backward pass takes twice the FLOPs.
     saved_elements
@@ -261,7 +261,7 @@ def elementwise(
     )
 
 
-def as_kernel(
+def attach_kernel(
     operator: Operator,
     shape: Shape,
     kernel: str,
@@ -271,22 +271,22 @@ def as_kernel(
     **sizes: Numbers,
 ) -> Operator:
     """
-    An operator that is one of PyTorch's functions, which samples know by name and sizes.
+    Return an operator as one of PyTorch's functions, which samples identify by name and sizes.
 
     Parameters
     ----------
     operator, shape
-        What only moves bytes; the micro-batch.
+        Operator that only moves bytes; the micro-batch.
     kernel, count, is_adjoint
-        As :class:`costmodel.operators.work.KernelSize` has them.
+        As in :class:`costmodel.operators.work.KernelSize`.
     sizes
-        By the names of the samples' columns.
+        Sizes by the names of the samples' columns.
     """
     size = KernelSize(kernel=kernel, sizes=sizes, dtype=shape.wide_dtype, count=count, is_adjoint=is_adjoint)
     return replace(operator, size=size)
 
 
-def as_torch_function(
+def attach_torch_function(
     operator: Operator,
     shape: Shape,
     kernel: str,
@@ -295,10 +295,10 @@ def as_torch_function(
     is_adjoint: bool = False,
     **sizes: Numbers,
 ) -> Operator:
-    """An operator as :func:`as_kernel` has it where the framework calls PyTorch's functions; else as it was."""
+    """Apply :func:`attach_kernel` if the framework calls PyTorch's functions; otherwise change nothing."""
     if not shape.kernels.torch_functions:
         return operator
-    return as_kernel(operator, shape, kernel, count=count, is_adjoint=is_adjoint, **sizes)
+    return attach_kernel(operator, shape, kernel, count=count, is_adjoint=is_adjoint, **sizes)
 
 
 def core_attention(
@@ -313,11 +313,11 @@ def core_attention(
     sinks: Numbers = 0.0,
 ) -> tuple[Operator, ...]:
     """
-    Scores and weighted values; keeps Q, K and V.
+    Return the operators of scores and weighted values; they keep Q, K and V.
 
     Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
-    results. Of Table 2's softmax row nothing is kept; in truth flash attention keeps 4 more bytes per query and head
-    (the log of the sum of exponentials). Where scores are not fused, :func:`_softmax` works on them in between.
+    results. Nothing is kept for Table 2's softmax row; flash attention really keeps 4 more bytes per query and head
+    (the log of the sum of exponentials). If scores are not fused, :func:`_softmax` works on them in between.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def core_attention(
     window
         Sliding window in tokens; None: the whole sequence.
     chunk
-        Tokens of chunks that do not see each other; None: the whole sequence.
+        Tokens of chunks that do not attend to each other; None: the whole sequence.
     sinks
         Learned sink logits of this device.
     """
@@ -364,16 +364,16 @@ def core_attention(
         rows=shape.tokens,
         shards=shape.tp,
     )
-    return (fused,) if shape.kernels.fused_attention else _unfused(fused, shape)
+    return (fused,) if shape.kernels.fused_attention else _unfused_attention(fused, shape)
 
 
-def _unfused(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
-    """Scores, what happens to them in device memory, and weighted values, instead of one kernel."""
+def _unfused_attention(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
+    """Return unfused attention: scores, their operations in device memory, and weighted values."""
     size = fused.size
     assert isinstance(size, AttentionSize), "an attention has an attention's size"
     scores, width = shape.tokens * shape.sequence_length * size.heads, size.head_dim
     score_bytes = shape.activation_bytes * scores
-    aligned = _aligned(size.qk_head_dim, size.v_head_dim, otherwise=shape.silicon.unaligned_fraction)
+    aligned = _alignment_fraction(size.qk_head_dim, size.v_head_dim, otherwise=shape.silicon.unaligned_fraction)
     matmuls = replace(
         fused,
         kind="batched_matmul",
@@ -388,11 +388,11 @@ def _unfused(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
 
 def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     """
-    Scale, mask, softmax and dropout of scores in device memory; keeps what the software does for the backward pass.
+    Return scale, mask, softmax and dropout of scores in device memory, with the bytes that the software keeps.
 
-    With dropout and 16 bits these are 5 a s^2 b / t bytes: softmax's output, dropout's mask and output.
-    Megatron-LM's fused kernel reads and writes 16 bits, dropout a byte of mask too. It asks for a multiple of 4 heads
-    and sequences (``megatron/fused_kernels``, ``fused_softmax.py``, ``is_kernel_available``); else PyTorch works in
+    With dropout and 16 bits these are 5 a s^2 b / t bytes: softmax's output, dropout's mask and output. Megatron-LM's
+    fused kernel reads and writes 16 bits, and for dropout also a byte of mask. It requires a multiple of 4 heads and
+    sequences (``megatron/fused_kernels``, ``fused_softmax.py``, ``is_kernel_available``). Otherwise PyTorch works in
     fp32, kernel by kernel: cast, scale, mask, softmax, cast back.
 
     References
@@ -442,9 +442,9 @@ and writes, softmax's backward reads two tensors.
 """
 
 
-def _aligned(*sizes: int, otherwise: float) -> float:
+def _alignment_fraction(*sizes: int, otherwise: float) -> float:
     """
-    Share of the matmul rate that these sizes leave: Tensor Cores want 16 bytes, 8 elements, side by side.
+    Share of the matmul rate that these sizes reach: Tensor Cores require 16 contiguous bytes, 8 elements.
 
     References
     ----------
@@ -457,20 +457,22 @@ def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
     """
     Fraction of the matmul rate that the head reaches with a vocabulary of this size, shape of ``tp``.
 
-    Derivation: Tensor Cores want 16 bytes side by side (NVIDIA, Matrix Multiplication Background User's Guide), hence a
-    vocabulary that is a multiple of 8. Frameworks that pad it and several tensor-parallel ranks always have one: 1.
-    Others reach the ``unaligned_logits_fraction`` of the device's generation.
+    Derivation: Tensor Cores require 16 contiguous bytes (NVIDIA, Matrix Multiplication Background User's Guide), hence
+    a vocabulary that is a multiple of 8. It is one with frameworks that pad it, and with several tensor-parallel ranks:
+    1. Otherwise the head reaches the ``unaligned_logits_fraction`` of the device's generation.
     """
     if shape.kernels.pads_vocabulary:
         return 1.0
     return np.where(
-        np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=shape.silicon.unaligned_logits_fraction), 1.0
+        np.asarray(shape.tp) == 1,
+        _alignment_fraction(vocab_size, otherwise=shape.silicon.unaligned_logits_fraction),
+        1.0,
     )[()]
 
 
 def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     """
-    The attention's output as context-parallel all-to-alls leave it by heads, kept beside the one by tokens.
+    Return the attention output by heads, which context-parallel all-to-alls keep beside the output by tokens.
 
     Parameters
     ----------
@@ -502,11 +504,11 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     """
     Number of keys that a query is multiplied with, averaged over the sequence.
 
-    In chunks of c tokens it is c / 2 of them, or c without a causal mask, as in a sequence of c.
+    In chunks of c tokens it is c / 2, or c without a causal mask, as in a sequence of c.
 
-    Without a mask that is all s of them (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that
-    skips what the causal mask hides multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2
-    s), which is s / 2 without a window.
+    Without a mask it is s (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that skips the
+    masked part multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2 s), which is s / 2
+    without a window.
 
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
     2048.0
@@ -533,22 +535,22 @@ normalised input before the weight.
 
 
 EAGER = "eager_"
-"""Before the name of what is saved by several kernels, which recomputation may drop in part."""
+"""Prefix of saved tensors that several kernels make, which recomputation may drop in part."""
 
 
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
-    Norms over the hidden size; each keeps its input.
+    Return norms over the hidden size; each keeps its input.
 
     Each is one kernel, which runs at the memory's rate. Sequence parallelism among 8 ranks saves 0.5 ms of a layer's
     forward pass in Megatron's model of 22 billion (Korthikanti et al., arXiv:2205.05198, Table 4). That is seven
-    eighths of the passes of norms and residuals at 0.97 of the datasheet's bandwidth. In several kernels a norm keeps
-    an fp32 copy of its input instead, and what it multiplies with its weight.
+    eighths of the passes of norms and residuals at 0.97 of the datasheet's bandwidth. A norm of several kernels keeps
+    an fp32 copy of its input instead, and the normalised input before the weight.
 
     Parameters
     ----------
     name, shape
-        What they normalise; the micro-batch.
+        Name of the operator; the micro-batch.
     count
         Number of norms.
     norm
@@ -574,4 +576,4 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     if norm == "none" or not (is_one_kernel or shape.kernels.torch_functions):
         return normed
     rows = shape.tokens / shape.sequence_shards
-    return as_kernel(normed, shape, f"{norm}_norm", count=count, rows=rows, width=shape.hidden_size)
+    return attach_kernel(normed, shape, f"{norm}_norm", count=count, rows=rows, width=shape.hidden_size)

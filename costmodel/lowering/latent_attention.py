@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.facts.model import LatentAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import (
-    as_torch_function,
+    attach_torch_function,
     context_output,
     core_attention,
     elementwise,
@@ -18,7 +18,7 @@ from costmodel.operators.work import Communication, Numbers, Operator
 
 def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
     """
-    Down-projections, up-projections, core attention on the unfolded heads, output projection.
+    Return the operators: down-projections, up-projections, core attention on the unfolded heads, output projection.
 
     As in Megatron-LM the down-projections are replicated over tensor-parallel ranks and work on this rank's part of
     the sequence; the up-projections are split by heads. Parameters per layer without norms:
@@ -43,9 +43,9 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
 
 def latent_attention_communications(attention: LatentAttention, shape: Shape) -> tuple[Communication, ...]:
     """
-    Tensor-parallel collectives of the block, and the ring of unfolded keys and values.
+    Return the tensor-parallel collectives of the block, and the ring of unfolded keys and values.
 
-    Only the latents are gathered where tokens enter: they are narrower than the hidden state.
+    Only the latents are gathered where tokens enter the block: they are narrower than the hidden state.
     """
     queries = attention.q_lora_rank or shape.hidden_size
     heads = attention.num_heads / shape.tp
@@ -64,7 +64,7 @@ def _qk_head_dim(attention: LatentAttention) -> int:
 
 
 def _query_projections(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
-    """Query: down to its latent, norm, up to the heads; straight to the heads without a rank."""
+    """Return the query's down-projection, norm and up-projection; without a rank, one projection to the heads."""
     outputs = attention.num_heads * _qk_head_dim(attention) / shape.tp
     if attention.q_lora_rank is None:
         return (matmul("q_up", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=outputs),)
@@ -77,7 +77,7 @@ def _query_projections(attention: LatentAttention, shape: Shape) -> tuple[Operat
 
 
 def _key_value_projections(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
-    """Keys and values: down to one latent and a shared rotary key, norm, up to the heads; keeps the block's input."""
+    """Return the projections of keys and values: one latent and a shared rotary key, norm, heads; keeps the input."""
     rank = attention.kv_lora_rank
     outputs = attention.num_heads * (attention.qk_nope_head_dim + attention.v_head_dim) / shape.tp
     saved = shape.tokens * shape.hidden_size / shape.sequence_shards
@@ -115,11 +115,11 @@ def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
         saved_as="norm",
         parameters=rank,
     )
-    return as_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
+    return attach_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
 
 
 def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Operator:
-    """Rotary position of the queries' heads and of the one key that they share."""
+    """Return the rotary position of the queries' heads and of the one key that they share."""
     width = attention.qk_rope_head_dim
     rotated = elementwise(
         "rotary",
@@ -130,7 +130,7 @@ def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Oper
         backward_passes=2,
         kernels=2,
     )
-    return as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
+    return attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
 
 
 def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:

@@ -10,7 +10,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Li
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators
-from costmodel.lowering.kernels import as_kernel, elementwise, norms
+from costmodel.lowering.kernels import attach_kernel, elementwise, norms
 from costmodel.lowering.latent_attention import latent_attention_communications, latent_attention_operators
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
@@ -26,7 +26,7 @@ OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Mlp: mlp_operators,
     Experts: experts_operators,
 }
-"""What computes a block, by its record."""
+"""Function that returns the operators of a block, by its record."""
 
 COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = {
     Attention: attention_communications,
@@ -36,7 +36,7 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
     Mlp: mlp_communications,
     Experts: experts_communications,
 }
-"""What a block exchanges, by its record."""
+"""Function that returns the collectives of a block, by its record."""
 
 GRAPH_MODULE: dict[type, str] = {
     Attention: "attn",
@@ -49,16 +49,16 @@ GRAPH_MODULE: dict[type, str] = {
 The module of CUDA graphs that holds a block with its norms and its residual.
 
 Megatron-LM, ``megatron/core/transformer/transformer_layer.py:936`` (``_get_submodules_under_cudagraphs``, of
-megatron-core 0.16.1), and ``megatron/core/ssm/mamba_layer.py:93``. Experts say it of each operator,
-their residual comes behind them.
+megatron-core 0.16.1), and ``megatron/core/ssm/mamba_layer.py:93``. Experts name it for each operator; their residual
+comes after them.
 """
 
 
 def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
     """
-    Every operator of one layer for one micro-batch on one device.
+    Return every operator of one layer for one micro-batch on one device.
 
-    The one source of the layer's parameters, FLOPs, memory traffic and saved activations.
+    This is the one source of the layer's parameters, FLOPs, memory traffic and saved activations.
 
     Parameters
     ----------
@@ -82,15 +82,16 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
 
 
 def _shares(number: int, blocks: int) -> list[int]:
-    """Norms in front of each block; where they do not divide, the first ones have more."""
+    """Return the number of norms before each block; if they do not divide evenly, the first blocks have more."""
     return [number // blocks + (index < number % blocks) for index in range(blocks)]
 
 
 def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...]:
     """
-    Every collective of one layer for one micro-batch on one device; some have zero bytes.
+    Return every collective of one layer for one micro-batch on one device; some have zero bytes.
 
-    Parallel blocks share what the forward pass gathers and sums; in the backward pass each sums its input's gradients.
+    Parallel blocks share the gather and the sum of the forward pass. In the backward pass each one sums the gradients
+    of its input.
 
     Parameters
     ----------
@@ -106,33 +107,33 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
 
 
 def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
-    """Operators of all layers of multi-token prediction; none if the model has none."""
+    """Return the operators of all layers of multi-token prediction; empty if the model has none."""
     blocks = (layer_operators(layer, shape) for layer in model.mtp_layers)
     return tuple(operator for block in blocks for operator in next_token_operators(model, shape, block))
 
 
 def mtp_projection_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
-    """What multi-token prediction computes around its transformer layers: embedding, projection, norms, head, loss."""
+    """Return multi-token prediction outside its transformer layers: embedding, projection, norms, head, loss."""
     return tuple(operator for _ in model.mtp_layers for operator in next_token_operators(model, shape, ()))
 
 
 def mtp_projection_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """Collectives of :func:`mtp_projection_operators`."""
+    """Return the collectives of :func:`mtp_projection_operators`."""
     return tuple(collective for _ in model.mtp_layers for collective in next_token_communications(model, shape, ()))
 
 
 def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """Collectives of all layers of multi-token prediction."""
+    """Return the collectives of all layers of multi-token prediction."""
     blocks = (layer_communications(layer, shape) for layer in model.mtp_layers)
     return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
 
 
 def _residual(shape: Shape) -> Operator:
-    """The addition behind a block: two reads and a write, in both passes; keeps dropout's mask."""
+    """Return the addition after a block: two reads and a write, in both passes; keeps the dropout mask."""
     elements = shape.tokens * shape.hidden_size / shape.sequence_shards
     added = elementwise(
         "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=1
     )
     rows = shape.tokens / shape.sequence_shards
-    added = as_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
+    added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
     return replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")

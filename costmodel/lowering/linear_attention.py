@@ -1,4 +1,4 @@
-"""Attention at a cost linear in the sequence: a running state instead of a score for each pair of tokens."""
+"""Operators of linear attention: a running state replaces the score of each pair of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELTA_CHUNK = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Widths:
-    """Elements per token on one device: what is projected, convolved, and comes out."""
+    """Elements per token on one device: projections, scalars, and output."""
 
     queries_keys_values: Numbers
     gate: Numbers
@@ -29,10 +29,10 @@ class _Widths:
 
 def linear_attention_operators(attention: LinearAttention, shape: Shape) -> tuple[Operator, ...]:
     """
-    Projections, short convolution, the recurrence in chunks, gated norm, output projection.
+    Return the operators: projections, short convolution, the recurrence in chunks, gated norm, output projection.
 
-    Saved are the input, queries, keys and values (twice with a convolution or activation before the core: before
-    and after it), the core's output, the gate, and the input of the output projection.
+    Saved are the input, queries, keys and values, the core's output, the gate, and the input of the output projection.
+    A convolution or activation before the core saves queries, keys and values twice: before and after it.
     """
     widths = _widths(attention, shape)
     return (
@@ -45,7 +45,7 @@ def linear_attention_operators(attention: LinearAttention, shape: Shape) -> tupl
 
 
 def linear_attention_communications(attention: LinearAttention, shape: Shape) -> tuple[Communication, ...]:
-    """Tensor-parallel collectives of the block, and the state that context-parallel ranks hand on."""
+    """Return the tensor-parallel collectives of the block, and the transfer of the context-parallel state."""
     state = attention.num_value_heads * attention.key_head_dim * attention.value_head_dim / shape.tp
     return (*tensor_parallel_collectives(shape), ring(shape, width=state * shape.mbs / shape.tokens))
 
@@ -58,7 +58,7 @@ def _widths(attention: LinearAttention, shape: Shape) -> _Widths:
 
 
 def _projections(attention: LinearAttention, shape: Shape, widths: _Widths) -> tuple[Operator, ...]:
-    """Queries, keys, values and gate; for the delta rule also decay and step, two scalars per head."""
+    """Return the projections of queries, keys, values and gate; for the delta rule also decay and step."""
     wide = matmul(
         "qkv",
         shape,
@@ -79,7 +79,7 @@ def _projections(attention: LinearAttention, shape: Shape, widths: _Widths) -> t
 
 
 def _convolution(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
-    """Short depthwise convolution (if any) and activation, one pass over queries, keys and values."""
+    """Return the short depthwise convolution (if any) and activation, one pass over queries, keys and values."""
     elements = shape.tokens * widths.queries_keys_values
     return elementwise(
         "convolution",
@@ -96,7 +96,7 @@ def _convolution(attention: LinearAttention, shape: Shape, widths: _Widths) -> O
 
 def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
     """
-    The recurrence in chunks: scores inside a chunk, a state between chunks.
+    Return the recurrence in chunks: scores inside a chunk, a state between chunks.
 
     FLOPs per token and head, with chunk C and widths d_k, d_v: lightning has 2 (C d_k + C d_v + 2 d_k d_v). The gated
     delta rule has 2 (2 C d_k + C d_v + 3 d_k d_v) and a triangular solve of C (d_k + d_v).
@@ -124,7 +124,7 @@ def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator
 
 
 def _gated_norm(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
-    """Norm of the core's output times a gate; the delta rule's norm weight is one head wide."""
+    """Return the norm of the core's output times a gate; the delta rule's norm weight is one head wide."""
     elements = shape.tokens * widths.output
     return elementwise(
         "output_gate",

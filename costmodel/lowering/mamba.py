@@ -2,7 +2,7 @@
 Mamba-2: projections, a short convolution and a recurrence in chunks, as in Megatron-LM's ``MambaMixer``.
 
 The recurrence is that of the kernels ``mamba_split_conv1d_scan_combined`` of mamba-ssm 2.3.2
-(``mamba_ssm/ops/triton/ssd_combined.py``), which keep little and compute much again in the backward pass.
+(``mamba_ssm/ops/triton/ssd_combined.py``), which keep little and recompute much in the backward pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator, ScanSize
 
 STATE_BYTES = 4
-"""States of chunks, and scores inside them, are written in fp32 (``states_in_fp32``, ``output_dtype``)."""
+"""Bytes per element of chunk states and of scores inside a chunk: fp32 (``states_in_fp32``, ``output_dtype``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,22 +29,22 @@ class _Widths:
 
     @property
     def convolved(self) -> Numbers:
-        """Elements per token that go through the convolution: x, B, C."""
+        """Elements per token in the convolution: x, B, C."""
         return self.inner + self.shared
 
     @property
     def projected(self) -> Numbers:
-        """Elements per token that the input projection makes: gate, x, B, C, steps."""
+        """Elements per token of the input projection: gate, x, B, C, steps."""
         return self.inner + self.convolved + self.steps
 
 
 def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
     """
-    Input projection, convolution, recurrence with its gate, grouped norm, output projection.
+    Return the operators: input projection, convolution, recurrence with its gate, grouped norm, output projection.
 
-    Saved are the input, all that the input projection makes (the convolution is computed again), the recurrence's
-    output before and after its gate, and the normed one. Context-parallel ranks exchange tokens for heads: each one
-    works on all tokens of its share of the heads, as much as on its share of the tokens.
+    Saved are the input, the whole output of the input projection (the convolution is recomputed), the recurrence's
+    output before and after its gate, and the normed output. Context-parallel ranks exchange tokens for heads: each one
+    works on all tokens of its share of the heads, which is as much work as its share of the tokens.
     """
     widths = _widths(mamba, shape)
     return (
@@ -76,7 +76,7 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
 
 def mamba_communications(mamba: Mamba, shape: Shape) -> tuple[Communication, ...]:
     """
-    Tensor-parallel collectives, and the context-parallel ranks' exchange of tokens for heads and back.
+    Return the tensor-parallel collectives, and the all-to-alls of context-parallel ranks from tokens to heads and back.
 
     References
     ----------
@@ -101,9 +101,9 @@ def _widths(mamba: Mamba, shape: Shape) -> _Widths:
 
 def _convolution(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
     """
-    Depthwise causal convolution and SiLU over x, B and C, one kernel.
+    Return the depthwise causal convolution and SiLU over x, B and C, one kernel.
 
-    The backward pass computes it again (a read, a write) before its own kernel (two reads, a write).
+    The backward pass recomputes it (a read, a write) before its own kernel (two reads, a write).
     """
     elements = shape.tokens * widths.convolved
     taps = mamba.conv_kernel + (1 if mamba.conv_bias else 0)
@@ -121,23 +121,22 @@ def _convolution(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
 
 def _scan(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
     r"""
-    The recurrence in chunks of Q tokens, with H heads of width P, states of N, G groups, d = H P.
+    Return the recurrence in chunks of Q tokens, with H heads of width P, states of N, G groups, d = H P.
 
     .. math::
 
         F_{FWD} = 2 H (2 N P + Q P) + 2 G Q N, \qquad F_{BWD} = 2 H (5 N P + 3 Q P) + 6 G Q N
 
     per token. Forward: states of the chunks and their effect on the output, N P each; outputs from inside the chunk,
-    Q P; the scores of B and C. Backward: the states and the scores are made again. The gradients of states, x, B and C
-    take N P each, those of x, scores and decays Q P each. Two matmuls lead from the gradient of the scores to those of
-    B and C.
+    Q P; the scores of B and C. Backward: states and scores are recomputed. The gradients of states, x, B and C take N P
+    each, those of x, scores and decays Q P each. Two matmuls lead from the gradient of the scores to those of B and C.
 
-    The traffic is what those kernels read and write per token: d and G N in elements of 16 bits, the states d N / Q and
-    the scores G Q in fp32. Steps and decays, one element per head, are left out:
+    The traffic is the reads and writes of those kernels per token. Elements of d and G N have 16 bits; the states d N /
+    Q and the scores G Q are in fp32. Steps and decays, one element per head, are left out:
 
     - forward: x twice, gate, output with and without it; B and C to the state, the scores and the output. States go out
       and in, in fp32 and in 16 bits; scores go out and in.
-    - backward: x six times and the output's gradient seven times, one of them written, through the ten kernels; gate,
+    - backward: x six times and the output's gradient seven times, one of them written, through the ten kernels. Gate,
       output, and the gradients of gate and x; states and scores made again, and their gradients.
 
     References

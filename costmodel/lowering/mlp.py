@@ -1,16 +1,16 @@
-"""The dense feed-forward block."""
+"""Operators of the dense feed-forward block."""
 
 from __future__ import annotations
 
 from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
-from costmodel.lowering.kernels import EAGER, as_torch_function, elementwise, row_parallel, shared_input
+from costmodel.lowering.kernels import EAGER, attach_torch_function, elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
 
 def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
-    """Linear, activation, linear: the last three rows of MoFa's Table 2 before the head."""
+    """Return linear, activation and linear: the last three rows of MoFa's Table 2 before the head."""
     return feed_forward_operators(
         shape,
         ffn_hidden_size=mlp.ffn_hidden_size,
@@ -22,7 +22,7 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
 
 
 def mlp_communications(mlp: Mlp, shape: Shape) -> tuple[Communication, ...]:
-    """Tensor-parallel collectives of the block, whatever its width."""
+    """Return the tensor-parallel collectives of the block, which do not depend on its width."""
     return tensor_parallel_collectives(shape)
 
 
@@ -37,7 +37,7 @@ def feed_forward_operators(
     prefix: str = "",
 ) -> tuple[Operator, ...]:
     """
-    A dense feed-forward split by columns, then rows, over the tensor-parallel ranks.
+    Return a dense feed-forward block split by columns, then rows, over the tensor-parallel ranks.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ def feed_forward_operators(
 
 SQUARED_RELU_PASSES = (4, 9)
 """
-Forward and backward passes of ReLU and the square behind it, ``torch.pow(F.relu(x), 2)`` (Megatron-LM,
-``megatron/training/activations.py``): each reads and writes; backward the scaled base (3), its product with the
+Forward and backward passes of ReLU and the square after it, ``torch.pow(F.relu(x), 2)`` (Megatron-LM,
+``megatron/training/activations.py``). Each reads and writes. Backward: the scaled base (3), its product with the
 gradient (3), ReLU's mask (3).
 """
 
@@ -97,9 +97,9 @@ def activation(
     is_fused: bool = False,
 ) -> Operator:
     """
-    The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
+    Return the non-linearity, which keeps its input: both halves if gated, and the gate's activation if it is eager.
 
-    Fused with its gate or its bias it is one kernel; ReLU and the square behind it are several.
+    Fused with its gate or its bias it is one kernel; ReLU and the square after it are several.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ def activation(
     rows, width
         Tokens, and elements of each in its output.
     gated
-        Whether a gate doubles the input.
+        True if a gate doubles the input.
     squared_relu
-        Whether the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
+        True if the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
     is_fused
-        Whether the square of ReLU is one kernel.
+        True if the square of ReLU is one kernel.
     """
     halves, elements = 2 if gated else 1, rows * width
     is_eager = gated and shape.memory.unfused_kernels
@@ -133,4 +133,4 @@ def activation(
         saved_as=f"{EAGER}{saved_as}" if is_eager else saved_as,
     )
     kernel = "squared_relu" if squared_relu else "swiglu" if gated else "gelu"
-    return as_torch_function(made, shape, kernel, rows=rows, width=width)
+    return attach_torch_function(made, shape, kernel, rows=rows, width=width)

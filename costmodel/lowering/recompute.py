@@ -1,4 +1,4 @@
-"""Modules of a layer that the backward pass may compute again: what each drops, and what it repeats."""
+"""Modules of a layer that the backward pass may recompute: dropped tensors and repeated operators of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added, present
+from costmodel.axes import present, sum_last
 from costmodel.lowering.kernels import EAGER
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
@@ -21,21 +21,21 @@ FIRST_MODULE = int(Recompute.of(MODULES[0]))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Module:
     """
-    A module of a layer that the backward pass may compute again.
+    A module of a layer that the backward pass may recompute.
 
     Parameters
     ----------
     drops
-        Saved tensors that are not kept, by ``saved_as`` of their operators, and the share of each that is dropped.
+        Saved tensors that it does not keep, by ``saved_as`` of their operators, and the dropped share of each.
     repeats
-        Names of the operators that run again, and the share of each that is repeated.
+        Names of the operators that run again, and the repeated share of each.
     """
 
     drops: Mapping[str, float]
     repeats: Mapping[str, float]
 
 
-def _whole(*names: str) -> dict[str, float]:
+def _all_of(*names: str) -> dict[str, float]:
     return dict.fromkeys(names, 1.0)
 
 
@@ -45,57 +45,63 @@ FEED_FORWARD_PROJECTIONS = ("up", "gate_projection", "up_projection")
 
 
 CONTENTS: dict[str, Module] = {
-    "core_attention": Module(drops=_whole("core_attention"), repeats=_whole("core_attention", "softmax")),
-    "qkv": Module(drops=_whole("qkv"), repeats=_whole(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
-    "norms": Module(drops={**_whole("norm_output"), "eager_norm": 2 / 3}, repeats=_whole("norms")),
-    "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
+    "core_attention": Module(drops=_all_of("core_attention"), repeats=_all_of("core_attention", "softmax")),
+    "qkv": Module(drops=_all_of("qkv"), repeats=_all_of(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
+    "norms": Module(drops={**_all_of("norm_output"), "eager_norm": 2 / 3}, repeats=_all_of("norms")),
+    "mlp": Module(drops=_all_of("mlp", "activation"), repeats=_all_of(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
     "shared_experts": Module(
-        drops=_whole("shared_mlp", "shared_activation"),
-        repeats=_whole(
+        drops=_all_of("shared_mlp", "shared_activation"),
+        repeats=_all_of(
             *(f"shared_{name}" for name in FEED_FORWARD_PROJECTIONS), "shared_activation", "shared_down", "shared_gate"
         ),
     ),
-    "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_clamps", "expert_activation")),
+    "expert_activation": Module(drops=_all_of("expert_hidden"), repeats=_all_of("expert_clamps", "expert_activation")),
     "experts": Module(
-        drops=_whole("router", "experts", "expert_activation"),
+        drops=_all_of("router", "experts", "expert_activation"),
         repeats={
-            **_whole("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
-            **_whole("latent_down", "latent_up"),
+            **_all_of("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
+            **_all_of("latent_down", "latent_up"),
         },
     ),
     "every_other_matmul": Module(
-        drops={**_whole("attention_input", "mlp"), "activation": 1 / 2, "eager_activation": 2 / 3, "eager_norm": 2 / 3},
+        drops={
+            **_all_of("attention_input", "mlp"),
+            "activation": 1 / 2,
+            "eager_activation": 2 / 3,
+            "eager_norm": 2 / 3,
+        },
         repeats={
-            **_whole("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
+            **_all_of("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
             "qkv": 1 / 6,
             "up": 1 / 2,
         },
     ),
 }
 """
-What Megatron-LM's ``recompute_modules`` drop (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
+Contents of Megatron-LM's ``recompute_modules`` (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
 ``core_attention+qkv``, its equations (29) and (30).
 
-``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the attention core's output and
-every second matmul's: wq, wv, w1 and w2; of eager SwiGLU's three tensors one, of eager norms' the input. It computes wk
-(a sixth of Q, K and V at 4 queries per key), wo, w3 and all between them again. It is not for use with other modules.
+``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the outputs of the attention
+core and of every second matmul: wq, wv, w1 and w2. It keeps one of eager SwiGLU's three tensors, and the input of eager
+norms. It recomputes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all operators between them. It cannot
+be combined with other modules.
 """
 
 
-def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
+def sum_by_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
     """
     Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
 
-    Derivation: an operator counts with the share of it that the module drops or repeats (:data:`CONTENTS`, after
+    Derivation: each operator is weighted by the share of it that the module drops or repeats (:data:`CONTENTS`, after
     Megatron-LM's ``recompute_modules``).
 
     Parameters
     ----------
     operators, values
-        What a layer computes; a number of each operator, such as seconds or bytes.
+        Operators of a layer; a number of each operator, such as seconds or bytes.
     dropped
-        Whether the sum is over what a module drops, or over what it repeats.
+        True sums over the tensors that a module drops, False over the operators that it repeats.
     """
     pairs = list(zip(operators, values, strict=True))
     return [
@@ -105,15 +111,15 @@ def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, drop
 
 
 BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
-"""Operators, and which share of them, that compute nothing which a dense layer's backward pass reads."""
+"""Operators whose results a dense layer's backward pass does not read, and the share of each."""
 
 
 def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
     """
     Sum, in the unit of ``values``, over the operators that full recomputation need not repeat.
 
-    Derivation: recomputation may end with the last tensor that the backward pass reads; what the layer computes behind
-    it (:data:`BEHIND_THE_LAST_KEPT`) needs no second run.
+    Derivation: recomputation may end with the last tensor that the backward pass reads; the operators after it
+    (:data:`BEHIND_THE_LAST_KEPT`) need no second run.
     """
     pairs = zip(operators, values, strict=True)
     return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)
@@ -121,7 +127,7 @@ def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) 
 
 def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.bool_]:
     """
-    Whether a decision recomputes a module by itself; full recomputation names none.
+    Return True where a decision recomputes a module by itself; full recomputation names none.
 
     >>> bool(recomputes("qkv", recompute=Recompute.SELECTIVE)), bool(recomputes("mlp", recompute=Recompute.SELECTIVE))
     (True, False)
@@ -131,7 +137,7 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
     return np.asarray(chosen & (FIRST_MODULE << MODULES.index(name)) != 0)
 
 
-def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
+def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
     """
     Sum of a number per module over the recomputed modules, in the unit of ``values`` (seconds, bytes).
 
@@ -148,14 +154,14 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
     decisions = np.asarray(recompute)
     total: NDArray[np.float64] = np.zeros(())
     for decision in present(decisions):
-        chosen = _chosen(decision)
+        chosen = _module_indices(decision)
         if chosen:
-            total = np.where(decisions == decision, added(values[..., chosen]), total)
+            total = np.where(decisions == decision, sum_last(values[..., chosen]), total)
     return total
 
 
 @cache
-def _chosen(decision: int) -> list[int]:
+def _module_indices(decision: int) -> list[int]:
     return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
 
 

@@ -1,4 +1,4 @@
-"""The shape of one micro-batch on one device: what decides how big a layer's operators are."""
+"""The shape of one micro-batch on one device: facts and decisions that determine the size of a layer's operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from costmodel.strategy import CudaGraphs, TokenDispatcher
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """
-    Facts and decisions that size the operators of a layer; every number may be an array over strategies.
+    Facts and decisions that determine the size of a layer's operators; every number may be an array over strategies.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ class Shape:
     activation_bytes
         Bytes per element of an activation.
     linear_input_bytes
-        Bytes per element of a linear's input as it is kept for the backward pass.
+        Bytes per element of a linear's input kept for the backward pass.
     cast_bytes
-        Bytes read and written per element that a recipe of less than 16 bits casts.
+        Bytes read and written per element that a recipe below 16 bits casts.
     grouped_casts
         Kernels of casts and scales of one group of a grouped matmul, forward and backward.
     gathered_input_bytes, gathered_gradient_bytes
@@ -40,13 +40,13 @@ class Shape:
     gradient_traffic_bytes
         Bytes read and written per element of a weight's gradient by the matmul that computes it.
     quantizes_before_gather
-        Whether sequence-parallel ranks cast their shards before they gather them.
+        True if sequence-parallel ranks cast their shards before they gather them.
     compute_dtype, wide_dtype
-        Dtype of the recipe's matmuls, and of those that it leaves in 16 bits.
+        Dtype of the recipe's matmuls, and of those that stay in 16 bits.
     kernels, communication, memory, silicon
-        What the framework launches, how it communicates, and what it keeps; what the device's generation can do.
+        Launched kernels, communication and kept tensors of the framework; properties of the device's generation.
     causal
-        Whether attention kernels skip the masked half of the scores.
+        True if attention kernels skip the masked half of the scores.
     mbs
         Sequences per micro-batch.
     tp, cp, ep, etp
@@ -54,7 +54,7 @@ class Shape:
     sequence_parallel
         0 or 1: norms and residuals are split over the tensor-parallel ranks.
     token_dispatcher, cuda_graphs
-        How tokens get to their experts; what is launched at once.
+        Dispatch of tokens to experts; scope of CUDA graphs.
     """
 
     hidden_size: int
@@ -95,7 +95,7 @@ class Shape:
 
     @property
     def kept_input_elements(self) -> Numbers:
-        """Elements of its input that a column-parallel matmul keeps: the rank's own, or all that were gathered."""
+        """Input elements that a column-parallel matmul keeps: the rank's own, or all gathered ones."""
         return self.tokens * self.hidden_size / (1 if self.memory.gathered_inputs else self.sequence_shards)
 
     @property
@@ -106,11 +106,11 @@ class Shape:
 
     @property
     def zeros(self) -> NDArray[np.float64]:
-        """Zeros in the broadcast shape of the decisions: what every quantity of this shape is added to."""
+        """Zeros in the broadcast shape of the decisions, to add quantities of this shape to."""
         return np.zeros(self.axes)
 
     def stack(self, values: Collection[Numbers]) -> NDArray[np.float64]:
-        """One value per kind of layer on a last axis behind those of the decisions."""
+        """Stack one value per kind of layer on a new last axis."""
         stacked = np.empty((*self.axes, len(values)))
         for index, value in enumerate(values):
             stacked[..., index] = value
@@ -124,8 +124,8 @@ def distinct_ranks_fraction(places: Numbers, *, num_experts: int, top_k: int) ->
     .. math:: v(G) = \frac{G}{k} \left[1 - \prod_{i=0}^{k-1} \left(1 - \frac{E/G}{E - i}\right)\right]
 
     Derivation: the product is the chance that none of k different ones among E experts is at one of G places with E / G
-    each (balanced routing). One minus it is the chance that a place is visited; times G places, over k. It is 1 where
-    no two of the token's experts share a place.
+    each (balanced routing). One minus it is the chance that a place is visited; times G places, over k. It is 1 if no
+    two of the token's experts share a place.
 
     >>> float(distinct_ranks_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share one in 1 of 3 draws
     0.8333333333333333
@@ -150,7 +150,7 @@ def layer_shape(
     token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
     cuda_graphs: Numbers = CudaGraphs.NONE,
 ) -> Shape:
-    """Facts and decisions that size a layer's operators, in one record."""
+    """Build the record of facts and decisions that determine the size of a layer's operators."""
     device, precision = cluster.device, workload.precision.on(cluster.device.silicon)
     kernels = device.behaviour.kernels
     fused = kernels.gradient_accumulation_fusion

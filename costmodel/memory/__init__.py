@@ -1,1 +1,1 @@
-"""What a pipeline rank holds."""
+"""Memory of a pipeline rank."""

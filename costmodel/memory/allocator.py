@@ -1,4 +1,4 @@
-"""Memory that PyTorch's allocator reserves beyond tensors: where there is room, and to run without retries."""
+"""Memory that PyTorch's allocator reserves beyond tensors: with spare room, and at least, to run without retries."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from costmodel.strategy import Recompute, Sharding, Strategy
 
 def held_share(memory_model: MemoryModel, strategy: Strategy) -> Share:
     """
-    Reserved bytes over those of tensors, minus 1, at their peaks, where the device has room.
+    Peak reserved bytes over peak tensor bytes, minus 1, if the device has spare room.
 
     Parameters
     ----------
     memory_model
-        Which allocator, and what it needs at least.
+        Setting of the allocator, and its measured fragmentation.
     strategy
-        Whether weights are gathered and layers recomputed.
+        Strategy, whose sharding and recomputation determine the share.
 
     References
     ----------
     The catalog's ``allocators.yaml``: simulations of ``benchmarks.allocator``.
     """
-    return _of_strategy(allocator(memory_model.allocator).reserved, memory_model, strategy)
+    return _strategy_share(allocator(memory_model.allocator).reserved, memory_model, strategy)
 
 
 def share_without_retries(memory_model: MemoryModel, strategy: Strategy | None = None) -> Share:
     """
-    Reserved bytes over those of tensors, minus 1, that a device needs so that the allocator never retries.
+    Peak reserved bytes over peak tensor bytes, minus 1, that a device needs so that the allocator never retries.
 
     With less, ``cudaMalloc`` fails in every step: the allocator waits for the device, frees its cached segments and
     asks again. Arguments and references as in :func:`held_share`; without a strategy weights are whole.
     """
-    return _of_strategy(allocator(memory_model.allocator).without_retries, memory_model, strategy)
+    return _strategy_share(allocator(memory_model.allocator).without_retries, memory_model, strategy)
 
 
-def _of_strategy(shares: Shares, memory_model: MemoryModel, strategy: Strategy | None) -> Share:
+def _strategy_share(shares: Shares, memory_model: MemoryModel, strategy: Strategy | None) -> Share:
     """
-    The share of a strategy.
+    Return the share of a strategy.
 
-    Tensors of many sizes come and go where sharded weights are gathered, and most of all where layers are recomputed
-    between them. Where weights stay whole, it is what the software's own runs measured, within the simulated shares.
+    With gathered weights, tensors of many sizes are allocated and freed, most of all if layers are recomputed between
+    them. With whole weights it is the software's own measured fragmentation, and the simulated shares are widened to
+    it.
     """
     if strategy is not None and strategy.sharding == Sharding.WEIGHTS:
         return shares.gathered_recomputed if strategy.recompute == Recompute.FULL else shares.gathered

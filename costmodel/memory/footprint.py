@@ -12,7 +12,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.recompute import per_module
+from costmodel.lowering.recompute import sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.operators.work import Numbers, Operator
 from costmodel.tables import Record
@@ -21,7 +21,7 @@ from costmodel.tables import Record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerFootprint(Record):
     """
-    What one layer of each kind keeps on one device; kinds on the last axis, shape (..., K).
+    Parameters and bytes of one layer of each kind on one device; kinds on the last axis, shape (..., K).
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class LayerFootprint(Record):
     saved_bytes
         Activations of one micro-batch between forward and backward.
     module_bytes
-        Bytes of them that recomputing each module drops, modules on one more axis.
+        Bytes of them that recomputation of each module drops, modules on one more axis.
     input_bytes
         Bytes of the layer's input.
     gradient_bytes
@@ -48,16 +48,16 @@ class LayerFootprint(Record):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingHeadFootprint(Record):
     """
-    What embedding (first rank), head and MTP (last rank) keep on one device, shape (...).
+    Parameters and bytes of embedding (first rank), head and MTP (last rank) on one device, shape (...).
 
     Parameters
     ----------
     embedding_parameters, head_parameters, mtp_parameters
-        Number of parameters; MTP's are those around its transformer layers, which count as layers of the last rank.
+        Number of parameters; MTP without its transformer layers, which count as layers of the last rank.
     layer_shapes_parameters, head_shape_parameters
         Parameters of one weight of each shape in the layers; of the head's weight.
     gradient_bytes
-        Bytes of the embedding's gradient as the backward pass makes it.
+        Bytes of the embedding's gradient in the backward pass.
     last_saved_bytes
         Bytes of one micro-batch's activations in head, loss and MTP.
     """
@@ -92,8 +92,8 @@ def layer_footprint(
     return LayerFootprint(
         dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
-        saved_bytes=shape.stack([_saved(layer) for layer in layers]),
-        module_bytes=np.stack([shape.stack(_dropped(layer)) for layer in layers], axis=-2),
+        saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
+        module_bytes=np.stack([shape.stack(_dropped_bytes(layer)) for layer in layers], axis=-2),
         input_bytes=shape.stack([layer_input for _ in layers]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
@@ -101,7 +101,7 @@ def layer_footprint(
 
 def has_embedding_copy(model: Model) -> bool:
     """
-    Whether a pipeline's last rank holds the embedding, too: a head is tied to it, or MTP reads it.
+    Return True if a pipeline's last rank also holds the embedding: a head is tied to it, or MTP reads it.
 
     References
     ----------
@@ -126,7 +126,7 @@ def embedding_head_footprint(
     """
     Parameters and saved activations of embedding, head and MTP.
 
-    As soon as there is a pipeline, its last rank may have a copy of the embedding: :func:`has_embedding_copy`.
+    In a pipeline the last rank may have a copy of the embedding: :func:`has_embedding_copy`.
     """
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
@@ -146,12 +146,12 @@ def embedding_head_footprint(
         layer_shapes_parameters=zero + _one_of_each_shape(layer_operators(layer, shape) for layer in model.kinds),
         head_shape_parameters=zero + _one_of_each_shape([head]),
         gradient_bytes=embedding_parameters * shape.activation_bytes,
-        last_saved_bytes=zero + _saved(head) + _saved(mtp),
+        last_saved_bytes=zero + _saved_bytes(head) + _saved_bytes(mtp),
     )
 
 
 def _one_of_each_shape(layers: Iterable[Iterable[Operator]]) -> Numbers:
-    """Weights of matmuls, those of one name once: the largest of all kinds of layers, one expert of many."""
+    """Sum the parameters of distinct matmuls: the largest shape of each name, and one expert."""
     largest: dict[str, Numbers] = {}
     for operator in (operator for layer in layers for operator in layer if "matmul" in operator.kind):
         weight = operator.parameters / operator.groups
@@ -165,10 +165,10 @@ def _parameters(operators: Iterable[Operator], *, expert: bool) -> Numbers:
 
 def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
     """
-    The widest pair of gradients, of an operator's output and of its input.
+    The widest pair of gradients, of an operator's output and of its input, in bytes.
 
-    That is at the activation, whose gradients are as large as its traffic without what it kept; or at the scores of an
-    attention in several kernels.
+    It occurs at the activation, whose gradients are as large as its traffic without its kept tensors, or at the scores
+    of an attention in several kernels.
     """
     gradients = 2 * shape.activation_bytes / max(shape.memory.attention_score_bytes, shape.activation_bytes)
     largest: Numbers = 0.0
@@ -183,9 +183,9 @@ def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
 ACTIVATIONS = ("activation", "expert_activation")
 
 
-def _dropped(operators: tuple[Operator, ...]) -> list[Numbers]:
-    return per_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
+def _dropped_bytes(operators: tuple[Operator, ...]) -> list[Numbers]:
+    return sum_by_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
 
 
-def _saved(operators: Iterable[Operator]) -> Numbers:
+def _saved_bytes(operators: Iterable[Operator]) -> Numbers:
     return sum((operator.saved_bytes for operator in operators), start=0.0)

@@ -1,7 +1,7 @@
 """
 Bytes on one device of a pipeline rank: MoFa (4)-(6), (25), (27), (29), (31), (33).
 
-Every quantity is for one pipeline rank; the planner takes the fullest.
+Every quantity is for one pipeline rank; the planner uses the fullest rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.workload import Precision
-from costmodel.lowering.recompute import over_modules
+from costmodel.lowering.recompute import sum_over_modules
 from costmodel.operators.work import Numbers
 from costmodel.strategy import Recompute, Sharding
 
@@ -42,7 +42,7 @@ def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Nu
 
 def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
     r"""
-    Bytes of optimizer states per device, wherever they live, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
+    Bytes of optimizer states per device, on the device or offloaded, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
 
     References
     ----------
@@ -54,11 +54,11 @@ def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: N
 
 def offloaded_state_fraction(offload: OptimizerOffload, precision: Precision) -> float:
     r"""
-    Fraction of the bytes of optimizer states that leave the device where they are offloaded.
+    Fraction of the bytes of optimizer states that leave the device if they are offloaded.
 
-    Derivation: all of the offloaded parameters' states; their FP32 moments alone, :math:`8 / D_o`, where the weights
-    that the optimizer updates stay. Qwen3-30B on 16 H100 with tp 2, pp 2, ep 4 (1.9e9 parameters' states per device)
-    frees 15.2 GB so (Megatron-Bridge's documents of 2026-11).
+    Derivation: all states of the offloaded parameters; only their FP32 moments, :math:`8 / D_o`, if the weights that
+    the optimizer updates stay. Qwen3-30B on 16 H100 with tp 2, pp 2, ep 4 (1.9e9 parameters' states per device) frees
+    15.2 GB so (Megatron-Bridge's documents of 2026-11).
 
     >>> from costmodel import catalog
     >>> bf16 = catalog.precision("bf16")
@@ -75,10 +75,10 @@ MOMENTS_BYTES = 8.0
 
 def host_state_bytes_per_byte(offload: OptimizerOffload, precision: Precision) -> float:
     """
-    Bytes of host memory per byte of optimizer states, where they are offloaded.
+    Bytes of host memory per byte of optimizer states, if they are offloaded.
 
-    Derivation: each offloaded parameter has all of its states there, a copy of the FP32 weight where that stays on the
-    device, and a buffer for its gradient (megatron-core 0.16.1, ``hybrid_optimizer.py:108``).
+    Derivation: each offloaded parameter has all of its states there, and a copy of the FP32 weight if the weight stays
+    on the device. A buffer for its gradient is added (megatron-core 0.16.1, ``hybrid_optimizer.py:108``).
     """
     return offload.offloaded_states * (1 + offload.host_transfer_bytes / precision.optimizer_bytes)
 
@@ -102,7 +102,7 @@ def activation_bytes(
     Parameters
     ----------
     memory_model
-        Which part of the layers is offloaded.
+        Fraction of the layers that is offloaded, and the tensors that stay.
     kept_bytes, input_bytes
         Bytes of one micro-batch in all layers of the rank: :func:`kept_bytes`, A_in.
     microbatches_in_flight
@@ -128,9 +128,9 @@ def kept_bytes(
     Parameters
     ----------
     saved_bytes, input_bytes
-        All that the backward pass reads, A; the layer's input, A_in.
+        All tensors that the backward pass reads, A; the layer's input, A_in.
     module_bytes
-        What recomputation drops of it, modules on the last axis.
+        Bytes that recomputation drops, modules on the last axis.
     recompute
         Decision.
 
@@ -139,7 +139,7 @@ def kept_bytes(
     MoFa, arXiv:2511.09837, the activations in equations (5), (29) and (31).
     """
     recompute = np.asarray(recompute)
-    dropped = over_modules(module_bytes, recompute=recompute)
+    dropped = sum_over_modules(module_bytes, recompute=recompute)
     return np.where(recompute == int(Recompute.FULL), input_bytes, saved_bytes - dropped)
 
 
@@ -154,21 +154,21 @@ def working_bytes(
     """
     Bytes of the layer at work that are not among the resident activations, per working layer.
 
-    A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
-    at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). Where some layers stay on the
-    device, they are the last ones: when all of them are kept, nothing is in transit any more.
+    It is a whole layer under full recomputation, otherwise its recomputed modules. With offloading, two layers are in
+    transit or at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). If some layers stay on
+    the device, they are the last ones: when all of them are kept, nothing is in transit any more.
 
     Parameters
     ----------
     memory_model
-        Which part of the layers is offloaded.
+        Fraction of the layers that is offloaded.
     saved_bytes, module_bytes
         Bytes of one layer, as in :func:`kept_bytes`.
     recompute, activation_offload
         Decisions.
     """
     recompute = np.asarray(recompute)
-    dropped = over_modules(module_bytes, recompute=recompute)
+    dropped = sum_over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
     in_transit = 2 * np.asarray(saved_bytes) if memory_model.offloaded_fraction == 1 else recomputed
     return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
@@ -178,7 +178,7 @@ def offloaded_bytes(
     memory_model: MemoryModel, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
 ) -> Numbers:
     """
-    Bytes of a rank's activations that wait in host memory.
+    Bytes of a rank's activations in host memory.
 
     References
     ----------
@@ -190,11 +190,11 @@ def offloaded_bytes(
 
 def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:
     """
-    Bytes of the whole tensors of the layers at work, while the states are sharded.
+    Bytes of the whole tensors of the layers at work, if the states are sharded.
 
     Under ZeRO-3 the weights of the layer at work and of the next one (prefetch) are whole. From ZeRO-2 on so are the
     gradients of the layer at work and of the last one, which is being scattered. All count with the bytes of a gathered
-    parameter. PyTorch's own tracker of FSDP2 sees as much (``tests/oracle/test_memory_peaks.py``).
+    parameter. PyTorch's own tracker of FSDP2 agrees (``tests/oracle/test_memory_peaks.py``).
     """
     sharding = np.asarray(sharding)
     layer = precision.parameter_gather_bytes * largest_layer_parameters
@@ -204,7 +204,7 @@ def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, s
 
 def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
     """
-    Number of ways in which a state is split: its data-parallel group from ``level`` of sharding on, else 1.
+    Number of shards of a state: the ranks of its data-parallel group from ``level`` of sharding on, otherwise 1.
 
     References
     ----------

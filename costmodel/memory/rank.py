@@ -1,4 +1,4 @@
-"""What each different rank of a pipeline holds: parameters and bytes, on a trailing axis of ranks, shape (..., U)."""
+"""Parameters and bytes of each different rank of a pipeline, on a trailing axis of ranks, shape (..., U)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, largest, sum_last
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
 from costmodel.memory.allocator import held_share
@@ -36,7 +36,7 @@ from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts, lookup, memoize_last, microbatches
 
 StateBytes: TypeAlias = Callable[..., Numbers]
-"""Bytes of weights, gradients or optimizer states: one signature in ``memory``."""
+"""Bytes of weights, gradients or optimizer states: functions of ``memory.parts`` with one signature."""
 
 BUFFER_BYTES = 2.0
 """Bytes per parameter of a buffered embedding: 16 bits (MoFa, Table 6's memory column)."""
@@ -70,7 +70,7 @@ class RankParameters:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankBytes:
     """
-    Peak memory of one device of each rank by what it holds, shape (..., U).
+    Peak memory of one device of each rank by its contents, shape (..., U).
 
     Parameters
     ----------
@@ -81,16 +81,16 @@ class RankBytes:
     logits
         Activations saved by head, loss and MTP.
     working
-        Activations and gradients of the layer at work: its own activations count where the others' are recomputed or
+        Activations and gradients of the layer at work: its own activations count if the others' are recomputed or
         offloaded.
     gathered
-        Whole weights and gradients of the layers at work while states are sharded.
+        Whole weights and gradients of the layers at work, if states are sharded.
     buffers
-        Copies of the embedding, gradients to hand on, and workspaces that the framework keeps.
+        Copies of the embedding, held gradients, and workspaces that the framework keeps.
     runtime
         Memory of driver and communication library.
     fragmentation
-        Memory that the allocator holds beyond what is allocated, as a fraction of that.
+        Memory that the allocator holds beyond the allocated bytes, as a fraction of them.
     """
 
     weights: Array
@@ -106,50 +106,50 @@ class RankBytes:
 
     @property
     def total(self) -> Array:
-        """The peak, equation (6); terms of the same decisions are added first, since tables are large."""
-        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated)
+        """Peak bytes, equation (6); terms of equal decisions are added first, since tables are large."""
+        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated_bytes)
 
-    def by_part(self) -> dict[str, Array]:
-        """The peak by what it holds; fragmentation is counted in ``runtime``."""
+    def part_bytes(self) -> dict[str, Array]:
+        """Return the peak bytes by their contents; fragmentation is counted in ``runtime``."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "fragmentation"}
-        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated}
+        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated_bytes}
 
     @property
-    def _allocated(self) -> Array:
+    def _allocated_bytes(self) -> Array:
         states = self.weights + self.gradients + self.optimizer + self.gathered
         return states + (self.activations + self.logits + self.working + self.buffers)
 
 
 def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
-    """What the different ranks of each strategy's pipeline hold."""
+    """Return the different ranks of each strategy's pipeline, with their layers."""
     return lookup(stages, facts, decisions)
 
 
 def data_groups(decisions: Decisions) -> tuple[Group, Group]:
-    """The groups that share dense and expert parameters, with an axis for the ranks."""
+    """Return the groups that share dense and expert parameters, with an axis for the ranks."""
     dense = dense_data_group(
-        tp=with_layer_axis(decisions["tp"]), cp=with_layer_axis(decisions["cp"]), dp=with_layer_axis(decisions["dp"])
+        tp=add_layer_axis(decisions["tp"]), cp=add_layer_axis(decisions["cp"]), dp=add_layer_axis(decisions["dp"])
     )
     expert = expert_data_group(
-        tp=with_layer_axis(decisions["tp"]),
-        cp=with_layer_axis(decisions["cp"]),
-        dp=with_layer_axis(decisions["dp"]),
-        ep=with_layer_axis(decisions["ep"]),
-        etp=with_layer_axis(decisions["etp"]),
+        tp=add_layer_axis(decisions["tp"]),
+        cp=add_layer_axis(decisions["cp"]),
+        dp=add_layer_axis(decisions["dp"]),
+        ep=add_layer_axis(decisions["ep"]),
+        etp=add_layer_axis(decisions["etp"]),
     )
     return dense, expert
 
 
 def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
-    """The groups that share states of dense and expert parameters, with an axis for the ranks."""
+    """Return the groups that share states of dense and expert parameters, with an axis for the ranks."""
     dense, expert = data_groups(decisions)
     most = facts.cluster.device.behaviour.optimizer.sharding_ranks
     return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
 
 
 def whole_stages(decisions: Decisions, stages: Stages) -> Stages:
-    """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
-    copies = with_layer_axis(parameter_copies(schedule=decisions["schedule"]))
+    """Return the stages with all layers of a rank, which has one stage per direction under DualPipe."""
+    copies = add_layer_axis(parameter_copies(schedule=decisions["schedule"]))
     if (copies == 1).all():
         return stages
     return replace(
@@ -171,30 +171,30 @@ def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankP
 
 
 def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages) -> RankParameters:
-    last = with_layer_axis(edge.head_parameters) + with_layer_axis(edge.mtp_parameters)
+    last = add_layer_axis(edge.head_parameters) + add_layer_axis(edge.mtp_parameters)
     return RankParameters(
-        layers=_over_layers(stages.layers, layer.dense_parameters),
-        edges=stages.first * with_layer_axis(edge.embedding_parameters) + stages.last * last,
-        experts=_over_layers(stages.layers, layer.expert_parameters),
+        layers=_sum_over_layers(stages.layers, layer.dense_parameters),
+        edges=stages.first * add_layer_axis(edge.embedding_parameters) + stages.last * last,
+        experts=_sum_over_layers(stages.layers, layer.expert_parameters),
     )
 
 
 def updated_parameters(facts: Facts, decisions: Decisions, *, pp_rank: int) -> float:
     r"""
-    Parameters that the optimizer of one device updates in a step.
+    Number of parameters that the optimizer of one device updates in a step.
 
     .. math:: n = S_{dense} / s_{dense} + S_{experts} / s_{experts}
 
     Parameters
     ----------
     facts, decisions
-        A job and one strategy: S are its parameters on a device, s the ranks that share the states of the optimizer.
+        A job and one strategy: S are its parameters on a device, s the ranks that share the optimizer states.
     pp_rank
         Its pipeline rank.
     """
     own = different_ranks(facts, decisions)
     parameters = rank_parameters(facts, decisions, own)
-    sharding = with_layer_axis(decisions["sharding"])
+    sharding = add_layer_axis(decisions["sharding"])
     dense, expert = (
         state_shards(group.ranks, sharding=sharding, level=Sharding.OPTIMIZER)
         for group in sharing_groups(facts, decisions)
@@ -220,8 +220,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     edge = lookup(embedding_head_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)
     whole = whole_stages(decisions, stages)
-    recompute, offload = with_layer_axis(decisions["recompute"]), with_layer_axis(decisions["activation_offload"])
-    sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
+    recompute, offload = add_layer_axis(decisions["recompute"]), add_layer_axis(decisions["activation_offload"])
+    sharding, in_flight = add_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     offloaded = offloaded_state_fraction(device.behaviour.offload, precision)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
@@ -236,20 +236,20 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
         np.maximum(
-            whole.first * with_layer_axis(edge.embedding_parameters), whole.last * with_layer_axis(edge.head_parameters)
+            whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
         ),
     )
-    ones, logits = np.ones_like(stages.rank), whole.last * with_layer_axis(edge.last_saved_bytes)
+    ones, logits = np.ones_like(stages.rank), whole.last * add_layer_axis(edge.last_saved_bytes)
     at_work = ones * device.behaviour.memory.working_layers * working
     if device.behaviour.memory.follows_the_backward_pass:
-        microbatch = _kept_of_rank(stages, stages.layers, np.asarray(kept), layer.input_bytes)
-        at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
+        microbatch = _rank_kept_bytes(stages, stages.layers, np.asarray(kept), layer.input_bytes)
+        at_work = _backward_peak_bytes(at_work, logits, layer, edge, whole, microbatch)
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=states(optimizer_bytes)
-        * np.where(with_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
-        activations=_over_alive_layers(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
+        * np.where(add_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
+        activations=_alive_bytes(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
@@ -265,7 +265,7 @@ def least_rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Arra
 
     Derivation: :func:`rank_bytes` with states sharded as far as the decisions say, minus the tensors that sharding
     makes whole for the layer at work. Less sharding makes the states larger and may need no whole tensors. Fragments
-    are a fraction of what is allocated, so that those of the subtracted tensors go, too.
+    are a fraction of the allocated bytes, so those of the subtracted tensors are subtracted, too.
     """
     peak, share = rank_bytes(facts, decisions, stages), facts.cluster.device.behaviour.memory.fragmentation
     return np.asarray(peak.total - (1 + share) * peak.gathered)
@@ -281,20 +281,20 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     """
     layer = lookup(layer_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)
-    precision, sharding = facts.workload.precision, with_layer_axis(decisions["sharding"])
+    precision, sharding = facts.workload.precision, add_layer_axis(decisions["sharding"])
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
         facts.cluster.device.behaviour.memory,
-        activation_offload=with_layer_axis(decisions["activation_offload"]),
+        activation_offload=add_layer_axis(decisions["activation_offload"]),
     )
-    recompute, in_flight = with_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, stages)
+    recompute, in_flight = add_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, stages)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
-    activations = _over_alive_layers(
+    activations = _alive_bytes(
         lambda waiting, _, **alive: offloaded(waiting, **alive), stages, in_flight, np.asarray(kept), layer.input_bytes
     )
     on_host = states * host_state_bytes_per_byte(facts.cluster.device.behaviour.offload, precision)
-    return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
+    return np.asarray(np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
 
 
 def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -303,52 +303,52 @@ def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
 
     .. math:: Q = m f_a A + f P b
 
-    Derivation: activations that wait there, of all m micro-batches, the fraction f_a of the layers that is offloaded,
-    and b bytes of the gradient, then of the weight, of each parameter that the host updates.
+    Derivation: A are the offloaded activations of all m micro-batches, f_a the fraction of the layers that is
+    offloaded. The host updates f P parameters; b bytes of the gradient, then of the weight, are copied for each.
     """
-    device, sharding = facts.cluster.device, with_layer_axis(decisions["sharding"])
+    device, sharding = facts.cluster.device, add_layer_axis(decisions["sharding"])
     layer, parameters = lookup(layer_footprint, facts, decisions), rank_parameters(facts, decisions, stages)
-    recompute = with_layer_axis(decisions["recompute"])
+    recompute = add_layer_axis(decisions["recompute"])
     kept = np.asarray(kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute))
     activations = offloaded_bytes(
         device.behaviour.memory,
-        _kept_of_rank(stages, stages.layers, kept, layer.input_bytes),
-        microbatches_in_flight=with_layer_axis(microbatches(facts, decisions)),
-        activation_offload=with_layer_axis(decisions["activation_offload"]),
+        _rank_kept_bytes(stages, stages.layers, kept, layer.input_bytes),
+        microbatches_in_flight=add_layer_axis(microbatches(facts, decisions)),
+        activation_offload=add_layer_axis(decisions["activation_offload"]),
     )
     precision, offload = facts.workload.precision, device.behaviour.offload
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     crossing = states / precision.optimizer_bytes * offload.offloaded_states * offload.host_transfer_bytes
-    return np.asarray(activations + np.where(with_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
+    return np.asarray(activations + np.where(add_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
 
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Number of micro-batches whose activations a rank holds at the peak, in units of all its layers.
 
-    Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer: one chunk fills as the
+    Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer. One chunk fills as the
     other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/``,
-    ``model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``). Warm-up has the one chunk more in which the
+    ``model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``). Warm-up has one more chunk, with which the
     steady phase begins (``get_pp_rank_microbatches``). The chunks are those of
     :func:`costmodel.pipelines.schedules.chunks_alive`.
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
     given = (stages, *(decisions[name] for name in names))
-    return memoize_last(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, stages))
+    return memoize_last(facts, microbatches_in_flight, given, lambda: _count_in_flight(facts, decisions, stages))
 
 
-def _in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
-    vpp, m = with_layer_axis(decisions["vpp"]), with_layer_axis(microbatches(facts, decisions))
+def _count_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    vpp, m = add_layer_axis(decisions["vpp"]), add_layer_axis(microbatches(facts, decisions))
     chunks = stages.in_flight_imbalance * chunks_alive(
-        pp=with_layer_axis(decisions["pp"]),
+        pp=add_layer_axis(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
         rank=stages.rank,
-        schedule=with_layer_axis(decisions["schedule"]),
-        vocabulary=with_layer_axis(decisions["vocabulary"]),
-        group=with_layer_axis(decisions["group"]),
+        schedule=add_layer_axis(decisions["schedule"]),
+        vocabulary=add_layer_axis(decisions["vocabulary"]),
+        group=add_layer_axis(decisions["group"]),
     )
-    overlapped = with_layer_axis(decisions["ep_overlap"]) / np.maximum(stages.largest_chunk, 1)
+    overlapped = add_layer_axis(decisions["ep_overlap"]) / np.maximum(stages.largest_chunk, 1)
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
@@ -361,40 +361,40 @@ def _state_bytes(
     *,
     sharding: NDArray[np.int64],
 ) -> Array:
-    """One state of all parameters of a rank, each sharded over its own group."""
+    """Bytes of one state of all parameters of a rank, dense and expert ones sharded over their own groups."""
     return np.asarray(
         state(precision, parameters=parameters.dense, group_ranks=dense.ranks, sharding=sharding)
         + state(precision, parameters=parameters.experts, group_ranks=expert.ranks, sharding=sharding)
     )
 
 
-def _over_alive_layers(
+def _alive_bytes(
     nbytes: Callable[..., Numbers], stages: Stages, in_flight: Array, kept: Array, layer_input: Array
 ) -> Array:
-    """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
+    """Bytes of a rank's layers in all micro-batches in flight; MTP, in the last chunk, holds one at most."""
     once = np.minimum(in_flight, 1.0)
     others = stages.layers - stages.mtp_layers
     return np.asarray(
         nbytes(
-            _kept_of_rank(stages, others, kept, layer_input),
-            _over_layers(others, layer_input),
+            _rank_kept_bytes(stages, others, kept, layer_input),
+            _sum_over_layers(others, layer_input),
             microbatches_in_flight=in_flight,
         )
         + nbytes(
-            _over_layers(stages.mtp_layers, kept),
-            _over_layers(stages.mtp_layers, layer_input),
+            _sum_over_layers(stages.mtp_layers, kept),
+            _sum_over_layers(stages.mtp_layers, layer_input),
             microbatches_in_flight=once,
         )
     )
 
 
-def _kept_of_rank(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
-    """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep their input alone."""
-    whole = _over_layers(layers, kept)
-    return whole + _over_layers(stages.full_layers, layer_input - kept) if stages.full_layers.any() else whole
+def _rank_kept_bytes(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
+    """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep only their input."""
+    whole = _sum_over_layers(layers, kept)
+    return whole + _sum_over_layers(stages.full_layers, layer_input - kept) if stages.full_layers.any() else whole
 
 
-def _beside_the_waiting(
+def _backward_peak_bytes(
     recomputed: Array,
     logits: Array,
     layer: LayerFootprint,
@@ -403,55 +403,55 @@ def _beside_the_waiting(
     microbatch: Array,
 ) -> Array:
     """
-    Bytes that the backward pass needs beside waiting activations and logits, at its peak.
+    Bytes that the backward pass needs beside kept activations and logits, at its peak.
 
-    In the first layers these are the recomputed activations with their gradients, when the logits are gone. In the end
-    it is the whole gradient of the embedding, when the layers of its micro-batch are done too.
+    In the first layers these are the recomputed activations with their gradients, after the logits are freed. At the
+    end it is the whole gradient of the embedding, after the layers of its micro-batch are freed too.
     """
     in_layers = recomputed + _largest(layer.gradient_bytes) - logits
-    in_embedding = stages.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
+    in_embedding = stages.first * add_layer_axis(edge.gradient_bytes) - microbatch - logits
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
 def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, stages: Stages) -> Array:
-    """Bytes of copies of the embedding, of gradients to hand on, and of workspaces."""
+    """Bytes of copies of the embedding, of held gradients, and of workspaces."""
     embedding = (
         stages.first
         * device.behaviour.memory.embedding_buffers
         * BUFFER_BYTES
-        * with_layer_axis(edge.embedding_parameters)
+        * add_layer_axis(edge.embedding_parameters)
     )
-    shapes = with_layer_axis(edge.layer_shapes_parameters) + stages.last * with_layer_axis(edge.head_shape_parameters)
+    shapes = add_layer_axis(edge.layer_shapes_parameters) + stages.last * add_layer_axis(edge.head_shape_parameters)
     memory_model = device.behaviour.memory
     return np.asarray(embedding + memory_model.weight_gradient_bytes * shapes + memory_model.workspace_bytes)
 
 
-def _over_layers(layers: Array, per_kind: Array) -> Array:
-    """The sum over layers of a quantity per kind of layer, shape (..., U)."""
-    return np.asarray(added(layers * per_kind[..., None, :]))
+def _sum_over_layers(layers: Array, per_kind: Array) -> Array:
+    """Sum a quantity per kind of layer over the layers, shape (..., U)."""
+    return np.asarray(sum_last(layers * per_kind[..., None, :]))
 
 
 def _largest(per_kind: Array) -> Array:
-    """The largest over the kinds of layers, with an axis for the ranks."""
+    """Return the largest value over the kinds of layers, with an axis for the ranks."""
     return np.asarray(per_kind.max(axis=-1, keepdims=True))
 
 
 WITHOUT_DRIVER = ("reserved",)
-"""Memory kinds that see the framework's allocator alone."""
+"""Memory kinds that count only the framework's allocator."""
 
 WITHOUT_RUNTIME = ("allocated", "unspecified")
-"""Memory kinds that do not see what driver, communication library and allocator take."""
+"""Memory kinds that do not count the driver, the communication library and the allocator's overhead."""
 
 
 def seen_bytes(
     device: EquippedDevice, device_bytes: float, memory_kind: str, strategy: Strategy | None = None
 ) -> float:
     """
-    Bytes of a peak as a kind of measurement sees it: ``allocated``, ``reserved``, or all of the device.
+    Peak bytes as a kind of measurement reports them: ``allocated``, ``reserved``, or all of the device.
 
     Derivation: the peak is (1 + fragmentation) times the allocated bytes, plus the runtime's. A counter of the
-    allocator's reserved memory misses the runtime, one of allocated tensors also the fragments; what a counter misses
-    is taken off. Where a strategy is given, reserved memory is what the allocator holds where it has room.
+    allocator's reserved memory misses the runtime; a counter of allocated tensors also misses the fragments. The missed
+    bytes are subtracted. With a strategy, reserved memory is the memory that the allocator holds with spare room.
 
     >>> from costmodel import catalog
     >>> h100 = catalog.equipped_device("h100-80gb-sxm")

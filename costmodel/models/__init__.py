@@ -1,1 +1,1 @@
-"""Models: from their files, and what they count in parameters and FLOPs."""
+"""Models: read from their files, with their parameter and FLOP counts."""

@@ -1,7 +1,7 @@
 """
-Facts that a family's classes say where its ``config.json`` leaves the key out.
+Defaults of a family's classes for facts that its ``config.json`` leaves out.
 
-They are those of the configuration and model classes of transformers 5.24.0: the oracle compares them.
+They are those of the configuration and model classes of transformers 5.24.0; the oracle compares them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = Numerics(
     activation="silu",
     rotary=Rotary(base=10000.0, fraction=1.0),
 )
-"""Llama's: the code of most families was written after it."""
+"""Llama's defaults, which the code of most families follows."""
 
 _LARGER_EPSILON = replace(_PLAIN, norm_epsilon=1e-5)
 
@@ -39,7 +39,7 @@ def _routing(
     aux: float | None = None,
     scaling: float = 1.0,
 ) -> Routing:
-    """Weights of a family's router; sigmoids come with a bias that balances the load."""
+    """Return the routing of a family; sigmoids come with a bias that balances the load."""
     return Routing(
         score_function=score_function,
         normalizes=normalizes,
@@ -153,4 +153,4 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "seed_oss": replace(_PLAIN, attention_dropout=0.1, hidden_dropout=0.1),
     "smollm3": replace(_PLAIN, rotary=_rotary(2_000_000.0)),
 }
-"""By family; constants of the code, such as the epsilon of OPT's norms and a router's function, included."""
+"""Defaults by family, including constants of the code such as the epsilon of OPT's norms and a router's function."""

@@ -1,4 +1,4 @@
-"""A ``config.json`` as it stands in its file: a mapping that names what is missing, ill-typed or contradictory."""
+"""A ``config.json`` as read from its file: a mapping that names missing, ill-typed and contradictory entries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 
 MAX_FILE_BYTES = 4 * 2**20
-"""Far above any config.json; a longer file is something else."""
+"""Largest accepted file, far above any config.json."""
 
 MAX_COUNT = 10**7
-"""Above every width, vocabulary and number of heads that a config has had so far."""
+"""Largest accepted count, above every width, vocabulary and number of heads of any config so far."""
 
 MAX_LAYERS = 4096
-"""As :class:`costmodel.facts.model.Model` allows."""
+"""Largest number of layers, as in :class:`costmodel.facts.model.Model`."""
 
 
 class Switch(NamedTuple):
-    """A flag: the key that sets it (empty: none does) and its value without the key."""
+    """A flag: the key that sets it (empty: no key does) and its value without the key."""
 
     key: str
     default: bool
@@ -50,7 +50,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
-"""Concepts of which every model has one at least."""
+"""Concepts that are at least one in every model."""
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
 
 def read_mapping(file: Path) -> Mapping[str, Any]:
     """
-    The object in a file of JSON.
+    Read the object in a JSON file.
 
     Raises
     ------
@@ -103,13 +103,13 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
 
 NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 """
-What Python writes into JSON for numbers that are none, such as the ``time_step_limit`` of Mamba-2; transformers 5
-writes ``{"__float__": "Infinity"}``. No size can be one.
+Values of non-finite numbers that Python writes into JSON, such as the ``time_step_limit`` of Mamba-2; transformers 5
+writes ``{"__float__": "Infinity"}``. No size may be one of them.
 """
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Any:
-    """An object without doubled keys; one that stands for a number, as that."""
+    """Build an object without doubled keys; an object that stands for a number becomes that number."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         names = [key for key, _ in pairs]
@@ -121,12 +121,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> Any:
 
 def refuse_infinite_sizes(config: Config) -> None:
     """
-    Refuse a size that is no number, also where a family does not read it.
+    Raise if a size is not a finite number, even if the family does not read it.
 
     Raises
     ------
     SpecError
-        With its entry.
+        With the entry of the size.
     """
     for key in (key for keys in SPELLINGS.values() for key in keys):
         value = config.mapping.get(key)
@@ -135,7 +135,7 @@ def refuse_infinite_sizes(config: Config) -> None:
 
 
 def wrong_counts(mapping: Mapping[str, Any], where: str) -> Iterator[SpecError]:
-    """What is wrong with the sizes of a configuration, whatever its family: each is a whole number, or not there."""
+    """Yield an error for each size of a configuration that is present and not a whole number, for any family."""
     config = Config(mapping, where)
     concepts = {key: concept for concept, keys in SPELLINGS.items() for key in keys if key in mapping}
     for key, concept in concepts.items():
@@ -156,12 +156,12 @@ class Config:
     where: str
 
     def error(self, key: str, problem: str, hint: str = "") -> SpecError:
-        """What is wrong with the entry of a key."""
+        """Build the error of a key's entry."""
         return SpecError(f"{self.where}.{key}", problem, hint)
 
     def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
-        """An integer between limits; absent or null: the default, or refused without one."""
-        value = _of_all_layers(self.mapping.get(key))
+        """Return an integer between limits; if absent or null, the default, or an error without one."""
+        value = _uniform_value(self.mapping.get(key))
         if value is None and default is not None:
             return default
         if value is None:
@@ -175,7 +175,7 @@ class Config:
         return value
 
     def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
-        """The integer of a concept under whichever of its spellings is there; all that are there must agree."""
+        """Return the integer of a concept under any of its spellings; all that are present must agree."""
         keys = self.spelled(concept)
         value, *others = (self.integer(key, at_least=at_least, at_most=at_most, default=default) for key in keys)
         for key, other in zip(keys[1:], others, strict=True):
@@ -184,12 +184,12 @@ class Config:
         return value
 
     def spelled(self, concept: str) -> list[str]:
-        """Spellings of a concept that hold a value; else the first spelling of the concept that is there."""
+        """Return the spellings of a concept that hold a value; otherwise the first one present."""
         present = [key for key in SPELLINGS[concept] if key in self.mapping]
         return [key for key in present if self.mapping[key] is not None] or (present or [SPELLINGS[concept][0]])[:1]
 
     def flag(self, switch: Switch) -> bool:
-        """Whether a switch is on."""
+        """Return the value of a switch."""
         value = self.mapping.get(switch.key) if switch.key else None
         if value is None:
             return switch.default
@@ -198,14 +198,14 @@ class Config:
         return value
 
     def items(self, key: str) -> list[Any] | None:
-        """A list; None where it is absent."""
+        """Return a list; None if it is absent."""
         value = self.mapping.get(key)
         if value is not None and not isinstance(value, list | tuple):
             raise self.error(key, f"expected a list, got {shown(value)}.")
         return None if value is None else list(value)
 
     def words(self, key: str, allowed: tuple[str, ...], *, length: int) -> tuple[str, ...] | None:
-        """A list of one word per layer."""
+        """Return a list of one word per layer; None if it is absent."""
         words = self.items(key)
         if words is None:
             return None
@@ -217,7 +217,7 @@ class Config:
         return tuple(words)
 
 
-def _of_all_layers(value: object) -> object:
-    """A number that a list says once for every layer; others as they are."""
+def _uniform_value(value: object) -> object:
+    """Return the number of a list that repeats it for every layer; other values unchanged."""
     is_same = isinstance(value, list) and bool(value) and all(type(one) is int and one == value[0] for one in value)
     return value[0] if isinstance(value, list) and is_same else value

@@ -1,4 +1,4 @@
-"""A model described in place: one flat record in the planner's own words, for models without a config.json."""
+"""A model described in the job: one flat record in the planner's own words, for models without a config.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.fields import STRICT, Count, CountOrZero
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.patterns import MTP_PATTERN, Block, joined, single_blocks
+from costmodel.models.patterns import MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import build, shown
 
 ENTRY_KEYS = ("name", "source", "config", "description")
@@ -26,21 +26,21 @@ MAMBA_KEYS = ("mamba_num_heads", "mamba_head_dim", "mamba_state_size", "mamba_nu
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Description:
     """
-    Everything that a decoder-only model may say about itself, flat.
+    Flat description of a decoder-only model.
 
     Parameters
     ----------
     hidden_size, num_layers, vocab_size
         Width of the residual stream, layers, entries of the vocabulary.
     pattern
-        One letter per layer, where each is a single block (Nemotron-H): ``M`` Mamba, ``*`` attention, ``-`` dense
+        One letter per layer, if each is a single block (Nemotron-H): ``M`` Mamba, ``*`` attention, ``-`` dense
         feed-forward, ``E`` experts. Absent: every layer is an attention and a feed-forward.
     num_heads, num_kv_heads, head_dim
         Query heads; key-value heads (absent: as many); width of a head (absent: hidden size over heads).
     ffn_hidden_size
         Width of the dense feed-forward blocks; only a model without any may leave it out.
     gated, mlp_bias, squared_relu
-        Whether the feed-forward has a gate, and biases; whether its non-linearity is the square of ReLU.
+        True if the feed-forward has a gate, if it has biases, and if its non-linearity is the square of ReLU.
     qkv_bias, output_bias, qk_norm, output_gate, window, rotary
         Switches and window of attention, as in :class:`costmodel.facts.model.Attention`.
     full_attention_interval
@@ -48,7 +48,7 @@ class Description:
     linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim, linear_conv_kernel
         Sizes of the gated delta net, as in :class:`costmodel.facts.model.LinearAttention`; the first four, or none.
     tied_embeddings, learned_positions, head_bias
-        Embedding and head, as in :class:`costmodel.facts.model.Model`; learned positions take the place of rotations.
+        Embedding and head, as in :class:`costmodel.facts.model.Model`; learned positions replace rotations.
     norm, num_norms, parallel_blocks
         Norms and order of blocks, as in :class:`costmodel.facts.model.Layer`.
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
@@ -58,11 +58,11 @@ class Description:
     shared_ffn_hidden_size, shared_gate, router_bias, expert_latent_size
         Shared experts, router and latent width, as in :class:`costmodel.facts.model.Experts`.
     first_dense_layers, moe_layer_interval
-        Dense layers in front; of the following ones every n-th has experts, the last of each n.
+        Leading dense layers; of the following layers every n-th has experts, the last of each n.
     mamba_num_heads, mamba_head_dim, mamba_state_size, mamba_num_groups, mamba_conv_kernel, mamba_chunk_size
         Sizes of Mamba blocks, as in :class:`costmodel.facts.model.Mamba`; the first four, or none.
     mtp_layers, mtp_pattern
-        Layers of multi-token prediction, each like the last layer; beside a ``pattern`` each of these two blocks.
+        Layers of multi-token prediction, each like the last layer; with a ``pattern``, each of these two blocks.
     """
 
     hidden_size: Count
@@ -120,7 +120,7 @@ class Description:
 
 def model_from_entry(mapping: Mapping[str, Any], where: str, name: str) -> Model:
     """
-    Make a model of one entry of the catalog or of a job file.
+    Build a model from one entry of the catalog or of a job file.
 
     Parameters
     ----------
@@ -130,12 +130,12 @@ def model_from_entry(mapping: Mapping[str, Any], where: str, name: str) -> Model
     where
         Dotted path of the mapping, for messages.
     name
-        Name of the model, if the entry has none of its own.
+        Name of the model, if the entry does not name it.
 
     Raises
     ------
     SpecError
-        For the first thing wrong in the entry.
+        For the first wrong entry.
     """
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
@@ -157,7 +157,7 @@ def model_from_description(
     mapping: Mapping[str, Any], where: str = "model", name: str = "inline", source: str = "job file"
 ) -> Model:
     """
-    Make a model of a flat description.
+    Build a model from a flat description.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _layers(described: Description, where: str) -> tuple[Layer, ...]:
     _require_one_nonlinearity(described, where)
     if described.pattern is not None:
         if described.full_attention_interval is not None:
-            problem = "is of layers with an attention each; a pattern says of each layer which block it is."
+            problem = "needs layers with an attention each; with a pattern each layer is a single block."
             raise SpecError(f"{where}.full_attention_interval", problem)
         if len(described.pattern) != described.num_layers:
             problem = f"has {len(described.pattern)} letters, the model {described.num_layers} layers."
@@ -232,7 +232,7 @@ def _layers(described: Description, where: str) -> tuple[Layer, ...]:
 
 
 def _linear_attention(described: Description, where: str) -> LinearAttention | None:
-    """The gated delta net of the layers between those with softmax attention; None: there is none."""
+    """Return the gated delta net of the layers between those with softmax attention; None if there is none."""
     has_sizes = _all_or_none(described, where, LINEAR_KEYS)
     if has_sizes != (described.full_attention_interval is not None):
         missing, given = ("full_attention_interval", LINEAR_KEYS[0])[:: 1 if has_sizes else -1]
@@ -256,7 +256,7 @@ def _mtp_layers(described: Description, layers: tuple[Layer, ...], where: str) -
     if described.pattern is None or not described.mtp_layers:
         return layers[-1:] * described.mtp_layers
     blocks = _single_blocks(described, described.mtp_pattern, where, "mtp_pattern")
-    return (joined(blocks, f"{where}.mtp_pattern"),) * described.mtp_layers
+    return (join_blocks(blocks, f"{where}.mtp_pattern"),) * described.mtp_layers
 
 
 def _single_blocks(described: Description, pattern: str, where: str, key: str) -> tuple[Layer, ...]:
@@ -270,7 +270,7 @@ def _single_blocks(described: Description, pattern: str, where: str, key: str) -
 
 
 def _expert_layers(described: Description, where: str) -> tuple[bool, ...]:
-    """Which layers have experts."""
+    """Return True for each layer with experts."""
     if not _all_or_none(described, where, EXPERT_KEYS):
         return (False,) * described.num_layers
     interval = described.moe_layer_interval
@@ -279,7 +279,7 @@ def _expert_layers(described: Description, where: str) -> tuple[bool, ...]:
 
 
 def _all_or_none(described: Description, where: str, keys: tuple[str, ...]) -> bool:
-    """Whether all of these entries are there; some of them alone are refused."""
+    """Return True if all of these entries are given; raise if only some of them are."""
     given = [key for key in keys if getattr(described, key) is not None]
     missing = [key for key in keys if key not in given]
     if given and missing:
@@ -353,7 +353,7 @@ def _head_dim(described: Description, where: str) -> int:
 def _require_one_nonlinearity(described: Description, where: str) -> None:
     if described.gated and described.squared_relu:
         raise SpecError(
-            f"{where}.squared_relu", "is of a feed-forward without a gate.", "Write 'gated: false' with it."
+            f"{where}.squared_relu", "needs a feed-forward without a gate.", "Write 'gated: false' with it."
         )
 
 

@@ -1,4 +1,4 @@
-"""Families of Hugging Face configurations: what a ``model_type`` implies beyond its keys."""
+"""Families of Hugging Face configurations: facts that a ``model_type`` implies beyond its keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENABLE_BIAS, USE_BIAS = Switch("enable_bias", True), Switch("use_bias", False)
 
 
 class Period(NamedTuple):
-    """Every n-th layer has full attention, the others have another kind; ``key`` may set n."""
+    """A pattern in which every n-th layer has full attention and the others another kind; ``key`` may set n."""
 
     others: str
     key: str
@@ -22,14 +22,14 @@ class Period(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Learned positions: the key of their number, and how many more there are."""
+    """Learned positions: the key of their number, and the number of additional ones."""
 
     key: str
     more: int = 0
 
 
 class MambaKeys(NamedTuple):
-    """Keys of a Mamba block; ``bias`` is of its projections."""
+    """Keys of a Mamba block; ``bias`` is that of its projections."""
 
     num_heads: str = "mamba_num_heads"
     head_dim: str = "mamba_head_dim"
@@ -44,64 +44,64 @@ class MambaKeys(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """
-    What a ``model_type`` implies beyond its keys; defaults are those of its configuration class.
+    Facts that a ``model_type`` implies beyond its keys; defaults are those of its configuration class.
 
     Parameters
     ----------
     latent
         Multi-head latent attention instead of query, key and value heads.
     linear
-        Linear attention that ``linear_attention`` in ``layer_types`` means; None: not allowed.
+        Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
     experts
-        Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
+        True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
         Keys that turn these on.
     qk_norm
-        Norm of queries and keys, where the switch is on.
+        Norm of queries and keys, if the switch is on.
     output_gate, sinks, shared_gate
         Parts of attention and experts, as in :class:`costmodel.facts.model.Attention` and
         :class:`costmodel.facts.model.Experts`.
     head_dim
-        Width of a head where the key is absent; None: hidden size over heads.
+        Width of a head if the key is absent; None: hidden size over heads.
     multi_head
-        Whether absent KV heads mean as many as query heads.
+        True if absent KV heads mean as many as query heads.
     ffn_multiple
-        Feed-forward width over hidden size where the key is null; None: the key is required.
+        Feed-forward width over hidden size if the key is null; None: the key is required.
     expert_width
         The key of one expert's width.
     num_shared, first_dense
-        Shared experts and leading dense layers where the keys are absent; None: the key is required.
+        Shared experts and leading dense layers if the keys are absent; None: the key is required.
     window
-        Sliding window where the key is absent; None: none.
+        Sliding window if the key is absent; None: no window.
     chunk
-        Tokens of a chunk of chunked attention where the key is absent; None: not allowed.
+        Tokens of a chunk of chunked attention if the key is absent; None: not allowed.
     window_switch
-        Whether ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
+        True if ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
     period
-        Pattern of attention where ``layer_types`` is absent.
+        Pattern of attention if ``layer_types`` is absent.
     parallel_blocks
         Key that turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
     learned_positions
-        Key of the entries of an embedding of positions, which takes the place of rotations, and how many it has beside.
+        Key of the number of learned positions, which replace rotations, and the number of additional ones.
     rotary
-        Whether attention rotates queries and keys, where positions are not learned.
+        True if attention rotates queries and keys, unless positions are learned.
     no_rotary
-        Whether ``no_rope_layers`` says which layers rotate (0: none), by default all but every fourth.
+        True if ``no_rope_layers`` lists the layers that rotate (0: no), by default all but every fourth.
     single_blocks
         Each layer is one block: Mamba, attention, feed-forward or experts, by ``layers_block_type``.
     pattern
-        Letter of all blocks of a family whose configuration does not say which they are.
+        Letter of all blocks of a family whose configuration does not list them.
     mamba
         Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
         convolution.
     mamba_chunk
-        Tokens of a chunk of its recurrence where the key is absent.
+        Tokens of a chunk of its recurrence if the key is absent.
     kv_heads
-        Number of key-value heads that no key says; None: the key does.
+        Number of key-value heads if no key gives it; None: a key does.
     dense_width
-        Key of the width of dense feed-forward blocks, where it is not the usual one.
+        Key of the width of dense feed-forward blocks, if it is not the usual one.
     head_bias
         Key that turns :attr:`costmodel.facts.model.Model.head_bias` on.
     embedding_norm
@@ -109,11 +109,11 @@ class Family:
     extras
         As in :class:`costmodel.facts.model.Model`.
     text_part
-        Whether its configuration is of a multimodal model, of which text alone is read.
+        True if its configuration is of a multimodal model, of which only the text part is read.
     reads
-        Keys of ``REFUSED`` that its reader understands.
+        Keys of ``REFUSED`` that its reader supports.
     plain
-        Values of keys without which it is not modelled, and what another one means; a text is the key of the value.
+        Supported values of keys, and the meaning of any other value; a text is the key of the value.
     refined
         Fields of the family that follow from a configuration.
     """
@@ -166,7 +166,7 @@ class Family:
 
 
 def _falcon(config: Config) -> dict[str, Any]:
-    """Falcon's three generations (transformers, ``FalconDecoderLayer`` and ``FalconAttention``)."""
+    """Return the fields of a Falcon generation (transformers, ``FalconDecoderLayer`` and ``FalconAttention``)."""
     is_new, parallel = (
         config.flag(Switch("new_decoder_architecture", False)),
         config.flag(Switch("parallel_attn", True)),
@@ -185,7 +185,7 @@ def _falcon(config: Config) -> dict[str, Any]:
 
 
 def _granite(config: Config) -> dict[str, Any]:
-    """Granite scales embeddings, scores, residuals and logits, as its keys say."""
+    """Return the fields of Granite, whose keys scale embeddings, scores, residuals and logits."""
     keys = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
     scaled = [key for key in keys if config.mapping.get(key) not in (None, 1, 1.0)]
     return {"extras": f"scales of {', '.join(scaled)}" if scaled else ""}
@@ -386,7 +386,7 @@ REFUSED: dict[str, str] = {
     "use_bidirectional_attention": "attention to later tokens",
     "zero_expert_num": "experts without computation",
 }
-"""Keys that change the architecture to something not modelled here; null, false, 0 and empty say that they do not."""
+"""Keys that change the architecture to one that is not modelled; null, false, 0 and empty leave it unchanged."""
 
 SINGLE_BLOCK_KEYS = {
     "hybrid_override_pattern": "layers of one block",
@@ -411,7 +411,7 @@ TEXT_PARTS: dict[str, str] = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
-"""Multimodal families, and names of their text parts, by the family that the text part is of."""
+"""Multimodal families, and names of their text parts, by the family of the text part."""
 
 UNMODELLED: dict[str, str] = {
     "deepseek_v32": "sparse attention with an indexer (DSA)",
@@ -426,4 +426,4 @@ UNMODELLED: dict[str, str] = {
     "longcat_flash": "experts without computation, and two attentions per layer",
     "mamba": "Mamba blocks of the first generation",
 }
-"""Families that are known and not modelled, and what they have."""
+"""Known families that are not modelled, and the reason for each."""

@@ -1,4 +1,4 @@
-"""FLOPs that a model needs, whatever the strategy, and how well a step uses the devices: tokens/s, MFU, HFU."""
+"""FLOPs of a model, independent of the strategy, and rates of a step: tokens/s, MFU, HFU."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Oper
 from costmodel.strategy import Recompute
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
-"""Whether the scores that the causal mask hides are counted (MoFa, Megatron-LM) or not."""
+"""Counting of scores: ``full`` counts those behind the causal mask (MoFa, Megatron-LM), ``causal`` does not."""
 
 
 def forward_matmul_flops(model: Model, *, tokens: int) -> int:
     """
-    Matmuls of the forward pass over ``tokens`` tokens, head and multi-token prediction included, without scores.
+    FLOPs of the forward pass's matmuls over ``tokens`` tokens, head and MTP included, scores excluded.
 
     .. math:: F = 2 P_{matmul} N
 
@@ -38,7 +38,7 @@ def forward_matmul_flops(model: Model, *, tokens: int) -> int:
 
 def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
     """
-    Attention scores and weighted values of the forward pass over one sequence, and state-space scans.
+    FLOPs of attention scores and weighted values in the forward pass over one sequence, and of state-space scans.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def forward_attention_flops(model: Model, *, sequence_length: int, attention: At
 @lru_cache(maxsize=KEPT)
 def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
     """
-    FLOPs of forward and backward pass per token: three times the forward pass; recompute is not counted.
+    FLOPs of forward and backward pass per token: three times the forward pass; recomputation is not counted.
 
     .. math:: F = 6 P_{matmul} + 12 L h s
 
@@ -81,7 +81,7 @@ def recomputed_flops_per_token(
     model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
 ) -> float:
     """
-    FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
+    FLOPs per token that the backward pass recomputes, the difference between HFU and MFU.
 
     Full recomputation repeats the forward pass of all layers, other values that of their modules (selective: the
     projections to Q, K and V and the attention core). The head is never recomputed.
@@ -91,7 +91,7 @@ def recomputed_flops_per_token(
     model, sequence_length, attention
         As in :func:`model_flops_per_token`.
     recompute
-        What is computed again.
+        Recomputation of the strategy.
 
     References
     ----------
@@ -122,7 +122,7 @@ def _repeated_share(operator: Operator, recompute: Recompute) -> float:
 @lru_cache(maxsize=KEPT)
 def head_layers(model: Model) -> float:
     r"""
-    Matmul FLOPs of the head over those of the average layer, without scores.
+    Matmul FLOPs of the head over those of the average layer, scores excluded.
 
     .. math:: V / 12 h
 
@@ -138,11 +138,11 @@ def _head_flops(model: Model) -> int:
 
 
 def _forward_flops(model: Model, shape: Shape, *, kinds: Container[str]) -> int:
-    def of_kinds(operators: Iterable[Operator]) -> int:
+    def sum_kinds(operators: Iterable[Operator]) -> int:
         return _total(operator for operator in operators if operator.kind in kinds)
 
-    layers = sum(count * of_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
-    return layers + of_kinds(head_operators(model, shape)) + of_kinds(mtp_operators(model, shape))
+    layers = sum(count * sum_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
+    return layers + sum_kinds(head_operators(model, shape)) + sum_kinds(mtp_operators(model, shape))
 
 
 def _total(operators: Iterable[Operator]) -> int:
@@ -171,9 +171,9 @@ def flops_per_second_per_device(
     cluster, workload
         Devices; tokens of a step.
     flops_per_token
-        Forward and backward; the attention convention and recomputation are the caller's choice.
+        Forward and backward FLOPs per token; the caller chooses the attention convention and recomputation.
     step_seconds
-        One step.
+        Time of one step.
 
     References
     ----------
@@ -184,5 +184,5 @@ def flops_per_second_per_device(
 
 
 def utilization_fraction(flops_per_second: Numbers, *, peak_flops: float) -> Numbers:
-    """Achieved over peak: MFU with the model's FLOPs, HFU with the recomputed ones added."""
+    """Achieved over peak FLOPs per second: MFU with the model's FLOPs, HFU with the recomputed ones added."""
     return flops_per_second / peak_flops

@@ -1,4 +1,4 @@
-"""Models by their name on the Hugging Face hub, in the cache that its tools keep on this machine; no network."""
+"""Models by their name on the Hugging Face hub, from the local cache of its tools; without network access."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""An owner and a model; relative paths that begin with a dot are none."""
+"""Name of an owner and a model; relative paths that begin with a dot do not match."""
 
 FILE = "config.json"
 
 
 def is_hub_name(name: str) -> bool:
     """
-    Whether a text has the form of a name on the hub.
+    Return True if a text has the form of a name on the hub.
 
     >>> is_hub_name("meta-llama/Meta-Llama-3-70B"), is_hub_name("models/config.json"), is_hub_name("./llama/70b")
     (True, False, False)
@@ -27,7 +27,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the cache, where ``huggingface_hub`` has it."""
+    """Return the folder of the ``huggingface_hub`` cache."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environment.get(name):
             return Path(environment[name]).expanduser()
@@ -38,19 +38,19 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def cached_config(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """
-    The ``config.json`` of a model in the cache; None: there is none.
+    Return the path of a model's ``config.json`` in the cache; None if there is none.
 
     Parameters
     ----------
     name
-        On the hub.
+        Name on the hub.
     environment
-        Variables that say where the cache is: ``HF_HUB_CACHE``, ``HF_HOME``, ``XDG_CACHE_HOME``.
+        Variables that set the place of the cache: ``HF_HUB_CACHE``, ``HF_HOME``, ``XDG_CACHE_HOME``.
 
     Raises
     ------
     SpecError
-        If the cache holds several revisions and does not say which of them is ``main``.
+        If the cache holds several revisions and none of them is ``main``.
     """
     folder = cache_folder(environment) / f"models--{name.replace('/', '--')}"
     main = _revision(folder / "refs" / "main")
@@ -64,7 +64,7 @@ def cached_config(name: str, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def _revision(file: Path) -> str:
-    """The commit that a reference names; empty: there is none."""
+    """Return the commit that a reference names; empty if there is none."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Read a Hugging Face ``config.json``: one reader of all families, which names what it cannot use."""
+"""Read a Hugging Face ``config.json``: one reader of all families, which names unsupported entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Li
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
 from costmodel.models.numerics import read_numerics
-from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
+from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
@@ -28,7 +28,7 @@ BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
 
 
 def model_name(file: Path) -> str:
-    """What the model of a file is called."""
+    """Return the name of a file's model."""
     return Path(os.path.realpath(file)).parent.name if file.name == "config.json" else file.stem
 
 
@@ -36,10 +36,10 @@ def model_from_config(
     mapping: Mapping[str, Any], where: str = "model", name: str = "", source: str = "config.json"
 ) -> Model:
     """
-    Make a model of a Hugging Face configuration.
+    Build a model from a Hugging Face configuration.
 
-    Keys that say nothing about the architecture are ignored. The text part of a multimodal configuration is read,
-    the rest of it is not part of the model.
+    Keys that do not concern the architecture are ignored. For a multimodal configuration, only the text part is read
+    and belongs to the model.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ def model_from_config(
     where
         Dotted path of the mapping, for messages.
     name
-        Name of the model; empty: its family's.
+        Name of the model; empty: the name of its family.
     source
-        Where the configuration comes from.
+        Source of the configuration.
 
     Raises
     ------
     SpecError
-        If a key is missing, ill-typed or impossible, or the model is of a kind that is not modelled.
+        If a key is missing, ill-typed or impossible, or the model is of an unsupported kind.
 
     Examples
     --------
@@ -89,11 +89,11 @@ def model_from_config(
 
 
 OTHER_PARTS = ("text_config", "vision_config", "audio_config")
-"""Keys that a configuration has beside or around its text part."""
+"""Keys of a configuration beside or around its text part."""
 
 
 def _text_config(mapping: object, where: str) -> Config:
-    """The configuration itself, or the text part of a multimodal one with what the whole says about it."""
+    """Return the configuration itself, or the text part of a multimodal one with the keys it inherits."""
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
     text = mapping.get("text_config")
@@ -165,7 +165,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
 
 
 def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Which layers rotate queries and keys: in some families all but every fourth, or those that a list marks by 1."""
+    """Return True for each layer that rotates queries and keys: by a list, or all but every fourth."""
     if not family.no_rotary:
         return (family.rotary and not family.learned_positions,) * num_layers
     listed = config.items("no_rope_layers")
@@ -181,7 +181,7 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 
 
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
-    """The kind of attention of each layer, as listed or by the family's pattern."""
+    """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     listed = config.words("layer_types", (*ROTATED, *others), length=num_layers)
@@ -207,7 +207,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
 
 
 def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
-    """MiniMax's own spelling: 0 is linear, 1 full attention."""
+    """Return the kinds in MiniMax's spelling: 0 is linear, 1 full attention."""
     kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
@@ -219,7 +219,7 @@ def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_l
 
 
 def _window(config: Config, family: Family) -> int | None:
-    """Tokens of the sliding window, or None."""
+    """Return the tokens of the sliding window, or None."""
     if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
         return None
     absent = "sliding_window" not in config.mapping
@@ -227,13 +227,13 @@ def _window(config: Config, family: Family) -> int | None:
 
 
 def _chunk(config: Config, family: Family) -> int | None:
-    """Tokens of a chunk of chunked attention; None: there are no chunks."""
+    """Return the tokens of a chunk of chunked attention; None if there are no chunks."""
     absent = "attention_chunk_size" not in config.mapping
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
 def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Which layers are mixtures of experts, by list or by the patterns of DeepSeek and Qwen."""
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers)
@@ -263,7 +263,7 @@ def _layer_numbers(config: Config, key: str) -> list[int]:
 
 
 def _pattern(config: Config, listed: str, written: str, default: str | None = None) -> tuple[str, str]:
-    """A letter per block, from a list of names (two generations of them) or as written, and the key that has it."""
+    """Return a letter per block, from a list of names or a written pattern, and the key that holds it."""
     names = config.items(listed)
     if names is None:
         text = config.mapping.get(written, default)
@@ -296,7 +296,7 @@ def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tu
     if not number or not family.single_blocks:
         return layers[-1:] * number
     pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
-    return (joined(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
+    return (join_blocks(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
 
 
 def _num_mtp_layers(config: Config) -> int:
@@ -432,7 +432,7 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] 
     "gated_delta": _gated_delta,
     "mamba": _mamba,
 }
-"""What reads a family's linear attention."""
+"""Reader of each variant of linear attention."""
 
 
 def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:

@@ -1,4 +1,4 @@
-"""The order of a model's kinds of layers: places with a kind each, of which the last ones are a period."""
+"""The order of a model's kinds of layers: a sequence of places, each with a kind, that ends in a period."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LayerPattern:
     """
-    A sequence of layers that, after some that come once, repeats a period; what follows depends on the place alone.
+    A sequence of layers that repeats a period after a start; the layers that follow depend only on the place.
 
     Parameters
     ----------
     kinds
-        Kind of the layer at each place, shape (S,): first those that come once, then one period.
+        Kind of the layer at each place, shape (S,): first the start, then one period.
     start_of_period
-        Place that follows the last one.
+        Place that follows the last place.
     num_kinds
         Kinds of layers of the model, K.
     """
@@ -39,17 +39,17 @@ class LayerPattern:
         return len(self.kinds)
 
     def place_after(self, num_layers: Ints | int) -> Ints:
-        """The place of the layer in front of which so many layers of the model are."""
+        """Return the place of the layer that follows the given number of layers."""
         period = self.num_places - self.start_of_period
         in_period = self.start_of_period + (np.asarray(num_layers) - self.start_of_period) % period
         return np.asarray(np.where(np.asarray(num_layers) < self.num_places, num_layers, in_period))
 
     def counts(self, num_layers: int) -> Ints:
         """
-        Number of layers of each kind among so many from each place on: (S, K).
+        Number of layers of each kind among ``num_layers`` layers from each place: shape (S, K).
 
-        Derivation: the pattern is written out far enough for the last place; counts in front of every layer are sums,
-        and a difference of two sums is what lies between.
+        Derivation: the pattern is written out far enough for the last place. Cumulative counts before every layer are
+        sums, and the difference of two sums counts the layers between.
         """
         order = self.kinds[self.place_after(np.arange(self.num_places + num_layers))]
         before = np.zeros((len(order) + 1, self.num_kinds), dtype=np.int64)
@@ -62,7 +62,7 @@ class LayerPattern:
 @lru_cache(maxsize=64)
 def layer_pattern(model: Model) -> LayerPattern:
     """
-    The pattern with fewest places of a model's layers, those of multi-token prediction not among them.
+    Return the pattern with the fewest places for a model's layers, without those of multi-token prediction.
 
     >>> from costmodel import catalog
     >>> pattern = layer_pattern(catalog.model("gemma-3-27b-text"))  # every sixth layer attends to all tokens
@@ -79,7 +79,7 @@ def layer_pattern(model: Model) -> LayerPattern:
 
 def shortest_pattern(order: Sequence[int]) -> tuple[int, int]:
     """
-    How many entries of a sequence come once, and the length of the period that follows, so that both are few.
+    Return the length of the start of a sequence and of the period that follows it, with the least sum.
 
     >>> shortest_pattern([0, 1, 0, 1, 0]), shortest_pattern([0, 0, 0, 1, 1]), shortest_pattern([2, 0, 1, 0, 1])
     ((0, 2), (3, 1), (1, 2))

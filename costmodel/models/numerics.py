@@ -1,4 +1,4 @@
-"""Read facts of a ``config.json`` that no size depends on: rotary base, epsilon, initialisation, dropout, routing."""
+"""Read facts of a ``config.json`` that do not change sizes: rotary base, epsilon, initialisation, dropout, routing."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 """Spellings of a fact by its name in :mod:`costmodel.facts.numerics`; two of them in one file must agree."""
 
 NAMES = {name: spellings[0] for name, spellings in SPELLINGS.items()}
-"""How most files spell a fact."""
+"""Most common spelling of each fact."""
 
 OWN_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-"""Entries of a rotary embedding that are no numbers of its scaling."""
+"""Entries of a rotary embedding that are not numbers of its scaling."""
 
 NUMBERS = (
     "factor",
@@ -56,17 +56,17 @@ NUMBERS = (
 """Entries of a scaling that are numbers."""
 
 UNSCALED = ("default", "mrope")
-"""Types of rotary embeddings without a scaling; all axes of a text's positions are alike (mrope)."""
+"""Types of rotary embeddings without a scaling; with mrope all axes of a text's positions are equal."""
 
 KINDS = ("full_attention", "sliding_attention")
-"""Kinds of layers that may have a rotary embedding each."""
+"""Kinds of layers that may each have a rotary embedding."""
 
 
 def read_numerics(config: Config, family: str, layers: Iterable[Layer]) -> Numerics:
     """
-    Read facts of a configuration; where it leaves a key out, those of the family's classes hold.
+    Read the numeric facts of a configuration; absent keys have the defaults of the family's classes.
 
-    A key that is null says that its fact is not known, or, of a bound, that there is none.
+    A null key means that its fact is not known, or that there is no bound.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def read_numerics(config: Config, family: str, layers: Iterable[Layer]) -> Numer
 
 
 def _fact(config: Config, name: str, default: float | None, *, at_most: float = 1e24) -> float | None:
-    """The number of a fact under whichever of its spellings is there; all that are there must agree."""
+    """Return the number of a fact under any of its spellings; all that are present must agree."""
     keys = [key for key in SPELLINGS[name] if key in config.mapping]
     values = [_number(config, key, at_most=at_most) for key in keys]
     said = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
@@ -135,7 +135,7 @@ def _word(config: Config, keys: Iterable[str], default: str | None) -> str | Non
 
 
 def _score_scale(config: Config, default: Numerics, attention: Attention | None) -> float | None:
-    """The factor of the scores; None: the inverse root of a head's width."""
+    """Return the factor of the scores; None: the inverse root of a head's width."""
     if attention is None:
         return None
     scale = default.score_scale
@@ -172,12 +172,12 @@ def _rotaries(
     else:
         own = None if said is None and key not in config.mapping else Config(said or {}, f"{config.where}.{key}")
         full = _rotary(config, own, known, width)
-        windowed = _windowed(config, default, full)
+        windowed = _window_rotary(config, default, full)
     return full, windowed if has_windows and windowed != full else None
 
 
-def _windowed(config: Config, default: Numerics, full: Rotary) -> Rotary:
-    """The embedding of layers with a window: their own base, without the scaling of the others."""
+def _window_rotary(config: Config, default: Numerics, full: Rotary) -> Rotary:
+    """Return the embedding of layers with a window: their own base, without the scaling of the others."""
     usual = default.windowed_rotary.base if default.windowed_rotary else None
     if default.windowed_rotary and default.rotary and usual == default.rotary.base:
         usual = full.base  # one base for both kinds, of which a scaling changes the other
@@ -196,11 +196,11 @@ def _rotary(config: Config, own: Config | None, default: Rotary, width: int | No
     config
         The configuration.
     own
-        Its entries of this embedding; None: it has none, not even null.
+        Entries of this embedding; None: there are none, not even null.
     default
-        The classes' own.
+        Default of the family's classes.
     width
-        Width of a head; None: latent attention rotates channels of their own.
+        Width of a head; None: latent attention rotates its own channels.
     """
     holds = [one for one in (own, config) if one is not None]
     base = next((found for one in holds if (found := _fact(one, "base", None)) is not None), None)
@@ -223,7 +223,7 @@ def _rotary(config: Config, own: Config | None, default: Rotary, width: int | No
 
 
 def _parameter(own: Config, key: str) -> float | None:
-    """A number of a scaling; of other entries nothing: names, switches by which a text is read, factors per channel."""
+    """Return a number of a scaling; None for other entries: names, switches of the reader, factors per channel."""
     value = own.mapping[key]
     if isinstance(value, bool):
         return float(value)

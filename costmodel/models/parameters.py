@@ -1,4 +1,4 @@
-"""Parameters of a model: sums over its operators at degree 1, exact."""
+"""Parameters of a model: exact sums over its operators at degree 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costmodel.lowering import Shape, embedding_operators, head_operators, layer
 from costmodel.operators.work import Operator
 
 KEPT = 256
-"""Models whose sums are kept, since many jobs are of one model; a matter of speed and memory only."""
+"""Number of models whose sums are cached, since many jobs use one model; affects only speed and memory."""
 
 
 @lru_cache(maxsize=KEPT)
@@ -21,7 +21,7 @@ def parameters(model: Model) -> int:
 
 def active_parameters(model: Model) -> int:
     """
-    Parameters that one token meets: all but the routed experts that it does not visit; embeddings included.
+    Number of parameters that one token uses: all but the routed experts that it does not visit; embeddings included.
 
     .. math:: P_{active} = P - P_{routed} (1 - k / n)
     """
@@ -35,12 +35,12 @@ def mtp_parameters(model: Model) -> int:
 
 
 def embedding_parameters(model: Model) -> int:
-    """Parameters in front of the first layer."""
+    """Number of parameters before the first layer."""
     return _total(embedding_operators(model, whole_shape(model)))
 
 
 def head_parameters(model: Model) -> int:
-    """Parameters behind the last layer: final norm, and the head unless it is tied."""
+    """Number of parameters after the last layer: final norm, and the head unless it is tied."""
     return _total(head_operators(model, whole_shape(model)))
 
 
@@ -69,7 +69,7 @@ def idle_parameters(model: Model, layer: Layer) -> int:
 
 def whole_shape(model: Model, *, sequence_length: int = 1, causal: bool = False) -> Shape:
     """
-    One sequence on one device: every degree is 1.
+    Return the shape of one sequence on one device: every degree is 1.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def whole_shape(model: Model, *, sequence_length: int = 1, causal: bool = False)
     sequence_length
         Tokens of the sequence; parameters do not depend on it.
     causal
-        Whether kernels skip the masked half of the scores.
+        True if kernels skip the masked half of the scores.
     """
     return Shape(hidden_size=model.hidden_size, sequence_length=sequence_length, activation_bytes=2.0, causal=causal)
 

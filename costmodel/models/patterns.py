@@ -1,4 +1,4 @@
-"""Models whose layers are single blocks, Mamba, attention or feed-forward alone: a letter says which (Nemotron-H)."""
+"""Models whose layers are single blocks, Mamba, attention or feed-forward: one letter per layer (Nemotron-H)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.facts.model import Experts, Layer, Mixer, Mlp
 Block: TypeAlias = Mixer | Mlp | Experts
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
-"""As in ``hybrid_override_pattern`` and megatron/core/ssm/mamba_hybrid_layer_allocation.py of Megatron-LM."""
+"""Letters of blocks in ``hybrid_override_pattern`` and in Megatron-LM's ssm/mamba_hybrid_layer_allocation.py."""
 
 MTP_PATTERN = "*E"
 """Blocks of one layer of multi-token prediction: Nemotron 3, and the default of transformers' ``NemotronHConfig``."""
@@ -21,14 +21,14 @@ def single_blocks(
     pattern: str, build: Callable[[str], Block], where: str, *, norm: Literal["rms", "layer", "none"]
 ) -> tuple[Layer, ...]:
     """
-    One layer per letter, each a norm and a block.
+    Build one layer per letter, each a norm and a block.
 
     Parameters
     ----------
     pattern
         Letters of ``LETTERS``.
     build
-        Makes the block of a name in ``LETTERS``.
+        Function that builds the block of a name in ``LETTERS``.
     where
         Dotted path of the pattern, for messages.
     norm
@@ -46,14 +46,14 @@ def single_blocks(
     return tuple(layers[letter] for letter in pattern)
 
 
-def joined(blocks: Sequence[Layer], where: str) -> Layer:
+def join_blocks(blocks: Sequence[Layer], where: str) -> Layer:
     """
-    Two single blocks as one layer, as multi-token prediction has them: what mixes tokens, then a feed-forward.
+    Join two single blocks into one layer, as multi-token prediction does: a token mixer, then a feed-forward.
 
     Raises
     ------
     SpecError
-        If the blocks are others.
+        If the blocks are of other kinds.
     """
     if len(blocks) != 2 or blocks[0].attention is None or blocks[1].feed_forward is None:
         raise SpecError(where, "must be one attention or Mamba block and one feed-forward, as in '*E'.")

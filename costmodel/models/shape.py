@@ -1,4 +1,4 @@
-"""The shape of a model in a few words, by which published runs and layouts of it are found whatever it is called."""
+"""Shape of a model in a few words, which finds published runs and layouts of it under any name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.models.parameters import parameters
 
 TOLERANCE = 0.02
 """
-Fraction by which parameters of one model may differ.
+Fraction by which the parameter counts of one model may differ.
 
 Sources pad vocabularies, tie embeddings or not, and count key and value heads of Llama 3.1 405B as 16 or 8, which is
 1.0 % of its parameters.
@@ -21,7 +21,7 @@ Sources pad vocabularies, tie embeddings or not, and count key and value heads o
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """
-    What two models must have in common to be called the same.
+    Properties by which two models are recognised as one.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Shape:
     blocks
         The different mixers with their heads and feed-forward blocks with their widths, in words; equal in both.
     parameters
-        Without multi-token prediction; nearly equal.
+        Number of parameters without multi-token prediction; nearly equal.
     """
 
     num_layers: int
@@ -39,7 +39,7 @@ class Shape:
     parameters: int
 
     def is_like(self, other: Shape) -> bool:
-        """True where both are shapes of one model."""
+        """Return True if both are shapes of one model."""
         same = ("num_layers", "hidden_size", "blocks")
         return all(getattr(self, name) == getattr(other, name) for name in same) and isclose(
             self.parameters, other.parameters, rel_tol=TOLERANCE
@@ -47,7 +47,7 @@ class Shape:
 
 
 HEADS = ("num_heads", "num_value_heads")
-"""Entries of mixers that count heads which no source counts otherwise."""
+"""Entries of mixers that count heads, on which all sources agree."""
 
 COLUMNS = tuple(one.name for one in fields(Shape))
 """Columns of a table that hold a shape."""
@@ -65,7 +65,7 @@ def shape_of(model: Model) -> Shape:
 
 
 def shape_in(cells: Mapping[str, str]) -> Shape | None:
-    """Return the shape that a row of a table holds; None where it holds none."""
+    """Return the shape in a row of a table; None if the row has none."""
     if not cells["parameters"]:
         return None
     counts = {name: int(cells[name]) for name in COLUMNS if name != "blocks"}
@@ -73,7 +73,7 @@ def shape_in(cells: Mapping[str, str]) -> Shape | None:
 
 
 def _words(block: Mixer | Mlp | Experts) -> str:
-    """A block by what no source counts otherwise: query heads, widths, experts."""
+    """Return a block in words on which all sources agree: query heads, widths, experts."""
     if isinstance(block, Experts):
         return f"{block.top_k} of {block.num_experts} experts {_width(block)}"
     if isinstance(block, Mlp):

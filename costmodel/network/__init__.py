@@ -1,1 +1,1 @@
-"""Groups of ranks, and what they take to communicate."""
+"""Groups of ranks, and the time of their communication."""

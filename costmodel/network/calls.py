@@ -1,4 +1,4 @@
-"""Seconds of the collectives that a lowered layer needs, with the gaps and copies around them."""
+"""Seconds of a lowered layer's collectives, with the gaps and copies around them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TENSOR_PARALLEL = ("tp", "etp")
 
 LAUNCHES_AFTER_COLLECTIVE = 3
 """
-Number of launches until an idle device has a long kernel again: behind a collective come a residual's addition, a norm,
+Number of launches until an idle device runs a long kernel again: after a collective come a residual's addition, a norm,
 a linear.
 """
 
 
 def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> tuple[Numbers, Numbers]:
     """
-    Seconds in which a collective's whole tensor is copied into or out of the order of ranks, in either pass.
+    Seconds of the copies of a collective's whole tensor into or out of the order of ranks, in either pass.
 
     Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes.
     """
@@ -42,20 +42,20 @@ def copy_seconds(communication: Communication, shape: Shape, device: EquippedDev
 
 
 def call_group(name: str, shape: Shape) -> Group:
-    """The ranks of a layer that talk: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    """Return the group of ranks in a layer's collective: ``tp``, ``cp``, ``ep`` or ``etp``."""
     return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
 
 
 def is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
-    """Whether there is anything to send, and a rank to send it to."""
+    """Return True where the collective has bytes to send and more than one rank."""
     return (np.asarray(communication.nbytes) > 0) & (np.asarray(call_group(communication.group, shape).ranks) > 1)
 
 
 def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
     """
-    Seconds of a collective with the gap beside it; 0 where nothing is sent.
+    Seconds of a collective and its gap; 0 without bytes or other ranks.
 
-    Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, and :func:`gap_seconds`, in which
+    Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, plus :func:`gap_seconds`, in which
     nothing is sent yet.
     """
     called = is_called(communication, shape)
@@ -82,7 +82,7 @@ class TimedCall:
     seconds
         Seconds of one call alone: :func:`call_seconds`.
     copying, leaving
-        Seconds of it in which processors copy its bytes, and in which it uses the network adapter.
+        Seconds of it in which processors copy bytes, and in which it uses the network adapter.
     """
 
     one: Communication
@@ -91,8 +91,8 @@ class TimedCall:
     leaving: Numbers
 
 
-def timed_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
-    """A collective with its time alone and on the links, by :func:`costmodel.network.collectives.copying_seconds`."""
+def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
+    """Return a collective with its seconds alone and on the links, by :func:`copying_seconds`."""
     seconds, group = call_seconds(cluster, communication, shape), call_group(communication.group, shape)
     leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
     return TimedCall(
@@ -107,11 +107,11 @@ def timed_call(cluster: Cluster, communication: Communication, shape: Shape) -> 
 
 def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:
     """
-    Seconds that pass beside a collective: the gap of its kernel, and launches that the device waits for.
+    Seconds of gaps beside a collective: the gap of its kernel, and launches that the device waits for.
 
-    Derivation: a tensor-parallel collective is a kernel in front of others and has their gap. A host that waits for the
-    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels anew behind it. One with blocking launches starts the
-    collective itself only then. Only graphs of a whole iteration hold collectives, which no host launches then.
+    Derivation: a tensor-parallel collective is a kernel between others and has their gap. A host that waits for the
+    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels after it. With blocking launches, the host also starts
+    the collective only then. Only graphs of a whole iteration hold collectives; the host does not launch those.
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     launches = (

@@ -1,8 +1,8 @@
 """
-Collectives: what ranks send each other takes, over a hierarchy of networks (NVLink domain, node, rail, spine).
+Seconds of collectives over a hierarchy of networks (NVLink domain, node, rail, spine).
 
-All have one signature. The ranks of a group are ``stride`` devices apart in the device order (tensor, context, data and
-expert, pipeline), so that ``stride`` decides how many of them share an inner network.
+All functions have one signature. The ranks of a group are ``stride`` devices apart in the device order (tensor,
+context, data and expert, pipeline). So ``stride`` determines how many of them share an inner network.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
-    Seconds until every rank has the whole of a tensor of which each had one shard, equation (2).
+    Seconds of an all-gather, until every rank has the whole tensor of which each had one shard, equation (2).
 
-    Rings run through all ranks, as NCCL builds them. Every rank receives what it lacks over the scale-up network. As
-    many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
+    Rings run through all ranks, as NCCL builds them. Every rank receives the missing shards over the scale-up network.
+    As many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
 
     .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)
               + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
 
     over the levels k that the group crosses; :math:`g_k` are its members within one network of level k,
-    :math:`g_0 = 1`. Groups are assumed to be placed so that they fill networks. A shard passes n - 1 hops, few of
-    which leave a network.
+    :math:`g_0 = 1`. Groups are assumed to fill networks. A shard passes n - 1 hops, few of which leave a network.
 
     Parameters
     ----------
@@ -42,21 +41,21 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     nbytes
         Bytes of the whole tensor, Q.
     ranks
-        Ranks of the group, n; 1 communicates nothing.
+        Ranks of the group, n; 1 sends nothing.
     stride
-        Devices from one rank of the group to the next.
+        Distance in devices from one rank of the group to the next.
 
     References
     ----------
     NCCL, ``src/graph/tuning.cc`` (``ncclTopoTuneModel``): of a ring's steps, those between nodes have another latency.
     """
-    return _around_rings(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
-def _around_rings(
+def _ring_seconds(
     cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
-    """The formula of :func:`all_gather`, with a latency of its own in each step on a level of networks."""
+    """Apply the formula of :func:`all_gather`, with the given latency of each step on a level of networks."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
@@ -72,12 +71,12 @@ def _around_rings(
 
 def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_node: int) -> Numbers:
     r"""
-    Seconds per byte between the sockets of a host, for a ring that has some of its devices.
+    Seconds per byte between the sockets of a host, for a ring over some of its devices.
 
     .. math:: T = Q \frac{d}{g_1 B_s}
 
-    with d devices per host: its d / g_1 rings share the link between the sockets. A ring of all devices has two
-    neighbours of each adapter, one of a single device has its own.
+    with d devices per host: its d / g_1 rings share the link between the sockets. In a ring of all devices both
+    neighbours use the same adapter, and a single device has its own.
 
     References
     ----------
@@ -91,17 +90,17 @@ def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_nod
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """
-    Seconds until every rank has one shard of the sum.
+    Seconds of a reduce-scatter, until every rank has one shard of the sum.
 
     Derivation: a ring reduce-scatter is :func:`all_gather` backwards, with the same traffic on every link and its own
     latency per step.
     """
-    return _around_rings(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """
-    Seconds until every rank has the sum.
+    Seconds of an all-reduce, until every rank has the sum.
 
     Derivation: a ring all-reduce is a :func:`reduce_scatter` and an :func:`all_gather`, each of (n - 1) / n of the
     bytes, with its own latency per step.
@@ -110,16 +109,16 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     ----------
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009).
     """
-    return 2 * _around_rings(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return 2 * _ring_seconds(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
-    Seconds until all have what one rank had, in a chain through all ranks.
+    Seconds of a broadcast, until all ranks have one rank's tensor, in a chain through all ranks.
 
     .. math:: T = Q \max_k \frac{1}{g_{k-1}' B_k} + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
 
-    Chunks follow each other, so that the bytes pass once; but the last rank waits for the first chunk to come by all
+    Chunks follow each other, so that the bytes pass once; but the last rank waits until the first chunk has passed all
     others. Links work in parallel as in :func:`all_gather`.
 
     References
@@ -137,15 +136,15 @@ def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numb
 
 def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
-    Seconds until every rank has sent each other rank its part of ``nbytes``.
+    Seconds of an all-to-all, until every rank has sent each other rank its part of ``nbytes``.
 
     .. math:: T = \max\left(\frac{Q (n - 1) / n}{B_1}, \max_{k > 1} \frac{Q (n - g_{k-1}) / n}{B_k}\right)
         + \sum_k \lambda_k
 
-    Members within a scale-up domain have a link each to what is outside, or share fewer. What goes there passes the
-    domain's own links, too, on its way to the adapter that leads to its receiver. A rank's own part, Q / n, crosses no
-    link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
-    Measured collectives of a device give the paper's.
+    Members within a scale-up domain have a link each to the outside, or share fewer. Bytes that leave the domain also
+    pass the domain's own links, on their way to the adapter of their receiver. A rank's own part, Q / n, crosses no
+    link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not. Measured
+    collectives of a device give the paper's times.
     """
     return _exchange(cluster, lambda level: nbytes, ranks=ranks, stride=stride)
 
@@ -154,20 +153,20 @@ def dispatch(
     cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers, num_experts: int, top_k: int
 ) -> Numbers:
     r"""
-    Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
+    Seconds of an :func:`all_to_all` that sends a token once to each place that it visits, not once per expert.
 
     .. math:: T = \max\left(\frac{q_1}{B_1}, \max_{k > 1} \sum_{j \ge k} \frac{q_j}{B_k}\right) + \sum_k \lambda_k,
         \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n, \qquad q_1 = Q\, v(n) (n - 1) / n
 
     A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
-    token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
+    token's experts, where it is forwarded. The sum of the experts' outputs returns the same way.
 
     Parameters
     ----------
     cluster, nbytes, ranks, stride
         As in :func:`all_to_all`: bytes of all (token, expert) pairs.
     num_experts, top_k
-        Each token visits how many of how many experts.
+        Experts that each token visits, and their total number.
 
     References
     ----------
@@ -182,14 +181,15 @@ def dispatch(
 
 def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
     """
-    Seconds until every rank has sent each other rank its part of what a level of networks carries.
+    Seconds until every rank has sent each other rank its part of the bytes on each level of networks.
 
-    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do. It
-    passes all networks inside the one that it crosses, the sender's or the receiver's.
+    Bytes that leave a scale-up domain pass its adapters, to any distance: the adapters carry the bytes of all outer
+    levels. They also pass all networks inside the crossed one, those of the sender or of the receiver.
 
     References
     ----------
-    NCCL, release notes of 2.12: PXN, what leaves a node goes over NVLink to the device whose adapter is its receiver's.
+    NCCL, release notes of 2.12: PXN, traffic out of a node goes over NVLink to the device whose adapter is its
+    receiver's.
     """
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
@@ -210,8 +210,8 @@ def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) 
     .. math:: T = \frac{1}{n - 1} \sum_k (n / g_{k-1} - n / g_k) (Q / B_k + \lambda_k)
 
     with the members :math:`g_k` of the group within one network of level k, as in :func:`all_gather`. Derivation: of
-    the chain's n - 1 sends, n / g_{k-1} - n / g_k cross level k, few of them leave a node. A micro-batch passes all of
-    them, and ranks that wait for each other in turn share the slow ones, so that the mean counts.
+    the chain's n - 1 sends, n / g_{k-1} - n / g_k cross level k, and few of them leave a node. A micro-batch passes all
+    of them, and waiting ranks share the slow ones in turn, so that the mean counts.
     """
     seconds: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
@@ -222,9 +222,9 @@ def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) 
 
 def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """
-    Seconds of n - 1 sends to the next rank, one after the other, of ``nbytes`` per rank together.
+    Seconds of n - 1 sends to the next rank, one after the other, of ``nbytes`` per rank in total.
 
-    Derivation: in each of the n - 1 steps all ranks send nbytes / (n - 1) at the same time, and wait for the slowest
+    Derivation: in each of the n - 1 steps all ranks send nbytes / (n - 1) at the same time. They wait for the slowest
     send, the one between networks.
     """
     steps = ranks - 1
@@ -250,7 +250,7 @@ def collective_seconds(
     cluster: Cluster, group: str, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
     """
-    Seconds of one collective: measured or sampled where the device knows its shape, else computed; none without bytes.
+    Seconds of one collective: measured or sampled if the device knows its shape, otherwise computed; 0 without bytes.
 
     Derivation: MoFa's equation (2) with the volume and the links of each kind in ``COLLECTIVES``; a measured time
     replaces it, scaled as equation (18) scales bandwidths.
@@ -260,7 +260,7 @@ def collective_seconds(
     cluster
         Devices and networks; its constants hold the measured collectives.
     group
-        Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``.
+        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``.
     kind
         One of ``COLLECTIVES``.
     nbytes, ranks, stride
@@ -291,19 +291,20 @@ def communication_seconds(
     Seconds of one of the collectives of a layer's communication, for one micro-batch.
 
     Derivation: volume over bandwidth plus latency, MoFa's equation (2), or a measured time
-    (:func:`collective_seconds`). Some dispatchers send a token once to each place that it visits. Then an exchange with
-    experts moves the bytes of distinct places instead of those of all (token, expert) pairs (:func:`dispatch`).
+    (:func:`collective_seconds`). Some dispatchers send a token once to each place that it visits. For them an
+    all-to-all to experts has the bytes of distinct places instead of those of all (token, expert) pairs
+    (:func:`dispatch`).
 
     Parameters
     ----------
     cluster
         Devices and networks.
     communication
-        What a layer communicates; ``forward`` and ``backward`` say how often.
+        Communication of a layer; ``forward`` and ``backward`` are its numbers of calls.
     ranks, stride
         Size and stride of the group ``communication.group``.
     token_dispatcher
-        Decision; concerns exchanges with experts.
+        Decision; affects all-to-alls to experts.
     """
     group, kind, nbytes = communication.group, communication.kind, communication.nbytes
     once = np.asarray(deduplicates_dispatch(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
@@ -320,7 +321,7 @@ def communication_seconds(
 
 def leaves_scale_up_domain(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> NDArray[np.bool_]:
     """
-    Whether a group has members in several scale-up domains, so that it uses network adapters.
+    Return True where a group has members in several scale-up domains, so that it uses network adapters.
 
     Parameters
     ----------
@@ -336,10 +337,10 @@ def copying_seconds(
     cluster: Cluster, seconds: Numbers, seconds_on: Callable[[Cluster], Numbers], *, leaves: NDArray[np.bool_]
 ) -> Numbers:
     """
-    Seconds in which processors copy what a collective sends: all of it within a scale-up domain, less of it beyond.
+    Seconds in which processors copy the bytes of a collective: all of it within a scale-up domain, less of it beyond.
 
     Derivation: a ring copies as fast between domains as within one, and then waits for its adapter. Its processors and
-    memory are free for others meanwhile. So the copies take as long as the same collective in one domain.
+    memory are free for other kernels meanwhile. So the copies take as long as the same collective in one domain.
 
     Parameters
     ----------
@@ -348,9 +349,9 @@ def copying_seconds(
     seconds
         Seconds of the collective.
     seconds_on
-        Seconds of it on another cluster.
+        Function that returns the seconds of the collective on another cluster.
     leaves
-        Whether it leaves a scale-up domain.
+        True where it leaves a scale-up domain.
     """
     if not leaves.any():
         return seconds
@@ -364,12 +365,12 @@ def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Level:
     """
-    One network as a group uses it.
+    One network level as a group uses it.
 
     Parameters
     ----------
     inner, outer
-        Members of the group within one network of the level inside this one, and within this one.
+        Members of the group within one network of the next inner level, and within one network of this level.
     members, links
         Members within one scale-up domain, and the links that work in parallel for them.
     bandwidth, latency
@@ -379,7 +380,7 @@ class _Level:
     pair_bandwidth
         Bytes per second from one member to a single other one.
     send_speedup
-        Speed over that where nothing is received meanwhile.
+        Bandwidth over ``pair_bandwidth`` of a send without a receive at the same time.
     """
 
     inner: Numbers
@@ -403,7 +404,7 @@ class _Level:
 
 
 def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_Level]:
-    """The networks of the cluster, from the innermost; the outermost reaches every rank."""
+    """Yield the networks of the cluster, from the innermost; the outermost reaches every rank."""
     networks = cluster.device.networks
     inner: Numbers = 1
     members: Numbers = 1
@@ -417,11 +418,11 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
             outer=outer,
             members=members,
             links=links,
-            bandwidth=bandwidth * _joined_share(network, outer / inner),
+            bandwidth=bandwidth * _link_share(network, outer / inner),
             latency=network.latency,
             scatter_latency=_own(network.reduce_scatter_latency, network.latency),
             sum_latency=_own(network.all_reduce_latency, network.latency),
-            pair_bandwidth=bandwidth * _joined_share(network, 2),
+            pair_bandwidth=bandwidth * _link_share(network, 2),
             send_speedup=2.0 if network.is_half_duplex else 1.0,
         )
         inner = outer
@@ -432,7 +433,7 @@ def _own(latency: float | None, usual: float) -> float:
     return usual if latency is None else latency
 
 
-def _joined_share(network: Network, members: Numbers) -> Numbers:
+def _link_share(network: Network, members: Numbers) -> Numbers:
     r"""
     Share of a device's links that lead to the other members of a group: of a mesh of N devices (n - 1) / (N - 1).
 

@@ -1,4 +1,4 @@
-"""Constants of a law that were estimated from samples, and how sure they are."""
+"""Constants of a law estimated from samples, with their uncertainty."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from costmodel.operators.gaussian_process import Rows
 
 Law = Callable[[Mapping[str, float]], Rows]
-"""Seconds of each row, by the constants' names."""
+"""Function that returns the seconds of each row, from constants by name."""
 
 STEP = 1e-3
-"""Change of a logarithm by which a derivative is taken."""
+"""Step in a logarithm for numerical derivatives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimates:
     """
-    Positive constants by name, as normally distributed logarithms.
+    Positive constants by name, with normally distributed logarithms.
 
     Parameters
     ----------
     names
-        Of the constants.
+        Names of the constants.
     logarithms
-        Natural ones of the likeliest values; shape (names,).
+        Natural logarithms of the most likely values; shape (names,).
     covariance
-        Of the logarithms; shape (names, names).
+        Covariance of the logarithms; shape (names, names).
     """
 
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class Estimates:
 
     @property
     def values(self) -> dict[str, float]:
-        """The likeliest values."""
+        """Most likely values by name."""
         return dict(zip(self.names, np.exp(self.logarithms).tolist(), strict=True))
 
     def deviation(self, name: str) -> float:
@@ -47,23 +47,23 @@ class Estimates:
 
     def variance(self, law: Law) -> Rows:
         r"""
-        Variance of the logarithm of a law's seconds, as far as it comes from the constants; shape (rows,).
+        Variance of the logarithm of a law's seconds due to the constants; shape (rows,).
 
         .. math:: v = J \Sigma J^T, \qquad J_{ij} = \partial \log t_i / \partial \log c_j
 
-        Derivation: a law is nearly a power of each constant within the constant's uncertainty.
+        Derivation: within a constant's uncertainty, a law is nearly a power of the constant.
         """
         slopes = jacobian(lambda logarithms: law(self.named(logarithms)), self.logarithms)
         variance: Rows = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
         return variance
 
     def named(self, logarithms: Rows) -> dict[str, float]:
-        """Constants of these logarithms by name."""
+        """Return the constants of these logarithms by name."""
         return dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
 
 
 def jacobian(seconds: Callable[[Rows], Rows], logarithms: Rows) -> Rows:
-    """Derivatives of the logarithms of seconds by logarithms of constants; shape (rows, constants)."""
+    """Return derivatives of the logarithms of seconds by logarithms of constants; shape (rows, constants)."""
     here = np.log(seconds(logarithms))
     moved = [np.log(seconds(logarithms + STEP * unit)) for unit in np.eye(len(logarithms))]
     slopes: Rows = (np.column_stack(moved) - here[:, None]) / STEP

@@ -1,4 +1,4 @@
-"""Collectives on a fabric: seconds by a law of its links, whose constants datasheets and samples say."""
+"""Seconds of collectives on a fabric, by a law of its links with constants from datasheets and samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.operators.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
-"""Collectives that samples are of; ``send``: one rank sends to another."""
+"""Kinds of sampled collectives; ``send``: one rank sends to another."""
 
 ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
 
@@ -21,16 +21,16 @@ ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "al
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calls:
     """
-    Collectives, one a row.
+    Collectives, one per row.
 
     Parameters
     ----------
     kinds
         Places in ``KINDS``; shape (rows,).
     nbytes
-        Bytes of the whole tensor, of what a rank sends in an all-to-all, or of a send; shape (rows,).
+        Bytes of the whole tensor, bytes that a rank sends in an all-to-all, or bytes of a send; shape (rows,).
     ranks, nodes
-        Devices that take part, and nodes that they are on, equally many on each; shape (rows,).
+        Devices that take part, and the number of their nodes, with equally many on each; shape (rows,).
     """
 
     kinds: NDArray[np.intp]
@@ -39,7 +39,7 @@ class Calls:
     nodes: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Calls:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Calls(kinds=self.kinds[rows], nbytes=self.nbytes[rows], ranks=self.ranks[rows], nodes=self.nodes[rows])
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Calls:
 
     @property
     def steps(self) -> Rows:
-        """Steps in which a ring passes pieces on: n - 1, twice for an all-reduce, one for a send; shape (rows,)."""
+        """Number of steps of a ring: n - 1, twice for an all-reduce, one for a send; shape (rows,)."""
         rounds = np.where(self.kinds == ALL_REDUCE, 2.0, 1.0)
         steps: Rows = np.where(self.kinds == SEND, 1.0, rounds * (self.ranks - 1))
         return steps
@@ -65,7 +65,7 @@ class Calls:
 
         .. math:: W = 2 Q \frac{n - 1}{n}, \quad Q \frac{n - 1}{n}, \quad Q
 
-        of an all-reduce, of gathers, scatters and all-to-alls, and of broadcasts and sends.
+        for an all-reduce; for gathers, scatters and all-to-alls; and for broadcasts and sends.
 
         References
         ----------
@@ -83,24 +83,24 @@ class Calls:
 
     @property
     def curves(self) -> list[tuple[int, int, int]]:
-        """Kind, ranks and nodes of each row: those that differ by their bytes alone are one curve."""
+        """Kind, ranks and nodes of each row; rows that differ only in bytes are one curve."""
         return list(
             zip(self.kinds.tolist(), self.ranks.astype(int).tolist(), self.nodes.astype(int).tolist(), strict=True)
         )
 
 
 NUM_SIZES = 4
-"""Leading features that are sizes."""
+"""Number of leading features that are sizes."""
 
 
 def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: ArrayLike) -> Calls:
     """
-    Collectives of arrays that broadcast.
+    Build collectives from arrays that broadcast.
 
     Raises
     ------
     SpecError
-        If a kind is not one of ``KINDS``, bytes are negative, or nodes have no whole number of ranks.
+        If a kind is not one of ``KINDS``, bytes are negative, or ranks are not a multiple of nodes.
     """
     arrays = np.broadcast_arrays(
         np.asarray(kind, dtype=str), *(np.asarray(one, float) for one in (nbytes, ranks, nodes))
@@ -108,11 +108,11 @@ def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: Arr
     names, sizes, ranks, nodes = (one.ravel() for one in arrays)
     unknown = sorted(set(names.tolist()) - set(KINDS))
     if unknown:
-        raise SpecError("kind", f"{unknown[0]!r} is no collective of samples.", did_you_mean(unknown[0], KINDS))
+        raise SpecError("kind", f"{unknown[0]!r} is not a sampled collective.", did_you_mean(unknown[0], KINDS))
     if not (np.all(sizes >= 0) and np.all(np.isfinite(sizes))):
-        raise SpecError("nbytes", "there are negative or infinite ones.")
+        raise SpecError("nbytes", "must not be negative or infinite.")
     if not (np.all(nodes >= 1) and np.all(ranks >= nodes) and np.all(ranks % nodes == 0)):
-        raise SpecError("ranks", "each node needs as many of them as the others, and at least one.")
+        raise SpecError("ranks", "must be a multiple of nodes, with at least one rank per node.")
     places = np.select([names == one for one in KINDS], list(range(len(KINDS))))
     return Calls(kinds=places.astype(np.intp), nbytes=sizes, ranks=ranks, nodes=nodes)
 
@@ -127,30 +127,30 @@ CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind 
 """
 Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
 
-``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` passes switches that sum.
-``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each node more. ``segment_seconds`` is the time
-that a piece of a pipeline takes whatever its size.
+``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` is that of switches that
+sum. ``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each additional node. ``segment_seconds``
+is the time of a piece in a pipeline, independent of its size.
 """
 
 
 def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
     r"""
-    Seconds of collectives on a fabric whose constants are known; shape (rows,).
+    Seconds of collectives on a fabric with known constants; shape (rows,).
 
     Inside a node, with W bytes that each rank sends in k steps:
 
     .. math:: T = a_0 + a k + \frac{W}{B} + 2 \sqrt{\frac{g k W}{B}}
 
     Derivation of the last term: m pieces pass k steps in :math:`(m + k - 1) (g + W / (m B))`. With the best m that is
-    :math:`2 \sqrt{g k W / B}` more than W / B and what belongs to a step. Links of a mesh work
-    in parallel, B = (n - 1) B_1. Where a ring leaves the devices that fast links join, the slow link sets its pace.
+    :math:`2 \sqrt{g k W / B}` more than W / B and the time of the steps. Links of a mesh work in parallel,
+    B = (n - 1) B_1. If a ring leaves the devices that are joined by fast links, the slow link sets its pace.
 
     Between N nodes with p ranks each, as many rings leave a node as it has ranks:
 
     .. math:: T = x_0 + x (N - 1) + a k + L + 2 \sqrt{g' k L}, \qquad
               L = \max\left(\frac{W}{\min(p B_d, B_N)}, \frac{W}{B}\right)
 
-    with 2 x for an all-reduce. An all-to-all sends p Q (n - p) / n out of a node instead of W, a send has one adapter.
+    with 2 x for an all-reduce. An all-to-all sends p Q (n - p) / n out of a node instead of W; a send has one adapter.
 
     References
     ----------
@@ -160,11 +160,11 @@ def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) ->
     inside = _inside_seconds(constants, calls, fabric)
     if not np.any(calls.nodes > 1):
         return inside
-    return np.where(calls.nodes > 1, _between_seconds(constants, calls, fabric), inside)
+    return np.where(calls.nodes > 1, _network_seconds(constants, calls, fabric), inside)
 
 
 def _inside_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
-    fixed = _by_kind(constants, "launch_seconds", calls)
+    fixed = _kind_values(constants, "launch_seconds", calls)
     transfer = calls.sent_bytes / _inside_bandwidth(constants, calls, fabric)
     steps, segment = calls.steps, constants["segment_seconds"]
     ring: Rows = fixed + constants["step_seconds"] * steps + transfer + 2 * np.sqrt(segment * steps * transfer)
@@ -177,12 +177,12 @@ def _inside_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric
 
 def _summed_seconds(constants: Mapping[str, float], calls: Calls) -> Rows:
     r"""
-    Seconds of an all-reduce that switches sum.
+    Seconds of an all-reduce that is summed by switches.
 
     .. math:: T = a_0 + 2 a + \frac{Q (1 + 1/n)}{B_v} + 2 \sqrt{\frac{g Q}{B_v}}
 
     Derivation: the switch reads all Q of a rank to sum them, and each rank sends its n-th part of the sum once, for
-    the switch to copy. Two steps, however many ranks there are.
+    the switch to copy. There are two steps, for any number of ranks.
 
     References
     ----------
@@ -190,7 +190,7 @@ def _summed_seconds(constants: Mapping[str, float], calls: Calls) -> Rows:
     NCCL's NVLS.
     """
     transfer = calls.nbytes / constants["summing_bandwidth"]
-    fixed = _by_kind(constants, "launch_seconds", calls) + 2 * constants["step_seconds"]
+    fixed = _kind_values(constants, "launch_seconds", calls) + 2 * constants["step_seconds"]
     seconds: Rows = fixed + transfer * (1 + 1 / calls.ranks) + 2 * np.sqrt(constants["segment_seconds"] * transfer)
     return seconds
 
@@ -203,22 +203,22 @@ def _inside_bandwidth(constants: Mapping[str, float], calls: Calls, fabric: Fabr
         bandwidth *= np.where(calls.kinds == SEND, 1.0, np.maximum(members - 1, 1.0))
     if fabric.fast_peers is not None:
         bandwidth = np.where(members > fabric.fast_peers, constants["slow_bandwidth"], bandwidth)
-    return bandwidth * _by_kind(constants, "share", calls)
+    return bandwidth * _kind_values(constants, "share", calls)
 
 
-def _between_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+def _network_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
     members, is_send = calls.ranks_per_node, calls.kinds == SEND
     adapters = np.where(is_send, 1.0, members)
     outwards = np.minimum(adapters * constants["network_bandwidth"], constants["node_network_bandwidth"])
     leaving = np.where(
         calls.kinds == ALL_TO_ALL, members * calls.nbytes * (calls.ranks - members) / calls.ranks, calls.sent_bytes
     )
-    transfer = leaving / (outwards * _by_kind(constants, "network_share", calls))
+    transfer = leaving / (outwards * _kind_values(constants, "network_share", calls))
     within = np.where(members > 1, calls.sent_bytes / _inside_bandwidth(constants, calls, fabric), 0.0)
     transfer = np.maximum(transfer, within)
     rounds = np.where(calls.kinds == ALL_REDUCE, 2.0, 1.0)
     further = np.where(is_send, 1.0, rounds * (calls.nodes - 1))
-    fixed = _by_kind(constants, "network_launch_seconds", calls) + constants["node_seconds"] * further
+    fixed = _kind_values(constants, "network_launch_seconds", calls) + constants["node_seconds"] * further
     segment = constants["network_segment_seconds"]
     seconds: Rows = (
         fixed + constants["step_seconds"] * calls.steps + transfer + 2 * np.sqrt(segment * calls.steps * transfer)
@@ -226,6 +226,6 @@ def _between_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabri
     return seconds
 
 
-def _by_kind(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
+def _kind_values(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
     values: Rows = np.array([constants[f"{name}.{kind}"] for kind in KINDS])[calls.kinds]
     return values

@@ -1,4 +1,4 @@
-"""Collective times learned from samples of one fabric: a law of its links, times what a Gaussian process learned."""
+"""Collective times learned from samples of one fabric: a law of its links, times a Gaussian process's correction."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from costmodel.operators.work import Numbers
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deviations:
     """
-    What was learned of the law's error, inside nodes or between them.
+    Learned error of the link law, inside nodes or between them.
 
     Parameters
     ----------
     process
-        Of the logarithm of measured over computed seconds, by ``Calls.features``.
+        Gaussian process of the logarithm of measured over computed seconds, by ``Calls.features``.
     curves
         Kind, ranks and nodes of the samples.
     lowest, highest
         Least and greatest of each size feature among the samples; shape (sizes,).
     widening, widening_elsewhere
-        Standard deviations that count as one on curves of samples, and on others, so that a 90 % interval holds 90 % of
-        what was left out: sizes, or numbers of ranks.
+        Factors on the standard deviation on curves of samples, and on others, so that a 90 % interval holds 90 % of the
+        left-out samples: sizes, or numbers of ranks.
     """
 
     process: GaussianProcess
@@ -43,17 +43,17 @@ class Deviations:
     widening_elsewhere: float = 1.0
 
     def variance(self, calls: Calls) -> Rows:
-        """Variance of the logarithm of measured over computed seconds, not widened; shape (rows,)."""
+        """Return the variance of the logarithm of measured over computed seconds, not widened; shape (rows,)."""
         variance: Rows = self.process.deviation(calls.features) ** 2
         return variance
 
     def widenings(self, calls: Calls) -> Rows:
-        """Standard deviations that count as one; shape (rows,)."""
+        """Return the factors on the standard deviation; shape (rows,)."""
         known = np.array([curve in self.curves for curve in calls.curves], dtype=bool)
         return np.where(known, self.widening, self.widening_elsewhere)
 
     def is_outside(self, calls: Calls) -> NDArray[np.bool_]:
-        """Whether sizes are outside of the sampled range, or no sample is of the kind; shape (rows,)."""
+        """Return True where sizes are outside of the sampled range, or no sample is of the kind; shape (rows,)."""
         sizes = calls.features[:, :NUM_SIZES]
         beyond = np.any(np.maximum(self.lowest - sizes, sizes - self.highest) > BEYOND, axis=1)
         kinds = [kind for kind, _, _ in self.curves]
@@ -62,7 +62,7 @@ class Deviations:
 
 
 UNKNOWN_DEVIATION = 1.0
-"""Standard deviation of the logarithm of a time between nodes, or inside them, of which there is no sample."""
+"""Standard deviation of the logarithm of a time between nodes, or inside them, without samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,16 +72,16 @@ class SampledCollectives:
 
     .. math:: T = T_{law} \cdot e^{g(x)}
 
-    Far from all samples g is nothing, so that times stay those of the law (:func:`law_seconds`).
+    Far from all samples g is 0, so that times stay those of the law (:func:`law_seconds`).
 
     Parameters
     ----------
     fabric
-        What datasheets say of it.
+        Links of the fabric, from datasheets.
     estimates
-        The law's ``CONSTANTS``.
+        Estimates of the law's ``CONSTANTS``.
     inside, between
-        What was learned of the law's error inside a node, and between nodes; None: no samples.
+        Learned error of the law inside a node, and between nodes; None: no samples.
     """
 
     fabric: Fabric
@@ -91,12 +91,12 @@ class SampledCollectives:
 
     def seconds(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> Numbers:
         """
-        Expected seconds of collectives: arrays broadcast; nothing without bytes or other ranks.
+        Return the expected seconds of collectives; arrays broadcast; 0 without bytes or other ranks.
 
         Parameters
         ----------
         kind
-            Of ``KINDS``.
+            One of ``KINDS``.
         nbytes, ranks, nodes
             As in :class:`Calls`.
 
@@ -107,17 +107,17 @@ class SampledCollectives:
         """
         calls = calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
         seconds = np.where((calls.nbytes > 0) & (calls.ranks > 1), self.seconds_of(calls), 0.0)
-        shaped: Numbers = _shaped(seconds, kind, nbytes, ranks, nodes)
+        shaped: Numbers = _reshape(seconds, kind, nbytes, ranks, nodes)
         return shaped
 
     def relative_deviation(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> Numbers:
-        """Standard deviation of the logarithm of a measured time."""
+        """Return the standard deviation of the logarithm of a measured time."""
         deviation = self.deviation_of(calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
-        shaped: Numbers = _shaped(deviation, kind, nbytes, ranks, nodes)
+        shaped: Numbers = _reshape(deviation, kind, nbytes, ranks, nodes)
         return shaped
 
     def interval(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers]:
-        """Seconds between which nine of ten measured times lie."""
+        """Return the 90 % interval of measured times, in seconds."""
         seconds = self.seconds(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
         deviation = self.relative_deviation(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
         factor = np.exp(NORMAL_90 * deviation)
@@ -126,27 +126,27 @@ class SampledCollectives:
     def is_outside(
         self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers
     ) -> bool | NDArray[np.bool_]:
-        """Whether samples say nothing of such collectives, so that the law speaks alone."""
+        """Return True where samples do not cover such collectives, so that only the law counts."""
         calls = calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
         outside = np.ones(len(calls), dtype=bool)
         for rows, deviations in self._tiers(calls):
             outside[rows] = deviations.is_outside(calls[rows])
-        shaped: bool | NDArray[np.bool_] = _shaped(outside, kind, nbytes, ranks, nodes)
+        shaped: bool | NDArray[np.bool_] = _reshape(outside, kind, nbytes, ranks, nodes)
         return shaped
 
     def networks(self, *, devices_per_node: int, num_devices: int) -> tuple[Network, ...]:
         r"""
-        The levels of networks that a device file has, as samples say them, the innermost first.
+        Return the levels of networks of a device file, estimated from samples, the innermost first.
 
         .. math:: \lambda_1 = \frac{T_{1}(p)}{p - 1}, \qquad \lambda_2 = T_2(2 p) - 2 (p - 1) \lambda_1
 
         with the law's seconds of an all-gather without bytes on one and on two whole nodes of p devices. Derivation:
-        then :func:`costmodel.network.collectives.all_gather` takes as long on both.
+        :func:`costmodel.network.collectives.all_gather` then takes as long on both.
 
         Parameters
         ----------
         devices_per_node, num_devices
-            Of the cluster.
+            Sizes of the cluster.
         """
         values, fabric = self.estimates.values, self.fabric
         members = devices_per_node - 1
@@ -170,18 +170,18 @@ class SampledCollectives:
         return float(self.law(calls_of("all_gather", nbytes=0.0, ranks=ranks, nodes=nodes))[0])
 
     def law(self, calls: Calls) -> Rows:
-        """Seconds by the law alone; shape (rows,)."""
+        """Return the seconds of the law alone; shape (rows,)."""
         return law_seconds(self.estimates.values, calls, self.fabric)
 
     def seconds_of(self, calls: Calls) -> Rows:
-        """Expected seconds; shape (rows,)."""
+        """Return the expected seconds; shape (rows,)."""
         seconds = self.law(calls)
         for rows, deviations in self._tiers(calls):
             seconds[rows] *= np.exp(deviations.process.mean(calls[rows].features))
         return seconds
 
     def deviation_of(self, calls: Calls) -> Rows:
-        """Standard deviation of the logarithm of a measured time: constants, what was learned, noise; shape (rows,)."""
+        """Return the deviation of a measured time's logarithm: constants, learned error and noise; shape (rows,)."""
         variance = self.estimates.variance(lambda constants: law_seconds(constants, calls, self.fabric))
         widenings, unknown = np.ones(len(calls)), np.ones(len(calls), dtype=bool)
         for rows, deviations in self._tiers(calls):
@@ -191,12 +191,12 @@ class SampledCollectives:
         return deviation
 
     def _tiers(self, calls: Calls) -> list[tuple[NDArray[np.bool_], Deviations]]:
-        """Rows inside a node and between nodes, with what was learned of them."""
+        """Return the rows inside a node and between nodes, with the learned error of each."""
         leaves = calls.nodes > 1
         tiers = [(~leaves, self.inside), (leaves, self.between)]
         return [(rows, deviations) for rows, deviations in tiers if deviations is not None and np.any(rows)]
 
 
-def _shaped(values: NDArray[Any], *like: ArrayLike) -> Any:
-    """Rows in the shape to which arguments broadcast; a scalar of scalars."""
+def _reshape(values: NDArray[Any], *like: ArrayLike) -> Any:
+    """Reshape rows to the broadcast shape of the arguments; scalars give a scalar."""
     return values.reshape(np.broadcast_shapes(*(np.shape(one) for one in like)))[()]

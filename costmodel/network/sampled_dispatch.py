@@ -14,19 +14,19 @@ from costmodel.operators.gaussian_process import GaussianProcess, Rows
 from costmodel.operators.sampled import NORMAL_90
 
 PAYLOADS = ("fp8", "bf16", "combine")
-"""What is moved: tokens to experts in eight or sixteen bits, or experts' outputs back, summed on the way."""
+"""Payloads: tokens to experts in eight or sixteen bits, or experts' outputs back, summed on the way."""
 
 TIERS = ("links", "network")
-"""Whether all ranks share a scale-up domain, or nodes exchange tokens over network adapters."""
+"""Tiers: all ranks share a scale-up domain, or nodes exchange tokens over network adapters."""
 
 NODE = 8
-"""Devices at which the links' efficiency counts."""
+"""Number of devices for which the links' efficiency is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchanges:
     """
-    Dispatches and combines, one a row.
+    Dispatches and combines, one per row.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Exchanges:
     payloads
         Places in ``PAYLOADS``; shape (rows,).
     ranks, nodes
-        Devices that exchange tokens, and nodes that they are on; shape (rows,).
+        Devices that exchange tokens, and the number of their nodes; shape (rows,).
     processors
         Multiprocessors that copy; shape (rows,).
     token_bytes
@@ -43,9 +43,9 @@ class Exchanges:
     top_k
         Experts that a token visits; shape (rows,).
     includes_call
-        Whether the time is that of the call, with what is done around the exchange; shape (rows,).
+        True if the time is that of the call, including the work around the exchange; shape (rows,).
     link_bandwidth, network_bandwidth
-        Bytes per second that a device sends by its links and by its adapter, by their datasheets; shape (rows,).
+        Bytes per second that a device sends by its links and by its adapter, from datasheets; shape (rows,).
     """
 
     implementations: NDArray[np.str_]
@@ -61,7 +61,7 @@ class Exchanges:
     network_bandwidth: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Exchanges:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Exchanges(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
     def __len__(self) -> int:
@@ -70,19 +70,19 @@ class Exchanges:
 
     @property
     def leaves(self) -> NDArray[np.bool_]:
-        """Whether nodes exchange tokens; shape (rows,)."""
+        """True where tokens are exchanged between nodes; shape (rows,)."""
         leaves: NDArray[np.bool_] = self.nodes > 1
         return leaves
 
 
-def visited(places: Rows, top_k: Rows) -> Rows:
+def visited_places(places: Rows, top_k: Rows) -> Rows:
     r"""
-    Different places among m that k choices visit; shape (rows,).
+    Number of different places among m that k choices visit; shape (rows,).
 
     .. math:: u(m) = m (1 - (1 - 1/m)^k)
 
-    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`. Each is as likely to be chosen, and has
-    so many experts that one choice hardly matters to the next.
+    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`. All places are equally likely, and each
+    has so many experts that one choice hardly affects the next.
     """
     number: Rows = places * (1 - (1 - 1 / places) ** top_k)
     return number
@@ -90,12 +90,12 @@ def visited(places: Rows, top_k: Rows) -> Rows:
 
 def constant_names(implementations: tuple[str, ...]) -> tuple[str, ...]:
     """
-    Names of the law's constants.
+    Return the names of the law's constants.
 
     Parameters
     ----------
     implementations
-        Each has constants of its own.
+        Names of implementations; each has its own constants.
     """
     shared = ("network_efficiency", "link_efficiency", "link_decay", *(f"sharpness.{tier}" for tier in TIERS))
     own = [
@@ -114,21 +114,22 @@ def constant_names(implementations: tuple[str, ...]) -> tuple[str, ...]:
 
 def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
     r"""
-    Seconds for each byte that a rank exchanges, once to each node it goes to or, inside a node, to each rank.
+    Seconds for each byte that a rank exchanges: once to each target node or, inside a node, to each rank.
 
     .. math:: T / Q = (l^s + f^s + c^s)^{1/s} + o
 
-    Links, fan-out and copies work at the same time, so that the slowest counts, and s says how sharply.
+    Links, fan-out and copies work at the same time, so that the slowest counts, and s sets how sharply.
 
-    - Links l. Of what a rank sends to N nodes one share stays at home: :math:`l = (N - 1) / (N e B_d)`. Inside one
-      node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
-    - Fan-out f of a network: each byte that arrives at a node is copied over its links to all of its ranks that want
-      it, :math:`f = u(n) / (u(N) e' B_1)` (:func:`visited`).
+    - Links l. Of the bytes that a rank sends to N nodes one share stays at home: :math:`l = (N - 1) / (N e B_d)`.
+    Inside
+      one node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
+    - Fan-out f of a network: each byte that arrives at a node is copied over its links to all target ranks. It is
+    :math:`f = u(n) / (u(N) e' B_1)` (:func:`visited_places`).
     - Copies c. One of P processors passes a token of b bytes in b / r + t seconds. With scales inside a node it takes
       :math:`t_n n` more: :math:`c = (1 / r + (t + t_n n) / b) / P`.
-    - What a call does around it, o: seconds per token and per byte.
+    - Work of a call around the exchange, o: seconds per token and per byte.
 
-    Derivation: bytes over bandwidths of what each part moves; a power mean is between the sum and the maximum.
+    Derivation: bytes over bandwidths of each part; a power mean lies between the maximum and the sum.
 
     References
     ----------
@@ -140,7 +141,7 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
     links = constants["link_efficiency"] * exchanges.link_bandwidth
     inside = (ranks - 1) / ranks / links * (ranks / NODE) ** constants["link_decay"]
     link = np.where(leaves, (nodes - 1) / nodes / network, inside)
-    fan = np.where(leaves, visited(ranks, exchanges.top_k) / visited(nodes, exchanges.top_k) / links, 0.0)
+    fan = np.where(leaves, visited_places(ranks, exchanges.top_k) / visited_places(nodes, exchanges.top_k) / links, 0.0)
     copies = _copying(constants, exchanges)
     sharpness = np.where(leaves, constants["sharpness.network"], constants["sharpness.links"])
     busy = (link**sharpness + fan**sharpness + copies**sharpness) ** (1 / sharpness)
@@ -152,7 +153,7 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
 
 
 def _copying(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
-    """Seconds per byte of the processors that copy; shape (rows,)."""
+    """Return the seconds per byte of the copying processors; shape (rows,)."""
     tokens = np.array([_own(constants, f"token_seconds.{payload}", exchanges) for payload in PAYLOADS])
     scaled = (exchanges.payloads == PAYLOADS.index("fp8")) & ~exchanges.leaves
     ranks = np.array([constants[f"rank_seconds.{name}"] for name in exchanges.implementations.tolist()])
@@ -162,7 +163,7 @@ def _copying(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
 
 
 def _own(constants: Mapping[str, float], name: str, exchanges: Exchanges) -> Rows:
-    """A constant of each row's implementation and tier; shape (rows,)."""
+    """Return a constant of each row's implementation and tier; shape (rows,)."""
     pairs = zip(exchanges.implementations.tolist(), exchanges.leaves.tolist(), strict=True)
     return np.array([constants[f"{name}.{implementation}.{TIERS[leaves]}"] for implementation, leaves in pairs])
 
@@ -177,17 +178,16 @@ class SampledDispatch:
     Parameters
     ----------
     implementations, devices
-        Those that samples are of.
+        Sampled implementations and devices.
     with_calls
-        Implementations whose kernels and calls were both timed, so that the law knows what calls add; of others all
+        Implementations whose kernels and calls were both timed, so that the law knows the time of calls. For others all
         times are taken as they are.
     estimates
-        Of the law's constants (:func:`constant_names`).
+        Estimates of the law's constants (:func:`constant_names`).
     process
-        Of the logarithm of measured over computed seconds, by :meth:`features`.
+        Gaussian process of the logarithm of measured over computed seconds, by :meth:`features`.
     widening
-        Standard deviations that count as one, so that a 90 % interval holds 90 % of numbers of ranks that were left
-        out.
+        Factor on the standard deviation, so that a 90 % interval holds 90 % of the left-out numbers of ranks.
     """
 
     implementations: tuple[str, ...]
@@ -199,30 +199,30 @@ class SampledDispatch:
 
     def seconds(self, exchanges: Exchanges, nbytes: Rows | float) -> Rows:
         """
-        Expected seconds; shape (rows,).
+        Return the expected seconds; shape (rows,).
 
         Parameters
         ----------
         exchanges
-            What is exchanged.
+            Dispatches and combines.
         nbytes
-            Bytes of a rank, as :func:`seconds_per_byte` counts them.
+            Bytes of a rank, as in :func:`seconds_per_byte`.
 
         Raises
         ------
         SpecError
-            If no sample is of an implementation.
+            If an implementation was not sampled.
         """
         learned = self.process.mean(self.features(exchanges)) if self.process else 0.0
         seconds: Rows = nbytes * self.law(exchanges) * np.exp(learned)
         return seconds
 
     def law(self, exchanges: Exchanges) -> Rows:
-        """Seconds per byte by the law alone; shape (rows,)."""
+        """Return the seconds per byte of the law alone; shape (rows,)."""
         return seconds_per_byte(self.estimates.values, self.known(exchanges))
 
     def relative_deviation(self, exchanges: Exchanges) -> Rows:
-        """Standard deviation of the logarithm of a measured time; shape (rows,)."""
+        """Return the standard deviation of the logarithm of a measured time; shape (rows,)."""
         variance = self.process.deviation(self.features(exchanges)) ** 2 if self.process else np.zeros(len(exchanges))
         known = self.known(exchanges)
         variance = variance + self.estimates.variance(lambda constants: seconds_per_byte(constants, known))
@@ -230,22 +230,22 @@ class SampledDispatch:
         return deviation
 
     def interval(self, exchanges: Exchanges, nbytes: Rows | float) -> tuple[Rows, Rows]:
-        """Seconds between which nine of ten measured times lie; each of shape (rows,)."""
+        """Return the 90 % interval of measured times, in seconds; each of shape (rows,)."""
         seconds, factor = self.seconds(exchanges, nbytes), np.exp(NORMAL_90 * self.relative_deviation(exchanges))
         return seconds / factor, seconds * factor
 
     def known(self, exchanges: Exchanges) -> Exchanges:
-        """The exchanges, whose calls add something only where samples say what."""
+        """Return the exchanges, with the time of calls only for implementations whose calls were sampled."""
         unknown = sorted(set(exchanges.implementations.tolist()) - set(self.implementations))
         if unknown:
             hint = did_you_mean(unknown[0], self.implementations)
-            raise SpecError("implementation", f"no sample is of {unknown[0]!r}.", hint)
+            raise SpecError("implementation", f"{unknown[0]!r} was not sampled.", hint)
         calls = exchanges.includes_call & np.isin(exchanges.implementations, list(self.with_calls))
         fields = {name: getattr(exchanges, name) for name in exchanges.__slots__}
         return Exchanges(**{**fields, "includes_call": calls})
 
     def features(self, exchanges: Exchanges) -> Rows:
-        """Logarithms to base 2 of ranks and processors; payload, timing, tier, implementation and device as columns."""
+        """Return log2 of ranks and processors; payload, timing, tier, implementation and device as columns."""
         columns = [
             np.log2(exchanges.ranks),
             np.log2(exchanges.processors),

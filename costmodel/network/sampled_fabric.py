@@ -1,4 +1,4 @@
-"""Collectives of a cluster by what its device's file has of sampled ones."""
+"""Collectives of a cluster, from the samples in its device file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from costmodel.facts.samples import SampledFabric, SampledTier
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import Rows, given_samples
+from costmodel.operators.gaussian_process import Rows, fit_samples
 from costmodel.operators.work import Numbers
 from costmodel.validation import shown
 
 WHERE = "cluster.device.calibration.samples.collectives"
-"""Where a device's file has them."""
+"""Entry of a device file that holds the samples of collectives."""
 
 
 def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
-    """What was learned of a cluster's collectives; None: nobody sampled them, or other times count."""
-    found = _found(cluster)
+    """Return the learned collectives of a cluster; None if it was not sampled, or uses other times."""
+    found = _find_samples(cluster)
     return None if found is None else _collectives(found)
 
 
-def _found(cluster: Cluster) -> SampledFabric | None:
+def _find_samples(cluster: Cluster) -> SampledFabric | None:
     device = cluster.device
     samples = device.calibration.samples if device.constants.times == "sampled" else None
     return samples.collectives if samples else None
@@ -41,7 +41,7 @@ def _collectives(found: SampledFabric) -> SampledCollectives:
         raise SpecError(f"{WHERE}.constants", f"lacks {', '.join(missing)}.", "'planner fit' writes them.")
     covariance = np.array([line.split() for line in found.covariance.splitlines()], dtype=float)
     if covariance.shape != (len(CONSTANTS), len(CONSTANTS)):
-        raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines of as many numbers.")
+        raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines with as many numbers each.")
     logarithms = np.log([found.constants[name] for name in CONSTANTS])
     return SampledCollectives(
         fabric=found.fabric,
@@ -64,7 +64,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     ):
         if len(own) != expected:
             raise SpecError(f"{WHERE}: {name}", f"has {len(own)} numbers, expected {expected}.")
-    process = given_samples(
+    process = fit_samples(
         features,
         values,
         lengths=np.array(tier.lengths),
@@ -75,7 +75,9 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     curves = [line.split() for line in tier.curves.splitlines()]
     strange = [kind for kind, _, _ in curves if kind not in KINDS]
     if strange:
-        raise SpecError(f"{WHERE}: curves", f"{shown(strange[0])} is no collective.", did_you_mean(strange[0], KINDS))
+        raise SpecError(
+            f"{WHERE}: curves", f"{shown(strange[0])} is not a collective.", did_you_mean(strange[0], KINDS)
+        )
     return Deviations(
         process=process,
         curves=frozenset((KINDS.index(kind), int(ranks), int(nodes)) for kind, ranks, nodes in curves),
@@ -88,7 +90,7 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
 
 @lru_cache(maxsize=4)
 def _once(found: SampledFabric) -> Mapping[str, OncePerRow]:
-    """Seconds by bytes, ranks and nodes of each kind, each call computed once."""
+    """Return the functions of seconds by bytes, ranks and nodes, by kind; each call is computed once."""
     times = _collectives(found)
     return {kind: OncePerRow(partial(_seconds, times, kind)) for kind in KINDS}
 
@@ -98,26 +100,26 @@ def _seconds(times: SampledCollectives, kind: str, nbytes: Rows, ranks: Rows, no
 
 
 def members_and_nodes(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> tuple[Numbers, Numbers]:
-    """Ranks of a group in each innermost network, and the number of these; derivation: it is filled first."""
+    """Number of a group's ranks in each innermost network, and of those networks; derivation: each is filled first."""
     members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
     return members, np.ceil(np.asarray(ranks) / members)
 
 
 def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers | None:
     """
-    Seconds of a collective by samples, as :func:`costmodel.network.collectives.collective_seconds` has them.
+    Seconds of a collective from samples, for :func:`costmodel.network.collectives.collective_seconds`.
 
-    None where nobody sampled the cluster's collectives, or none of that kind; NaN for groups inside nodes where only
-    those between nodes were sampled, and the other way round.
+    None if the cluster's collectives, or those of that kind, were not sampled. NaN for groups inside nodes if only
+    groups between nodes were sampled, and the other way round.
 
     Parameters
     ----------
     cluster
-        Whose innermost network is what samples call a node.
+        Cluster, whose innermost network is a node of the samples.
     kind, nbytes, ranks, stride
-        As there; ``send`` is the average one of a chain, of which few leave a node.
+        As in that function; ``send`` is the average one of a chain, of which few leave a node.
     """
-    found = _found(cluster)
+    found = _find_samples(cluster)
     if found is None or kind not in KINDS:
         return None
     members, nodes = members_and_nodes(cluster, ranks=ranks, stride=stride)

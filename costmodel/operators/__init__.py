@@ -1,1 +1,1 @@
-"""The atom of time: an operator, and the one protocol of who times it."""
+"""Operators, and the protocol of sources that time them."""

@@ -1,4 +1,4 @@
-"""A smooth function of few features that was learned from samples, and how unsure it is where there are few."""
+"""A smooth function of few features learned from samples, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 Rows = NDArray[np.float64]
 
 BLOCK = 512
-"""Rows at once: their kernel stays in the cache."""
+"""Rows computed at once: their kernel matrix stays in the cache."""
 
 NUM_THREADS = 2
 """Threads that blocks are spread over: NumPy releases the lock in whole-array loops."""
@@ -24,10 +24,10 @@ NUM_THREADS = 2
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GaussianProcess:
     r"""
-    A Gaussian process, known by its values at support points.
+    A Gaussian process, represented by its values at support points.
 
-    The kernel is Matern's of smoothness 3/2 with a length for every feature: differentiable once, as times are where
-    one limit takes over from another.
+    The kernel is Matern's of smoothness 3/2 with a length for every feature. It is differentiable once, as times are
+    where one limit takes over from another.
 
     .. math:: k(x, x') = v (1 + \sqrt{3} r) e^{-\sqrt{3} r}, \qquad r^2 = \sum_j ((x_j - x'_j) / \ell_j)^2
 
@@ -44,9 +44,9 @@ class GaussianProcess:
     points
         Support points in lengths; shape (points, features).
     weights
-        What each support point adds, by its kernel; shape (points,).
+        Contribution of each support point, by its kernel; shape (points,).
     root
-        Takes kernels to what the samples take from the variance: :math:`v - |R k|^2`; shape (points, points).
+        Maps kernels to the part of the variance that the samples explain: :math:`v - |R k|^2`; shape (points, points).
 
     References
     ----------
@@ -63,9 +63,9 @@ class GaussianProcess:
     root: Rows
 
     def mean(self, features: Rows) -> Rows:
-        """Expected value for each row of features, of many in single precision; shape (rows,)."""
+        """Return the expected value for each row of features; many rows in single precision; shape (rows,)."""
         kind: type[np.floating[Any]] = np.float64 if len(features) <= BLOCK else np.float32
-        rows, points = _beside_squares(features / self.lengths, kind), _beside_squares(self.points, kind)
+        rows, points = _append_squares(features / self.lengths, kind), _append_squares(self.points, kind)
         points[:, [-2, -1]] = points[:, [-1, -2]]
         points[:, :-2] *= -2
         weights = (self.variance * self.weights).astype(kind)
@@ -80,7 +80,7 @@ class GaussianProcess:
         return self.offset + sums.astype(float)
 
     def deviation(self, features: Rows) -> Rows:
-        """Standard deviation of a sample at each row of features; shape (rows,)."""
+        """Return the standard deviation of a sample at each row of features; shape (rows,)."""
         kernel = self.variance * matern(features / self.lengths, self.points)
         explained = np.sum((kernel @ self.root.T) ** 2, axis=1)
         deviation: Rows = np.sqrt(np.maximum(self.variance - explained, 0.0) + self.noise)
@@ -88,11 +88,11 @@ class GaussianProcess:
 
     def as_samples(self) -> tuple[Rows, Rows]:
         r"""
-        Samples that, given exactly (:func:`given_samples`), make a process of the same mean: features and values.
+        Return samples that give a process of the same mean exactly (:func:`fit_samples`): features and values.
 
         .. math:: t = K_{mm} w + \sigma^2 w
 
-        Shapes (points, features) and (points,). It is less sure of itself than one that saw more samples.
+        Shapes (points, features) and (points,). Its uncertainty is larger than that of a process with more samples.
         """
         features = self.points * self.lengths
         return features, self.mean(features) + self.noise * self.weights
@@ -100,12 +100,12 @@ class GaussianProcess:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Threads of the matrix library: beside ours they wait for each other, ten times as long as they work."""
+    """Return the control of the matrix library's threads; beside ours they wait ten times as long as they work."""
     return ThreadpoolController()
 
 
-def _beside_squares(rows: Rows, kind: type[np.floating[Any]]) -> NDArray[Any]:
-    """Rows with their squared norm and a one, so that squared distances are one product of matrices."""
+def _append_squares(rows: Rows, kind: type[np.floating[Any]]) -> NDArray[Any]:
+    """Append squared norms and ones to rows, so that squared distances are one product of matrices."""
     return np.column_stack([rows, np.sum(rows * rows, axis=1), np.ones(len(rows))]).astype(kind)
 
 
@@ -122,7 +122,7 @@ def _sum_kernels(rows: NDArray[Any], points: NDArray[Any], weights: NDArray[Any]
 
 
 def matern(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Correlation of each row of one array with each row of another, both in lengths; shape (rows, others)."""
+    """Return the correlation of each row of one array with each row of another, in lengths; shape (rows, others)."""
     squares: NDArray[Any] = one @ (-2 * other.T)
     squares += np.sum(one * one, axis=1)[:, None]
     squares += np.sum(other * other, axis=1)[None]
@@ -152,7 +152,7 @@ def projected(
     offset: float | None = None,
 ) -> GaussianProcess:
     r"""
-    The process given samples, by as many support points as may be.
+    Fit a process to samples, with a limited number of support points.
 
     .. math:: S = \sigma^2 K_{mm} + K_{mn} K_{nm}, \qquad w = S^{-1} K_{mn} y,
               \qquad R^T R = K_{mm}^{-1} - \sigma^2 S^{-1}
@@ -164,7 +164,7 @@ def projected(
     lengths, variance, noise
         As in :class:`GaussianProcess`.
     num_points
-        Most support points; as many as rows make it exact.
+        Largest number of support points; as many as rows make it exact.
     offset
         Value far from all samples; None: the median of the samples.
     """
@@ -189,11 +189,11 @@ def projected(
     )
 
 
-def given_samples(
+def fit_samples(
     features: Rows, values: Rows, *, lengths: Rows, variance: float, noise: float, offset: float
 ) -> GaussianProcess:
     r"""
-    The process given few samples, exactly.
+    Fit a process to few samples, exactly.
 
     .. math:: S = K + \sigma^2 I, \qquad w = S^{-1} y, \qquad R = L^{-1}, \quad L L^T = S
 
@@ -223,7 +223,7 @@ def given_samples(
 
 
 def spread_out(rows: Rows, count: int) -> NDArray[np.intp]:
-    """Numbers of at most so many different rows, each the farthest from those before it; shape (count,)."""
+    """Return indices of at most ``count`` distinct rows, each farthest from the previous ones; shape (count,)."""
     rows, numbers = np.unique(rows, axis=0, return_index=True)
     chosen = [int(np.argmin(np.sum((rows - np.median(rows, axis=0)) ** 2, axis=1)))]
     distance = np.sum((rows - rows[chosen[0]]) ** 2, axis=1)

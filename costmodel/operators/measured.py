@@ -1,4 +1,4 @@
-"""Operator times from a table of measured rates, MoFa's equation (1): known shapes only, nothing between them."""
+"""Operator times from a table of measured rates, MoFa's equation (1): known shapes only, without interpolation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from costmodel.strategy import CudaGraphs
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredTimes:
     """
-    Operators run at the rate that was measured for their kind and shape.
+    Operators at the rate measured for their kind and shape.
 
-    A shape that nobody has measured takes NaN seconds: rules refuse its strategies (:func:`measured`).
-    Element-wise operators that no entry names take none: a rate over seconds per layer already contains them.
+    A shape that was not measured takes NaN seconds: rules refuse its strategies (:func:`measured`). Element-wise
+    operators without an entry take none: a rate over seconds per layer already contains them.
 
     Parameters
     ----------
     device
         The accelerator whose constants hold the table.
     cuda_graphs
-        The decision of that name, which may be an array: it changes what the host launches, no rate.
+        The decision of that name, which may be an array: it changes the host's launches, not the rates.
     """
 
     device: EquippedDevice
@@ -41,11 +41,11 @@ class MeasuredTimes:
         return self._seconds(operator, operator.backward_flops)
 
     def launch_seconds(self, operator: Operator) -> Numbers:
-        """Seconds in which the host launches its forward pass, if the device's constants know any."""
+        """Seconds in which the host launches its forward pass, from the device's constants."""
         return self.device.constants.launch_overhead_seconds * host_launches(operator, self.cuda_graphs)
 
     def origin(self, operator: Operator) -> str:
-        """The table, or that the operator is inside another one's rate."""
+        """Return the name of the table, or that the operator is part of another one's rate."""
         if is_inside_other_rates(self.device.constants, operator):
             return f"inside the measured rates of {self.device.name}"
         return f"measured rates of {self.device.name}"
@@ -58,7 +58,7 @@ class MeasuredTimes:
 
 
 def measured(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
-    """Whether the constants can time the operator: always with a roofline, else where its shape was measured."""
+    """Return True where the constants can time the operator: always for a roofline, otherwise where it was measured."""
     if constants.times != "measured" or is_inside_other_rates(constants, operator):
         return np.asarray(True)
     return ~np.isnan(measured_rate(constants, operator))
@@ -66,9 +66,9 @@ def measured(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
 
 def measured_rate(constants: Constants, operator: Operator) -> Numbers:
     """
-    FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN where it was not measured.
+    FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN if it was not measured.
 
-    Entries for the operator's kind and name go before entries for its kind, earlier ones before later ones.
+    Entries for the operator's kind and name precede entries for its kind; earlier entries precede later ones.
     """
     rate: Numbers = np.nan
     for entry in reversed(_entries(constants, operator)):
@@ -77,7 +77,7 @@ def measured_rate(constants: Constants, operator: Operator) -> Numbers:
 
 
 def is_inside_other_rates(constants: Constants, operator: Operator) -> bool:
-    """Whether the table times this element-wise operator together with the others of its layer."""
+    """Return True if the table times this element-wise operator together with the others of its layer."""
     return operator.kind in MEMORY_BOUND and not _entries(constants, operator)
 
 

@@ -14,12 +14,12 @@ from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Opera
 from costmodel.strategy import CudaGraphs
 
 USUAL_HEAD = 128
-"""Width of a head for which attention efficiencies are quoted."""
+"""Head width for which attention efficiencies are given."""
 
 GRAPHED_SECONDS = 0.5e-6
 """
 Seconds between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "Getting Started with CUDA
-Graphs", NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
+Graphs", NVIDIA developer blog, 2019). A matmul keeps its own waves and tail.
 """
 
 SMALL_KERNEL_SECONDS = 2.9e-6
@@ -32,8 +32,8 @@ STREAMING_SECONDS = 15e-6
 """
 Gap in seconds of a kernel that only moves bytes, without a matmul's waves and tail.
 
-Two us pass between two kernels, and the smallest kernel takes 2 us (DeepSeek-V3's trace on H800). For one that is
-counted there are three or four (sums over rows in two kernels, copies); 5 to 15 us fit alike. Where tokens are routed
+Two us pass between two kernels, and the smallest kernel takes 2 us (DeepSeek-V3's trace on H800). For one counted
+kernel there are three or four (sums over rows in two kernels, copies); 5 to 15 us fit equally well. With routed tokens
 there are more of them: a matmul's gap.
 """
 
@@ -44,21 +44,21 @@ BACKWARD_KERNELS = 2
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roofline:
     """
-    Operators run at the peak rate or at the memory's, whichever is slower, equation (19).
+    Operators at the peak rate or at the memory's rate, whichever is slower, equation (19).
 
     Parameters
     ----------
     name
         Name of this source in the report.
     flops_per_second
-        Peak rate by operator kind, or by kind and dtype (``matmul:bf16``); kinds that are not listed only move bytes.
+        Peak rate by operator kind, or by kind and dtype (``matmul:bf16``); unlisted kinds only move bytes.
     bytes_per_second
         Bytes per second of the device memory.
     kind_bytes_per_second
         Bytes per second for kinds of operators with a rate of their own: ``elementwise`` (and casts), ``scan``,
         ``scores``.
     casts
-        Kinds of operators whose inputs are cast into a narrower dtype first.
+        Kinds of operators whose inputs are first cast to a narrower dtype.
     grouped_half_saturation_rows
         Rows per expert at which grouped matmuls reach half of their rate.
     attention_half_length
@@ -70,9 +70,9 @@ class Roofline:
     host_seconds
         Seconds in which the host launches a kernel outside of CUDA graphs.
     launch_blocking
-        Whether the host launches a kernel only when the last one has ended.
+        True if the host launches a kernel only after the previous one has ended.
     cuda_graphs
-        The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
+        The decision, which may be an array: kernels that only move bytes lose the gap inside a graph.
     epilogue_store_fraction
         Share of the time of writing a matmul's results that its multiplications do not hide.
     compute_scaling
@@ -115,7 +115,7 @@ class Roofline:
         return busy + gaps + operator.group_kernels[1] * self._small_kernel_seconds(operator)
 
     def _small_kernel_seconds(self, operator: Operator) -> Numbers:
-        """Seconds of each kernel that casts the tensor of a group; none in a bound, which has no gaps either."""
+        """Seconds of each kernel that casts the tensor of a group; 0 in a bound, which has no gaps either."""
         if not self.kernel_gap_seconds:
             return 0.0
         between = np.where(is_graphed(operator, self.cuda_graphs), GRAPHED_SECONDS, LAUNCHED_SECONDS)[()]
@@ -123,7 +123,7 @@ class Roofline:
         return seconds
 
     def launch_seconds(self, operator: Operator) -> Numbers:
-        """Seconds in which the host launches the forward pass: nothing of what a graph holds."""
+        """Seconds in which the host launches the forward pass; kernels inside a graph take none."""
         return self.host_seconds * host_launches(operator, self.cuda_graphs)
 
     def _gap_seconds(self, operator: Operator) -> Numbers:
@@ -141,18 +141,18 @@ class Roofline:
         return seconds
 
     def origin(self, operator: Operator) -> str:
-        """The name of this roofline, the same for every operator."""
+        """Return the name of this roofline for every operator."""
         return self.name
 
     def _busy_seconds(
         self, operator: Operator, flops: Numbers, nbytes: Numbers, cast_bytes: Numbers, *, written: Numbers
     ) -> Numbers:
         r"""
-        Time of one pass of one operator, and of the casts in front of it.
+        Seconds of one pass of one operator, and of the casts before it.
 
         .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
 
-        Of the bytes W that a matmul writes, a share w shows behind its multiplications: :math:`F / P + w W / B`.
+        A share w of the bytes W that a matmul writes is exposed after its multiplications: :math:`F / P + w W / B`.
         """
         computing = flops / self._rate(operator)
         if operator.kind == "matmul" and self.epilogue_store_fraction:
@@ -180,7 +180,7 @@ class Roofline:
         return rate * self._head_fraction(operator.size.head_dim) * length / (length + self.attention_half_length)
 
     def _head_fraction(self, head_dim: float) -> float:
-        """Rate for heads of another width than usual: a score costs one exponential, whatever the width."""
+        """Fraction of the rate for heads of unusual width: a score costs one exponential at any width."""
         width = self.exponential_width
         return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
 
@@ -189,7 +189,7 @@ def theoretical_roofline(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> Roofline:
     """
-    The datasheet's peaks, nothing fitted: a lower bound of every time.
+    Return the roofline of the datasheet's peaks, without fitted constants: a lower bound of every time.
 
     Attention and the logits stay in 16 bits in every recipe (Transformer Engine's FP8 covers the layers' linears only).
     """
@@ -216,7 +216,7 @@ def theoretical_roofline(
 def modified_roofline(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> Roofline:
-    """The roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
+    """Return the roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
     constants, wide = device.constants, device.wide_dtype(compute_dtype)
     clock = constants.throttled_clock
     own_efficiencies = {
@@ -253,23 +253,23 @@ def modified_roofline(
 
 
 def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
-    """Fraction of an 8-bit recipe's rate that casting and padding of each group leave."""
+    """Fraction of an 8-bit recipe's rate that remains after casting and padding of each group."""
     return device.constants.grouped_low_precision_efficiency if _casts(compute_dtype) else 1.0
 
 
 def _attention_instructions(device: EquippedDevice) -> float:
-    """Fraction of the rate that attention kernels of the generation before reach."""
+    """Fraction of the rate that attention kernels of the previous generation reach."""
     is_native = device.behaviour.kernels.attention_kernels == "native"
     return 1.0 if is_native else device.silicon.older_kernels_fraction
 
 
 def _attention_fraction(device: EquippedDevice) -> float:
-    """Share of the rate of a device's own attention kernels that those of the software reach."""
+    """Fraction of the rate of a device's own attention kernels that the software's kernels reach."""
     return device.behaviour.kernels.attention_fraction * _attention_instructions(device)
 
 
 def _casts(compute_dtype: Dtype) -> frozenset[str]:
-    """Kinds of operators that a recipe casts the inputs of: the linears, below 16 bits."""
+    """Return the kinds of operators whose inputs a recipe casts: the linears, below 16 bits."""
     return frozenset({"matmul", "grouped_matmul"}) if compute_dtype in NARROW else frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Shapes of sampled operators: what they compute and move, and the features by which their times are learned."""
+"""Shapes of sampled operators: their FLOPs and bytes, and the features from which their times are learned."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from costmodel.operators.gaussian_process import Rows
 from costmodel.operators.work import Numbers
 
 TILES = ((128, 128), (256, 128), (128, 256))
-"""Tiles of the result that matmul kernels deal to processors, in rows and columns (CUTLASS and cuBLAS use these)."""
+"""Tiles of the result that matmul kernels assign to processors, in rows and columns (used by CUTLASS and cuBLAS)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
     """
-    Shapes of one kind of operator: their work, and the features by which deviations from a roofline are learned.
+    Shapes of one kind of operator: their work, and the features from which deviations from a roofline are learned.
 
     Parameters
     ----------
     flops
         Floating-point operations; shape (rows,).
     nbytes
-        Bytes of device memory read and written at least; shape (rows,).
+        Least bytes of device memory read and written; shape (rows,).
     features
         Logarithms to base 2, so that a unit is a doubling; shape (rows, features).
     """
@@ -35,7 +35,7 @@ class Shapes:
     features: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Shapes:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Shapes(flops=self.flops[rows], nbytes=self.nbytes[rows], features=self.features[rows])
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class Shapes:
         return len(self.flops)
 
     def with_features(self, *columns: Rows) -> Shapes:
-        """The same shapes with more features, each of shape (rows,)."""
+        """Return the shapes with additional features, each of shape (rows,)."""
         features = np.column_stack([self.features, *columns])
         return Shapes(flops=self.flops, nbytes=self.nbytes, features=features)
 
@@ -52,10 +52,10 @@ def matmul_shapes(
     m: Rows, n: Rows, k: Rows, *, batch: Rows | float = 1.0, num_bytes: float = 2.0, num_processors: int
 ) -> Shapes:
     r"""
-    Matmuls of m x k with k x n, ``batch`` of them at once.
+    Return the shapes of matmuls of m x k with k x n, ``batch`` of them at once.
 
-    A device deals tiles of the result to its processors in waves, and the last wave, like the last tile of a row, is
-    rarely full. For each size of tile a feature is what is computed over what is asked for:
+    A device assigns tiles of the result to its processors in waves, and the last wave, like the last tile of a row, is
+    rarely full. For each tile size one feature is the computed over the required work:
 
     .. math:: \log_2 \frac{\lceil T / P \rceil P a b}{m n \, batch}, \qquad
               T = \lceil m / a \rceil \lceil n / b \rceil \, batch
@@ -72,14 +72,14 @@ def matmul_shapes(
     m, n, k, batch = np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in (m, n, k, batch)))
     flops = 2 * batch * m * n * k
     nbytes = num_bytes * batch * (m * k + k * n + m * n)
-    waves = [_computed_over_asked(m, n, batch, tile, num_processors) for tile in TILES]
+    waves = [_tile_waste(m, n, batch, tile, num_processors) for tile in TILES]
     columns = [m, n, k, flops / nbytes, nbytes, np.ceil(m / TILES[0][0]) * TILES[0][0] / m, *waves]
     if np.any(batch != 1):
         columns.append(batch)
     return Shapes(flops=flops, nbytes=nbytes, features=np.log2(np.column_stack(columns)))
 
 
-def _computed_over_asked(m: Rows, n: Rows, batch: Rows, tile: tuple[int, int], num_processors: int) -> Rows:
+def _tile_waste(m: Rows, n: Rows, batch: Rows, tile: tuple[int, int], num_processors: int) -> Rows:
     rows, columns = tile
     tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
     computed: Rows = np.ceil(tiles / num_processors) * num_processors * rows * columns
@@ -88,7 +88,7 @@ def _computed_over_asked(m: Rows, n: Rows, batch: Rows, tile: tuple[int, int], n
 
 def streaming_shapes(rows: Rows, width: Rows, *, bytes_per_element: Rows | float) -> Shapes:
     """
-    Kernels that only move bytes: norms, activations, additions, rotations, look-ups.
+    Return the shapes of kernels that only move bytes: norms, activations, additions, rotations, look-ups.
 
     Parameters
     ----------
@@ -105,18 +105,18 @@ MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
 """Sampled operators that multiply."""
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "mxfp8": 1, "nvfp4": 1}
-"""Bytes of an element; of nvfp4 a whole one, as two share it."""
+"""Bytes of an element; a whole byte for nvfp4, of which two elements share one."""
 
 MULTIPLIED = {"forward": ("m", "n", "k"), "dgrad": ("m", "k", "n"), "wgrad": ("n", "k", "m")}
-"""Sizes of the matmul of each pass, by those of the forward one: y = x w, dx = dy w', dw' = dy' x."""
+"""Sizes of each pass's matmul, in terms of the forward sizes: y = x w, dx = dy w', dw' = dy' x."""
 
 FLASH_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 TENSORS = {"swiglu": 3, "residual": 3, "cross_entropy": 4, "adam": 7, "host_adam": 7}
 """
-Tensors that kernels read or write, where they are not two: both halves and the result; logits, their copy in fp32
-twice, and their gradient; parameters and both moments twice, and gradients.
+Number of tensors that kernels read or write, if it is not two. They are both halves and the result. For the loss they
+are logits, their copy in fp32 twice, and their gradient; for Adam parameters and both moments twice, and gradients.
 """
 
 
@@ -124,12 +124,12 @@ def sampled_shapes(
     operator: str, of_pass: str, sizes: Mapping[str, Numbers], *, element_bytes: float, num_processors: int
 ) -> Shapes:
     """
-    Shapes of sampled operators by the sizes that the table of samples has.
+    Return the shapes of sampled operators from the sizes in the table of samples.
 
     Parameters
     ----------
     operator, of_pass
-        As the table names them.
+        Operator and pass, in the words of the table.
     sizes
         Columns of the table that apply; they broadcast to shape (rows,).
     element_bytes
@@ -150,7 +150,7 @@ def sampled_shapes(
 def _matmuls(
     operator: str, of_pass: str, columns: Mapping[str, Rows], *, element_bytes: float, num_processors: int
 ) -> Shapes:
-    """Matmuls of a pass; the rows of grouped ones are those of all groups together."""
+    """Return the matmuls of a pass; the rows of grouped ones are those of all groups together."""
     batch = columns.get("batch", np.ones(1))
     groups = batch if operator == "grouped_matmul" else np.ones(1)
     own = {"m": columns["m"] / groups, "n": columns["n"], "k": columns["k"]}
@@ -161,7 +161,7 @@ def _matmuls(
 
 def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: float) -> Shapes:
     r"""
-    Attention cores, of which a causal one computes half of the scores.
+    Return the shapes of attention cores; a causal one computes half of the scores.
 
     .. math:: F = 2 b a s_q s_k (d_{qk} + d_v) (1 - c / 2), \qquad c = 1 \text{ if causal}
 
@@ -185,7 +185,7 @@ def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: fl
 
 
 def _moved_elements(operator: str, of_pass: str, columns: Mapping[str, Rows]) -> Rows:
-    """Elements that an operator reads and writes at least in one pass; shape (rows,)."""
+    """Least number of elements that an operator reads and writes in one pass; shape (rows,)."""
     if "nbytes" in columns:
         return 2 * columns["nbytes"]
     if operator in ("adam", "host_adam"):

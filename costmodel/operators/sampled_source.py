@@ -1,4 +1,4 @@
-"""Operators timed by what was learned from samples of the same machine, the others by a roofline."""
+"""Operator times from samples of the same machine, and from a roofline for all other operators."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from costmodel.axes import OncePerRow
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
-from costmodel.operators.gaussian_process import Rows, given_samples
+from costmodel.operators.gaussian_process import Rows, fit_samples
 from costmodel.operators.roofline import Roofline
 from costmodel.operators.sampled import Rates, SampledTimes
 from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
 from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 UNKNOWN_PROCESSORS = 128
-"""Processors of a device that does not say how many it has: a feature of its matmuls is scaled, no time."""
+"""Number of processors of a device that does not specify it: it scales a feature of its matmuls, no time."""
 
 BACKWARD = {name: ("dgrad", "wgrad") for name in MATMULS}
-"""Sampled passes that make up the backward pass, where they are several."""
+"""Sampled passes that make up the backward pass, if there are several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class SampledPass:
     Parameters
     ----------
     operator, of_pass, dtype, columns, num_processors
-        What was sampled; names of its sizes.
+        Identity of the samples; names of the sizes.
     times
-        What was learned.
+        Learned times.
     """
 
     operator: str
@@ -50,20 +50,20 @@ class SampledPass:
         object.__setattr__(self, "_once", OncePerRow(self._seconds))
 
     def seconds(self, sizes: Mapping[str, Numbers]) -> Numbers:
-        """Seconds, in the broadcast shape of the sizes; each shape is computed once."""
+        """Return the seconds, in the broadcast shape of the sizes; each shape is computed once."""
         found: Numbers = self._once(*(sizes[name] for name in self.columns))
         return found
 
     def relative_deviation(self, sizes: Mapping[str, Numbers]) -> float:
-        """Standard deviation of the logarithm of the time of one shape."""
+        """Return the standard deviation of the logarithm of the time of one shape."""
         return float(self.times.relative_deviation(self.shapes(sizes))[0])
 
     def is_outside(self, sizes: Mapping[str, Numbers]) -> bool:
-        """Whether one shape is outside of the sampled range."""
+        """Return True if one shape is outside of the sampled range."""
         return bool(self.times.is_outside(self.shapes(sizes))[0])
 
     def shapes(self, sizes: Mapping[str, Numbers]) -> Shapes:
-        """Work and features of some sizes."""
+        """Return the work and the features of the given sizes."""
         return sampled_shapes(
             self.operator,
             self.of_pass,
@@ -78,14 +78,14 @@ class SampledPass:
 
 class SampledPasses:
     """
-    What was learned of each operator, pass and dtype, made of the file's numbers when somebody asks.
+    Learned times of each operator, pass and dtype, built from the file's numbers on demand.
 
     Parameters
     ----------
     samples
-        Of a device.
+        Samples of a device.
     num_processors
-        Of the device.
+        Number of processors of the device.
     """
 
     def __init__(self, samples: Samples, num_processors: int) -> None:
@@ -95,12 +95,12 @@ class SampledPasses:
 
     def get(self, operator: str, of_pass: str, dtype: str) -> SampledPass | None:
         """
-        What was learned; None: it was not sampled.
+        Return the learned times; None if the pass was not sampled.
 
         Raises
         ------
         SpecError
-            If the file's numbers do not belong together.
+            If the file's numbers are inconsistent.
         """
         key = (operator, of_pass, dtype)
         if key not in self._stored:
@@ -112,12 +112,12 @@ class SampledPasses:
 
 @lru_cache(maxsize=4)
 def sampled_passes(samples: Samples, num_processors: int) -> SampledPasses:
-    """What was learned, the same object for the same device."""
+    """Return the learned times, as one shared object per device."""
     return SampledPasses(samples, num_processors)
 
 
 def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
-    """The process given the support points of the file."""
+    """Build the times of one pass from the support points of the file."""
     rates = Rates(
         flops_per_second=one.flops_per_second or np.inf,
         bytes_per_second=one.bytes_per_second,
@@ -144,14 +144,16 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     try:
         shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
     except KeyError as error:
-        raise SpecError(stored, f"lacks the size {error}, or is no such dtype.", "'planner fit' writes them.") from None
+        raise SpecError(
+            stored, f"lacks the size {error}, or its dtype is unknown.", "'planner fit' writes them."
+        ) from None
     numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
     for name, values in numbers.items():
         if len(values) != shapes.features.shape[1]:
             where = f"{stored}: {name}"
             problem = f"has {len(values)} numbers, expected {shapes.features.shape[1]}, one for each feature."
             raise SpecError(where, problem, "'planner fit' writes them.")
-    process = given_samples(
+    process = fit_samples(
         shapes.features,
         np.log(seconds / rates.seconds(shapes)),
         lengths=np.array(one.lengths),
@@ -165,18 +167,18 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledSource:
     """
-    Operators that were sampled take what was learned of them, others what another source says.
+    Times of sampled operators from samples, and of other operators from another source.
 
     Parameters
     ----------
     passes
-        What was learned.
+        Learned times.
     otherwise
         Times of all other operators.
     name
-        The device.
+        Name of the device.
     samples_name
-        What its samples are called.
+        Word for its samples in the report.
     """
 
     passes: SampledPasses
@@ -190,7 +192,7 @@ class SampledSource:
         return self.otherwise.forward_seconds(operator) if seconds is None else seconds
 
     def backward_seconds(self, operator: Operator) -> Numbers:
-        """Seconds of the backward pass: of matmuls the gradients of input and weight."""
+        """Seconds of the backward pass; for matmuls, of the gradients of input and weight."""
         seconds = self._seconds(operator, backward_passes(operator))
         return self.otherwise.backward_seconds(operator) if seconds is None else seconds
 
@@ -199,16 +201,16 @@ class SampledSource:
         return self.otherwise.launch_seconds(operator)
 
     def origin(self, operator: Operator) -> str:
-        """That it was sampled on the device, or who timed it otherwise."""
+        """Return that it was sampled on the device, or the name of the other source."""
         is_sampled = self.is_sampled(operator)
         return f"{self.samples_name} of {self.name}" if is_sampled else self.otherwise.origin(operator)
 
     def is_sampled(self, operator: Operator) -> bool:
-        """Whether samples time both passes of an operator."""
+        """Return True if both passes of an operator were sampled."""
         return all(self.found(operator, one) for one in (*forward_passes(operator), *backward_passes(operator)))
 
     def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
-        """What was learned of a pass of an operator, and its sizes; None: it was not sampled."""
+        """Return the learned times of an operator's pass, and its sizes; None if it was not sampled."""
         size = sampled_size(operator)
         known = self.passes.get(size.kernel, of_pass, size.dtype) if size else None
         return (known, size.sizes) if known and size else None
@@ -225,11 +227,11 @@ class SampledSource:
 
 
 ADAM_BYTES = 28.0
-"""Bytes that a sampled update moves per parameter: four tensors of FP32 are read, three written."""
+"""Bytes that a sampled update moves per parameter: four FP32 tensors read, three written."""
 
 
 def sampled_update(device: EquippedDevice) -> SampledPass | None:
-    """What was learned of a device's updates by Adam in FP32; None: nobody sampled them, or other times count."""
+    """Return the learned times of FP32 Adam updates; None if they were not sampled, or other times count."""
     if device.calibration.samples is None or device.constants.times != "sampled":
         return None
     passes = sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
@@ -237,16 +239,16 @@ def sampled_update(device: EquippedDevice) -> SampledPass | None:
 
 
 def forward_passes(operator: Operator) -> tuple[str, ...]:
-    """Sampled passes that make up the forward pass of an operator."""
+    """Return the sampled passes that make up the forward pass of an operator."""
     size = sampled_size(operator)
     return ("backward",) if size is not None and size.is_adjoint else ("forward",)
 
 
 def backward_passes(operator: Operator) -> tuple[str, ...]:
     """
-    Sampled passes that make up the backward pass of an operator.
+    Return the sampled passes that make up the backward pass of an operator.
 
-    An addition hands its gradient on twice; what comes back of both is added up, as in the forward pass.
+    An addition passes its gradient on twice; the two gradients are added, as in the forward pass.
     """
     size = sampled_size(operator)
     if size is not None and (size.kernel == "residual" or size.is_adjoint):
@@ -256,9 +258,9 @@ def backward_passes(operator: Operator) -> tuple[str, ...]:
 
 def sampled_size(operator: Operator) -> KernelSize | None:
     """
-    An operator as samples know it, with the sizes that the table has; None: they know nothing like it.
+    Return an operator's kernel and sizes in the words of the samples; None if samples have no such kernel.
 
-    Attention in a window is none of them: what PyTorch samples of it is a mask that skips nothing.
+    Windowed attention has none: PyTorch's sampled mask does not skip any scores.
     """
     size = operator.size
     if isinstance(size, KernelSize):

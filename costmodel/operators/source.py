@@ -1,4 +1,4 @@
-"""Who times an operator: one protocol, and the source that a device's constants name."""
+"""Sources of operator times: one protocol, and the source that a device's constants name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OperatorTimes(Protocol):
     """
     A source of operator times; operators may hold arrays over strategies, and so may the times.
 
-    Whoever times an operator owns its gap: what passes until the next kernel starts is in its seconds.
+    The source includes gaps: the time until the next kernel starts is part of its seconds.
     """
 
     def forward_seconds(self, operator: Operator) -> Numbers:
@@ -37,7 +37,7 @@ class OperatorTimes(Protocol):
         ...
 
     def origin(self, operator: Operator) -> str:
-        """Who timed it, as the report names it."""
+        """Return the name of the source in the report."""
         ...
 
 
@@ -66,21 +66,21 @@ class SlowestTimes:
         return self.slowdown * self.usual.backward_seconds(operator)
 
     def launch_seconds(self, operator: Operator) -> Numbers:
-        """Seconds in which the host launches its forward pass, which no slow device changes."""
+        """Seconds in which the host launches its forward pass, which a slow device does not change."""
         return self.usual.launch_seconds(operator)
 
     def origin(self, operator: Operator) -> str:
-        """Who timed it on a usual device."""
+        """Return the source of the time on a usual device."""
         return self.usual.origin(operator)
 
 
 def slowest_of(num_devices: Numbers, *, spread: float) -> Numbers:
     r"""
-    Time of the slowest of n devices for the same work over the usual time. Unit: none, at least 1.
+    Time of the slowest of n devices for equal work, over the usual time. Unit: none, at least 1.
 
     .. math:: 1 + \sigma \ln n
 
-    Derivation: where times have an exponential tail, the slowest of n is in the mean H_n - 1 tails above one device.
+    Derivation: if times have an exponential tail, the slowest of n is on average H_n - 1 tails above one device.
     H_n is the harmonic number, and H_n - 1 is ln n within 0.43.
 
     Parameters
@@ -108,7 +108,7 @@ def operator_times(
     device: EquippedDevice, compute_dtype: Dtype, *, num_devices: Numbers = 1, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> OperatorTimes:
     """
-    The source of times that the device's constants name; of many devices those on the slowest.
+    Return the source of times that the device's constants name; for many devices, the times of the slowest.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ def operator_times(
     compute_dtype
         Dtype of the matmuls.
     num_devices
-        Number of devices that work side by side and wait for one another. The theoretical roofline, a bound, knows no
-        slowest.
+        Number of devices that work side by side and wait for one another. The theoretical roofline, a bound, has no
+        slowest device.
     cuda_graphs
         Decision of that name; measured rates do not depend on it.
 
@@ -144,7 +144,7 @@ def sampled_source(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> SampledSource:
     """
-    Times learned from the samples of a device; of what was not sampled those of a roofline with sampled rates.
+    Build the source of a device's sampled times, with a roofline of sampled rates for all other operators.
 
     Raises
     ------

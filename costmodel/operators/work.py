@@ -1,4 +1,4 @@
-"""What an operator is: work, traffic, parameters and what it keeps for the backward pass."""
+"""Operators: work, traffic, parameters and the tensors kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class AttentionSize:
     Parameters
     ----------
     sequences, queries, keys
-        Sequences of a micro-batch; tokens of each that ask; tokens that one reads (the sequence, or the window).
+        Sequences of a micro-batch; query tokens of each; key tokens of a query (the sequence, or the window).
     heads, kv_heads, qk_head_dim, v_head_dim
         Query heads; key-value heads; widths of a head.
     causal
-        Whether the masked half of the scores is skipped.
+        True if the masked half of the scores is skipped.
     is_window
-        Whether a query reads less than what the causal mask leaves.
+        True if a query reads fewer tokens than the causal mask allows.
     """
 
     sequences: Numbers
@@ -105,7 +105,7 @@ class ScanSize:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSize:
     """
-    The kernels of an operator that only moves bytes, where they are those that PyTorch has for it.
+    The kernels of an operator that only moves bytes, if they are PyTorch's own.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ class KernelSize:
     sizes
         Its sizes, by the names of the samples' columns: ``rows``, ``width`` ...
     dtype
-        Dtype of what it moves.
+        Dtype of the moved elements.
     count
-        How many of them there are, one after the other.
+        Number of kernels, one after the other.
     is_adjoint
-        Whether it does what the kernel's backward pass does, and its backward pass what the kernel does: tokens that
-        come back from their experts are added up as gradients of copies are.
+        True if it does the work of the kernel's backward pass, and its backward pass that of the kernel. Tokens that
+        return from their experts are summed as gradients of copies are.
     """
 
     kernel: str
@@ -130,7 +130,7 @@ class KernelSize:
 
 
 Size: TypeAlias = MatmulSize | AttentionSize | ScanSize | KernelSize
-"""Shape by which a table, a sampled model or a trace knows an operator."""
+"""Shape that identifies an operator in a table, a sampled model or a trace."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,17 +143,17 @@ class Operator:
     Parameters
     ----------
     name
-        Name of what it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
+        Name of the operator: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
-        Which law times it: ``matmul``, ``grouped_matmul``, ``attention`` or one of the following. ``batched_matmul`` is
-        of activations alone, one per sequence and head. ``elementwise`` is for kernels of which frameworks make more
-        passes over memory than needed, ``copy`` for those where the passes counted are all. ``scores`` are softmax,
-        mask and dropout of scores outside of a fused kernel. ``scan`` is a state-space recurrence in chunks.
+        Law that times it: ``matmul``, ``grouped_matmul``, ``attention`` or one of the following. ``batched_matmul`` is
+        a matmul of activations alone, one per sequence and head. ``elementwise`` is for kernels with more passes over
+        memory than needed, ``copy`` for kernels whose counted passes are all. ``scores`` are softmax, mask and dropout
+        of scores outside of a fused kernel. ``scan`` is a state-space recurrence in chunks.
     size
-        What it multiplies, attends to or scans, or the kernels that move its bytes; None: kernels of the framework's
-        own, or compiled ones.
+        Size of the matmul, attention or scan, or of the kernels that move bytes; None: the framework's own kernels, or
+        compiled ones.
     dtype
-        Dtype of what it multiplies; empty: it multiplies nothing.
+        Dtype of the multiplied tensors; empty: no multiplication.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     flops_fraction
@@ -161,31 +161,31 @@ class Operator:
     bytes, backward_bytes
         Bytes read and written in device memory.
     cast_bytes, backward_cast_bytes
-        Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
+        Bytes read and written to cast inputs, weights and gradients to a narrower dtype, if the recipe has one.
     written_bytes, backward_written_bytes
-        Bytes that a matmul writes when its multiplications have ended: its results, and those that it adds them to.
+        Bytes that a matmul writes after its multiplications: its results, and accumulated gradients.
     group_kernels
-        Kernels that only cast, or bring scales into order, of all groups, in the forward and in the backward pass: one
-        after the other, with little to do.
+        Kernels of all groups that only cast, or reorder scales, in the forward and in the backward pass: short kernels,
+        one after the other.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
     more_launches
-        Kernels beside those, on streams of their own: a grouped matmul is launched group by group.
+        Additional kernels on their own streams: a grouped matmul is launched group by group.
     is_routed
-        Whether its sizes depend on where tokens are routed.
+        True if its sizes depend on the routing of tokens.
     graph_module
-        The module of ``costmodel.strategy.GRAPH_MODULES`` with which CUDA graphs hold it; empty: none does.
+        Module of ``costmodel.strategy.GRAPH_MODULES`` whose CUDA graphs hold it; empty: no graph does.
     saved_bytes
         Bytes that stay in memory between forward and backward.
     saved_as
-        The module of the saved bytes, by which selective recomputation drops them.
+        Module of the saved bytes, for selective recomputation.
     parameters
         Parameters of this operator on one device.
     expert
-        Whether the parameters belong to a routed expert, so that ``ep`` and ``etp`` split them.
+        True if the parameters belong to a routed expert, so that ``ep`` and ``etp`` split them.
     rows, shards, groups
-        Shape facts by which a measured table knows the operator: tokens per micro-batch that enter it, ways it is
-        split over tensor-parallel ranks, local experts.
+        Shape that identifies the operator in a measured table: input tokens per micro-batch, tensor-parallel ways,
+        local experts.
     """
 
     name: str
@@ -216,17 +216,17 @@ class Operator:
 
 
 INSIDE_GRAPHS = {"moe_router": ("moe",), "moe_preprocess": ("moe",)}
-"""Modules of CUDA graphs that hold others whole, by those."""
+"""Modules of CUDA graphs, and the modules that hold each of them whole."""
 
 
 def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     """
-    Whether a CUDA graph launches an operator.
+    Return True where a CUDA graph launches an operator.
 
     Parameters
     ----------
     operator
-        What is launched.
+        Operator to be launched.
     cuda_graphs
         The decision of that name; may be an array.
 
@@ -243,7 +243,7 @@ def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
 
 @cache
 def _is_graphed_by_one(module: str, cuda_graphs: int) -> NDArray[np.bool_]:
-    """The same of a module in graphs of a single strategy, which every operator of a layer asks for."""
+    """Cache the answer for a module and a single strategy, which every operator of a layer asks for."""
     return _is_graphed(module, np.asarray(cuda_graphs))
 
 
@@ -256,9 +256,9 @@ def _is_graphed(module: str, graphs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def host_launches(operator: Operator, cuda_graphs: Numbers) -> Numbers:
     """
-    Number of kernels of an operator's forward pass that the host launches: none of what a CUDA graph holds.
+    Number of kernels of an operator's forward pass that the host launches; 0 inside a CUDA graph.
 
-    Derivation: every kernel outside of a graph is one launch, those on streams of their own too.
+    Derivation: every kernel outside of a graph is one launch, also those on their own streams.
     """
     launches = operator.kernels + operator.more_launches
     launched: Numbers = np.where(is_graphed(operator, cuda_graphs), 0.0, launches)[()]
@@ -273,26 +273,26 @@ class Communication:
     Parameters
     ----------
     group
-        Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``.
+        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``.
     kind
         ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
         send per step).
     nbytes
-        Bytes of the whole tensor: gathered output, scattered input; or what a rank sends in an all-to-all, or in all
-        steps of a ring together.
+        Bytes of the whole tensor: gathered output, scattered input; or the bytes that a rank sends in an all-to-all, or
+        in all steps of a ring together.
     forward, backward
         Number of them in each pass.
     forward_copies, backward_copies
         Number of copies of the whole tensor beside each, into or out of the order of ranks.
     hides_forward, hides_backward
-        Whether matmuls hide those of a pass where tensor-parallel communication overlaps.
+        True if matmuls hide the collectives of a pass where tensor-parallel communication overlaps.
     in_pieces
-        Whether single matmuls hide them, piece by piece with the matmul that they feed or that feeds them: nothing is
-        copied then, pieces arrive in their places.
+        True if single matmuls hide them, piece by piece with the matmul before or after: no copies are needed then,
+        since pieces arrive in their places.
     launches
         Number of kernels that the host launches for each.
     num_experts, top_k
-        Number of experts of an all-to-all to experts, and how many each token chooses; 0: what is sent has one
+        Number of experts of an all-to-all to experts, and of experts that each token chooses; 0: each byte has one
         destination.
     """
 

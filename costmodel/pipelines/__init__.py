@@ -1,1 +1,1 @@
-"""Stages, schedules and their orders, in closed form and simulated."""
+"""Stages, schedules and their orders, in closed form and by simulation."""

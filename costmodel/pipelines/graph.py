@@ -1,4 +1,4 @@
-"""The blocks of a pipeline's ranks and what each waits for: a graph whose longest way says how long a step takes."""
+"""The blocks of a pipeline's ranks and their dependencies: a graph whose longest path is the duration of a step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
 """Seconds of each virtual stage, in model order."""
 
 SAME_SLOPE = 1e-9
-"""Relative difference of two slopes that are equal but for rounding."""
+"""Largest relative difference of two slopes that counts as rounding."""
 
 KEPT_GRAPHS = 4
-"""Number of dependency graphs that are kept: a pipeline is simulated with several lengths of its stages."""
+"""Number of cached dependency graphs: a pipeline is simulated with several lengths of its stages."""
 
 
 @lru_cache(maxsize=KEPT_GRAPHS)
 def graph_of(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int) -> Graph:
     """
-    The blocks of a pipeline and what they wait for.
+    Build the graph of a pipeline's blocks and their dependencies.
 
     Parameters
     ----------
     schedule, pp, vpp, num_microbatches, group
-        As in :func:`costmodel.pipelines.orders.order`; ``has_order`` there says which there are.
+        As in :func:`costmodel.pipelines.orders.order`; see :func:`costmodel.pipelines.orders.has_order`.
     """
     of_each_rank = tuple(
         order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group) for rank in range(pp)
@@ -64,7 +64,7 @@ def graph_of(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group
 
 
 def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: list[int]) -> NDArray[np.int64]:
-    """Blocks in an order in which none waits for a later one; each is visited once, and once more where it waited."""
+    """Sort blocks so that none depends on a later one; each is visited once, and once more if it waited."""
     num_blocks = stops[-1]
     done = bytearray(num_blocks + 1)
     done[num_blocks] = True
@@ -91,7 +91,7 @@ def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: li
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
     """
-    Blocks of all ranks and what each waits for; the number of blocks stands for nothing.
+    Blocks of all ranks and their dependencies; the number of blocks stands for no block.
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ class Graph:
     stops
         Index behind the last block of each rank.
     num_microbatches
-        Number by which a pass is divided into its virtual stage and its micro-batch.
+        Divisor that separates a pass into its virtual stage and its micro-batch.
     previous, before, behind
-        The block before on the same rank; those with the forward pass of the virtual stage before and with the
-        backward pass of the one behind.
+        Dependencies of each block: the previous block on its rank, the forward pass of the previous virtual stage,
+        the backward pass of the next one.
     sequence
-        Blocks in an order in which none waits for a later one.
+        Blocks in an order in which none depends on a later one.
     """
 
     blocks: Blocks
@@ -123,21 +123,21 @@ class Graph:
         return np.concatenate([[0], self.stops[:-1]])
 
     @property
-    def of_each_rank(self) -> list[Blocks]:
-        """The blocks of each rank."""
+    def rank_blocks(self) -> list[Blocks]:
+        """Blocks of each rank."""
         return np.split(self.blocks, self.stops[:-1])
 
     def block_seconds(
         self, forward: Seconds, backward: Seconds, weight: Seconds, overlapped_fraction: float
     ) -> NDArray[np.float64]:
-        """Seconds of each block."""
+        """Return the seconds of each block."""
         stages = self.blocks // self.num_microbatches
         kinds = [np.append(kind, 0.0)[stages[:, column]] for column, kind in enumerate((forward, backward, weight))]
         together = (self.blocks[:, FORWARD] != NONE) & (self.blocks[:, BACKWARD] != NONE)
         return np.asarray(np.where(together, overlapped_fraction, 1.0) * sum(kinds))
 
     def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
-        """Second at which each block ends: as soon as its rank and all that it waits for allow."""
+        """Return the second at which each block ends: as soon as its rank and its dependencies allow."""
         num_blocks = len(self.blocks)
         renumbered = np.empty(num_blocks + 1, dtype=np.int64)
         renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
@@ -157,7 +157,7 @@ class Graph:
     def _ends_with_hops(
         self, seconds: NDArray[np.float64], waits: list[list[int]], hop: float, blocks: bool
     ) -> NDArray[np.float64]:
-        """When each block ends, with transfers between ranks."""
+        """Return the second at which each block ends, with transfers between ranks."""
         rank = np.append(self.rank, NONE)
         crossed = [hop * ((rank[each] != self.rank) & (rank[each] != NONE)) for each in (self.before, self.behind)]
         sends = np.zeros(len(rank))
@@ -175,18 +175,18 @@ class Graph:
 
     def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
         """
-        Seconds by which all blocks of a stride of micro-batches end later than those of the stride before.
+        Seconds between the end of a stride of micro-batches and the end of the next one, if equal for all blocks.
 
-        None unless it is the same for all and both strides are the same blocks but for their micro-batches. Nor may a
-        block of the second stride or behind it wait for one in front of the stride before its own. Then further
-        strides, put between the second and what follows, take as long.
+        None unless both strides are the same blocks but for their micro-batches. A block of the second stride, or after
+        it, must not depend on one before the stride that precedes its own. Additional strides, inserted after the
+        second one, then take as long.
 
         Parameters
         ----------
         ends
-            When each block ends; every rank must have as many.
+            Second at which each block ends; every rank must have equally many.
         stride, size
-            Micro-batches, and the blocks of a rank that they are.
+            Number of micro-batches, and the number of a rank's blocks for them.
         """
         num_ranks, num_blocks = len(self.stops), len(self.blocks)
         rows, of_rank = ends.reshape(num_ranks, -1), self.blocks.reshape(num_ranks, -1, self.blocks.shape[1])
@@ -212,6 +212,6 @@ class Graph:
         return period
 
     def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds from the start of each rank's first block to the end of its last one."""
+        """Return the seconds from the start of each rank's first block to the end of its last one."""
         first, last = self.firsts, self.stops - 1
         return np.asarray(ends[last] - (ends[first] - seconds[first]))

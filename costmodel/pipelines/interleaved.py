@@ -1,5 +1,5 @@
 """
-The interleaved one-forward-one-backward pipeline: MoFa (12), and the same for unequal ranks.
+The interleaved one-forward-one-backward pipeline: MoFa (12), and its extension to unequal ranks.
 
 F and B are the forward and backward seconds of one chunk, p pipeline ranks, v chunks per rank, m micro-batches.
 """
@@ -28,12 +28,12 @@ def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Num
 
 def busy_seconds(slowest_rank_seconds: Numbers, *, num_microbatches: Numbers) -> Numbers:
     r"""
-    Seconds in which the slowest rank works in one step.
+    Seconds in which the slowest rank computes in one step.
 
     .. math:: T_{busy} = m \max_i R_i
 
-    Derivation: it works R seconds on each of m micro-batches; with equal ranks, R = v (F + B), this is the term m v (F
-    + B) of MoFa's equation (12).
+    Derivation: it computes R seconds for each of m micro-batches. With equal ranks, R = v (F + B), this is the term
+    m v (F + B) of MoFa's equation (12).
     """
     return num_microbatches * slowest_rank_seconds
 
@@ -44,15 +44,16 @@ def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *,
 
     .. math:: T_{bubble} = \left(\sum_i R_i - \max_i R_i\right) / v
 
-    With equal ranks R = v (F + B) this is (p - 1)(F + B), and busy + bubble = (m v + p - 1)(F + B): equation (12)
-    without hops. With unequal ranks the slowest sets the pace of every slot, the sum fills and drains once.
+    With equal ranks R = v (F + B) this is (p - 1)(F + B). Then busy + bubble = (m v + p - 1)(F + B): equation (12)
+    without hops. With unequal ranks the slowest sets the pace of every slot, and the sum counts once, to fill and
+    drain.
 
     Parameters
     ----------
     slowest_rank_seconds
-        One micro-batch, forward and backward, on the slowest rank: max R.
+        Seconds of one micro-batch, forward and backward, on the slowest rank: max R.
     all_ranks_seconds
-        One micro-batch summed over all ranks: the whole model once.
+        Seconds of one micro-batch summed over all ranks: the whole model once.
     vpp
         Chunks per rank.
 
@@ -67,14 +68,13 @@ def chunks_waiting_seconds(
     rank_seconds: Numbers, last_chunk_seconds: Numbers, average_seconds: Numbers, *, vpp: Numbers, group: Numbers
 ) -> Numbers:
     r"""
-    Seconds per micro-batch that an interleaved rank waits for others because its chunks are unlike.
+    Seconds per micro-batch that an interleaved rank waits for others because its chunks differ.
 
     .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
 
-    Neighbouring ranks wait for each other: while a group of g micro-batches passes through a chunk, none gets ahead by
-    more than a slot, a forward and a backward chunk. What a long chunk needs beyond the others' is lost in the short
-    ones, but for that slot in each group. Unlike is above all the last chunk, with the head; the others are taken as
-    equal.
+    Neighbouring ranks wait for each other. While a group of g micro-batches passes through a chunk, no rank gets ahead
+    by more than a slot, a forward and a backward chunk. The additional time of a long chunk is lost in the short ones,
+    except for that slot in each group. The last chunk, with the head, differs most; the others are taken as equal.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ def chunks_waiting_seconds(
     average_seconds
         Seconds of one micro-batch on an average rank.
     vpp, group
-        Chunks per rank, micro-batches that pass through a chunk before the next one begins.
+        Chunks per rank; micro-batches that pass through a chunk before the next one begins.
 
     References
     ----------
-    Derivation: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.pipelines.orders`) a circle through
-    two neighbours, forward to the next rank and backward from it, is a slot longer than what is done in it. ``tests``
+    Derivation: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.pipelines.orders`), a cycle through
+    two neighbours, forward to the next rank and backward from it, is one slot longer than its passes. ``tests``
     simulate such pipelines.
 
     >>> float(chunks_waiting_seconds(7.8, 2.8, 8.0, vpp=4, group=8))  # chunks of 1, 2, 2 and 2.8
@@ -100,18 +100,18 @@ def chunks_waiting_seconds(
     return np.maximum(in_front + behind - usual / group, 0.0)
 
 
-def in_step_seconds(
+def unequal_chunks_seconds(
     slowest_rank_seconds: Numbers, steady_state_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Seconds by which the step is longer because ranks of unequal chunks wait for each other.
+    Seconds that the step takes longer because ranks of unequal chunks wait for each other.
 
     .. math:: \Delta T = (m - 1/v) (P - \max_i R_i)
 
     so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
 
     Derivation: work and bubble are (m - 1/v) max R + sum R / v. A rank that also waits in each micro-batch takes P for
-    it, so that P takes the place of max R in the first term.
+    it, so that P replaces max R in the first term.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def p2p_exposed_seconds(
     Parameters
     ----------
     p2p_seconds
-        Seconds of one transfer, T_pp: warm-up and cool-down pay it in full.
+        Seconds of one transfer, T_pp: exposed in warm-up and cool-down.
     steady_p2p_seconds
-        Seconds of it that the steady phase does not hide: T_pp without overlap, else by (23).
+        Seconds of it that are exposed in the steady phase: T_pp without overlap, otherwise by (23).
 
     References
     ----------
@@ -156,7 +156,7 @@ def chunks_in_flight(
 
     .. math:: n(r) = \min(2 (p - r - 1) + (v - 1) g + 1,\; m v) \quad (v > 1), \qquad \min(p - r,\; m) \quad (v = 1)
 
-    for groups of g micro-batches; p of them, where none are given, make :math:`v p + p - 2 r - 1`.
+    for groups of g micro-batches; the default g = p gives :math:`v p + p - 2 r - 1`.
 
     References
     ----------

@@ -1,10 +1,10 @@
 """
-In which order each pipeline rank works: the passes of every schedule, from their papers and code.
+Orders of pipeline ranks: the sequence of passes in every schedule, from their papers and code.
 
-A block is what a rank does without a break: a pass, both halves of a backward pass, or a forward and a backward pass
-of two micro-batches at the same time. An order is an array of blocks with three columns: which forward pass, input
-gradients and weights' gradients are in it. A pass is its virtual stage times the number of micro-batches plus its
-micro-batch, ``NONE`` where there is none. Virtual stages are numbered through the model.
+A block is a piece of uninterrupted work: a pass, both halves of a backward pass, or a forward and a backward pass of
+two micro-batches at the same time. An order is an array of blocks with three columns: its forward pass, its input
+gradients and its weights' gradients. A pass is its virtual stage times the number of micro-batches plus its
+micro-batch, ``NONE`` for no pass. Virtual stages are numbered through the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, default_microbatch_group
 
 Blocks: TypeAlias = NDArray[np.int64]
-"""What one rank does, in order: shape (n, 3), columns as in :data:`FORWARD`, :data:`BACKWARD`, :data:`WEIGHT`."""
+"""Blocks of one rank in order: shape (n, 3), columns as in :data:`FORWARD`, :data:`BACKWARD`, :data:`WEIGHT`."""
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
@@ -35,7 +35,7 @@ ONE_CHUNK = (
 
 V_HALF_SLOTS = (2, 1, 2, 1)
 """Slots by which the passes F of the first chunk, F, B of the second and B of the first lag the neighbour's
-(arXiv 2405.15362). Lags that add up to 6 keep half of 1F1B's activations; these never meet in one slot."""
+(arXiv 2405.15362). Lags that add up to 6 keep half of 1F1B's activations; these never share a slot."""
 
 V_HALF_TURNS = (1, 1, 5)
 """Slots from F to F on the last rank, from F to B on the first, and from B to B on the last, for an even p."""
@@ -46,9 +46,9 @@ SLOTS = 6
 
 def has_order(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, group: int | None = None) -> bool:
     """
-    Whether a schedule says what to do with so many ranks, chunks and micro-batches; rules forbid the others.
+    Return True if a schedule has an order for these ranks, chunks and micro-batches; rules forbid all others.
 
-    Interleaved ranks would wait for each other for ever with a group, or a remainder of one, of less than p.
+    Interleaved ranks would deadlock with a group, or a remainder of one, of less than p.
     """
     if schedule == Schedule.ONE_F_ONE_B and vpp > 1:
         size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
@@ -68,8 +68,8 @@ def stages_of_rank(schedule: Schedule, rank: int, *, pp: int, vpp: int) -> tuple
     """
     Virtual stages of a rank, its first chunk first: their indices, from 0 at the embedding to p v - 1 at the head.
 
-    Derivation: chunk c of rank r is stage c p + r; V-shaped schedules turn round with every chunk, so that their odd
-    chunks count the ranks backwards. With both directions (DualPipe) rank r holds stages r and p - 1 - r.
+    Derivation: chunk c of rank r is stage c p + r. V-shaped schedules reverse direction with every chunk, so that their
+    odd chunks count the ranks backwards. With both directions (DualPipe) rank r holds stages r and p - 1 - r.
     """
     if schedule in BIDIRECTIONAL:
         return rank, pp - 1 - rank
@@ -81,16 +81,16 @@ def order(
     schedule: Schedule, rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | None = None
 ) -> Blocks:
     """
-    Everything that one rank does in a step, in order.
+    Return the blocks of one rank in a step, in order.
 
     Parameters
     ----------
     schedule
-        Schedule whose order it is.
+        Pipeline schedule.
     rank, pp, vpp, num_microbatches
-        Whose, of how many ranks, chunks per rank and micro-batches; see :func:`has_order`.
+        Rank, number of ranks, chunks per rank and micro-batches; see :func:`has_order`.
     group
-        Micro-batches that pass through a chunk before the next chunk begins, where chunks interleave; p if not given.
+        Micro-batches that pass through a chunk before the next chunk begins, with interleaved chunks; default p.
     """
     if schedule == Schedule.ONE_F_ONE_B:
         return _one_f_one_b(rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
@@ -102,7 +102,7 @@ def order(
 
 def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | None) -> Blocks:
     """
-    Warm-up forwards, one forward and one backward in turn, the rest.
+    Return the order of 1F1B: warm-up forwards, alternating forward and backward, the remaining backwards.
 
     Groups of micro-batches pass through a rank's first chunk, then through its second, and so on.
 
@@ -118,8 +118,8 @@ def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: 
     microbatch, chunk, visit = microbatch[in_turn], chunk[in_turn], np.arange(len(in_turn))
     warmup = warmup_chunks(rank, pp=pp, vpp=vpp, group=size)
     backward = ((vpp - 1 - chunk) * pp + rank) * num_microbatches + microbatch
-    return _by_slot(
-        ((chunk * pp + rank) * num_microbatches + microbatch, _after_warmup(visit, warmup, every=2, at=0)),
+    return _sort_by_slot(
+        ((chunk * pp + rank) * num_microbatches + microbatch, _forward_slots(visit, warmup, every=2, at=0)),
         (backward, 2 * visit + 1),
     )
 
@@ -138,36 +138,36 @@ def warmup_chunks(rank: int, *, pp: int, vpp: int, group: int) -> int:
 
 
 def _gpipe(rank: int, pp: int, num_microbatches: int) -> Blocks:
-    """All forward passes, then all backward passes."""
+    """Return the order of GPipe: all forward passes, then all backward passes."""
     each = np.arange(num_microbatches)
     passes = rank * num_microbatches + each
-    return _by_slot((passes, each), (passes, num_microbatches + each))
+    return _sort_by_slot((passes, each), (passes, num_microbatches + each))
 
 
 def _zero_bubble(rank: int, num_microbatches: int, *, warmup: int, delay: int) -> Blocks:
     """
-    One forward and one input's backward in turn; weights' gradients some micro-batches later.
+    Return a zero-bubble order: alternating forward and input backward; weights' gradients some micro-batches later.
 
-    PyTorch's ``ScheduleInterleavedZeroBubble`` with one stage per rank is this with ZB-H1's numbers.
+    PyTorch's ``ScheduleInterleavedZeroBubble`` with one stage per rank is this order with ZB-H1's numbers.
 
     Parameters
     ----------
     rank, num_microbatches
-        Whose order.
+        The rank, and the number of micro-batches.
     warmup
         Forward passes before the first backward one: p - r in ZB-H1, 2 (p - r) - 1 in ZB-H2.
     delay
-        Weights' gradients that wait: r in ZB-H1, 2 r in ZB-H2, 3 r in ZB-2p.
+        Number of delayed weights' gradients: r in ZB-H1, 2 r in ZB-H2, 3 r in ZB-2p.
     """
     each = np.arange(num_microbatches)
     passes = rank * num_microbatches + each
-    forward = _after_warmup(each, warmup, every=3, at=2)
-    return _by_slot((passes, forward), (passes, 3 * each), (passes, 3 * (each + delay) + 1))
+    forward = _forward_slots(each, warmup, every=3, at=2)
+    return _sort_by_slot((passes, forward), (passes, 3 * each), (passes, 3 * (each + delay) + 1))
 
 
 def _v_half(rank: int, pp: int, num_microbatches: int) -> Blocks:
     """
-    One building block per micro-batch, six slots after the one before; weights' gradients in the slots left.
+    Return the order of V-Half: a building block per micro-batch every six slots; weights' gradients in free slots.
 
     References
     ----------
@@ -196,16 +196,16 @@ def _v_half(rank: int, pp: int, num_microbatches: int) -> Blocks:
         )
         for kind in (FORWARD, BACKWARD, WEIGHT)
     )
-    return _by_slot(*columns)
+    return _sort_by_slot(*columns)
 
 
-def _after_warmup(visit: NDArray[np.int64], warmup: int, *, every: int, at: int) -> NDArray[np.int64]:
-    """Slots of forward passes: those of the warm-up in front of slot 0, then one every few slots."""
+def _forward_slots(visit: NDArray[np.int64], warmup: int, *, every: int, at: int) -> NDArray[np.int64]:
+    """Return the slots of forward passes: those of the warm-up before slot 0, then one every few slots."""
     return np.where(visit < warmup, visit - warmup, every * (visit - warmup) + at)
 
 
-def _by_slot(*columns: tuple[NDArray[np.int64], ...]) -> Blocks:
-    """Passes and slots of each kind as blocks in the order of the slots; two kinds alone: backward passes are whole."""
+def _sort_by_slot(*columns: tuple[NDArray[np.int64], ...]) -> Blocks:
+    """Sort passes into blocks by slot; with two kinds, backward passes are whole."""
     passes, slots = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     kinds = np.repeat(np.arange(len(columns)), [len(column[0]) for column in columns])
     order = np.argsort(slots, kind="stable")
@@ -235,32 +235,32 @@ class _Work:
         self.blocks.append((self.take(FORWARD, chunk), NONE, NONE))
 
     def backward(self, chunk: int) -> None:
-        """Both halves of a backward pass at once."""
+        """Append both halves of a backward pass at once."""
         one = self.take(BACKWARD, chunk)
         self.blocks.append((NONE, one, one))
 
     def inputs(self, chunk: int) -> None:
-        """Input gradients; the weights' gradients wait."""
+        """Append input gradients; the weights' gradients wait."""
         self.waiting.append(self.take(BACKWARD, chunk))
         self.blocks.append((NONE, self.waiting[-1], NONE))
 
     def weights(self, num: int = 1) -> None:
-        """The weights' gradients that wait longest."""
+        """Append the weights' gradients that have waited longest."""
         self.blocks += [(NONE, NONE, self.waiting.pop(0)) for _ in range(num)]
 
     def halves(self, chunk: int) -> None:
-        """One half of a backward pass after the other: the next rank need not wait for the second one."""
+        """Append one half of a backward pass after the other: the next rank need not wait for the second one."""
         self.inputs(chunk)
         self.weights()
 
     def both(self, forward: int, backward: int) -> None:
-        """The forward pass of one chunk and the backward pass of the other at the same time."""
+        """Append the forward pass of one chunk and the backward pass of the other at the same time."""
         one = self.take(BACKWARD, backward)
         self.blocks.append((self.take(FORWARD, forward), one, one))
 
 
 def _zb_v(rank: int, pp: int, num_microbatches: int) -> Blocks:
-    """PyTorch 2.13's ``ScheduleZBVZeroBubble._calculate_single_rank_operations``, phase by phase."""
+    """Return the order of PyTorch 2.13's ``ScheduleZBVZeroBubble._calculate_single_rank_operations``, by phases."""
     down, up = rank * num_microbatches, (2 * pp - 1 - rank) * num_microbatches
     work = _Work((down, up))
     for _ in range(2 * (pp - rank) - 1):
@@ -289,7 +289,7 @@ def _zb_v(rank: int, pp: int, num_microbatches: int) -> Blocks:
 
 
 def _dualpipe(rank: int, pp: int, num_microbatches: int) -> Blocks:
-    """Half of the micro-batches from either end; ranks in the second half see the directions swapped."""
+    """Return the order of DualPipe: half of the micro-batches from either end; the second half of ranks swaps them."""
     half = num_microbatches // 2
     directions = (rank * num_microbatches, (pp - 1 - rank) * num_microbatches + half)
     first, depth = (directions, rank) if rank < pp // 2 else (directions[::-1], pp - 1 - rank)
@@ -297,21 +297,21 @@ def _dualpipe(rank: int, pp: int, num_microbatches: int) -> Blocks:
 
 
 def _dualpipev(rank: int, pp: int, num_microbatches: int) -> Blocks:
-    """DualPipe cut in half: micro-batches that turn round on the last rank take the place of those from there."""
+    """Return the order of DualPipeV: micro-batches that turn on the last rank replace those from the other end."""
     stages = (rank * num_microbatches, (2 * pp - 1 - rank) * num_microbatches)
     return _bidirectional(_Work(stages), rank, pp, num_microbatches)
 
 
 def _bidirectional(work: _Work, depth: int, middle: int, num_microbatches: int) -> Blocks:
     """
-    The eight steps of DualPipe and DualPipeV.
+    Return the eight steps of DualPipe and DualPipeV.
 
     Parameters
     ----------
     work
-        Blocks of a rank; chunk 0 is the one whose micro-batches come first.
+        Blocks of a rank; the micro-batches of chunk 0 come first.
     depth, middle
-        Ranks from the nearer end of the pipeline; ranks from an end to the middle, where the chunks meet.
+        Distance of the rank from the nearer end of the pipeline; ranks from an end to the middle, where chunks meet.
     num_microbatches
         Micro-batches of each chunk.
 
@@ -358,4 +358,4 @@ _ORDERS: dict[Schedule, Callable[[int, int, int], Blocks]] = {
     Schedule.DUALPIPE: _dualpipe,
     Schedule.DUALPIPEV: _dualpipev,
 }
-"""The order of rank r of p for m micro-batches."""
+"""Function that returns the order of rank r of p for m micro-batches."""

@@ -1,8 +1,8 @@
 r"""
-Plain 1F1B, one chunk per rank, exact for unequal ranks: the longest way through its order.
+Plain 1F1B, one chunk per rank, exact for unequal ranks: the longest path through its order.
 
-F and B are the forward and backward seconds of a rank, R their sum, p ranks, m micro-batches. Ranks that are neighbours
-and alike are one entry with a number, so that a pipeline has as many entries as it has different stretches.
+F and B are the forward and backward seconds of a rank, R their sum, p ranks, m micro-batches. Equal neighbouring ranks
+are one entry with a number, so that a pipeline has one entry per stretch of equal ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, added
+from costmodel.axes import Array, sum_last
 from costmodel.operators.work import Numbers
 
 
@@ -25,26 +25,26 @@ def plain_seconds(forward: Array, backward: Array, num_ranks: NDArray[np.int64],
         X_q = \sum_{i \le q} R_i + (p - 1 - q) \max_{i \le q} F_i, \qquad
         Y_q = \sum_{i \le q} R_i + (p - 1 - q) \max_{i \le q} B_i
 
-    Rank r sets the pace. Until it does, the longest way leads down to a rank q and back. The other forward passes of
-    the warm-up are on the slowest rank that it passes. The cool-down is its mirror image. Where the last rank is the
-    slow one, :math:`T = (m - 1) \max R + \sum R`, the law of :mod:`costmodel.pipelines.interleaved`. Others wait for a
-    slow rank further in front for less.
+    Rank r sets the pace. Until it does, the longest path leads down to a rank q and back. The other forward passes of
+    the warm-up are on the slowest rank on that path. The cool-down is its mirror image. If the last rank is the slow
+    one, :math:`T = (m - 1) \max R + \sum R`, the law of :mod:`costmodel.pipelines.interleaved`. For a slow rank nearer
+    to the front, the others wait less.
 
     Parameters
     ----------
     forward, backward
         Seconds of both passes of a micro-batch on each stretch of equal ranks in model order, shape (..., U).
     num_ranks
-        Number of ranks of each stretch, 0 for what only fills the array; shape (..., U).
+        Number of ranks of each stretch, 0 for padding; shape (..., U).
     num_microbatches
         Decision, shape (...).
 
     References
     ----------
-    Derivation: a pipeline is a max-plus linear system. A way from rank 0 to the first backward pass of any rank q has p
-    forward passes, at least one of each rank up to q. A circle through neighbouring ranks lasts no longer than as many
-    micro-batches on the slowest of them. ``tests`` simulate such pipelines: exact from m = p on. Of random pipelines
-    with fewer micro-batches one in thirty is up to 6 % longer than this, none is shorter.
+    Derivation: a pipeline is a max-plus linear system. A path from rank 0 to the first backward pass of any rank q has
+    p forward passes, at least one of each rank up to q. A cycle through neighbouring ranks lasts no longer than as many
+    micro-batches on the slowest of them. ``tests`` simulate such pipelines: exact from m = p on. With fewer
+    micro-batches, one random pipeline in thirty is up to 6 % longer than this, none is shorter.
 
     >>> float(plain_seconds(np.array([2.0, 1.0]), np.array([4.0, 2.0]), np.array([1, 3]), num_microbatches=8))
     51.0
@@ -81,15 +81,15 @@ def plain_seconds(forward: Array, backward: Array, num_ranks: NDArray[np.int64],
 
 def least_plain_seconds(ranks: Array, num_ranks: NDArray[np.int64], *, num_microbatches: Numbers) -> Array:
     r"""
-    Lower bound in seconds of plain 1F1B whose ranks take given seconds at least, shape (...).
+    Lower bound in seconds of plain 1F1B with at least the given seconds per rank, shape (...).
 
     .. math:: T \ge \max_r \Big[(m - 1 - p + r) R_r - \sum_{i < r} R_i + 2 \sum_i R_i\Big], \qquad
         T \ge \max_r \Big[m R_r + \sum_{i < r} R_i\Big]
 
-    the first of which holds where no rank counts less than once.
+    the first of which holds if no rank counts less than once.
 
-    Derivation: two of the ways of :func:`plain_seconds`: down to the last rank and back in the warm-up and again in the
-    cool-down, or neither. A way is a sum of passes, so that shorter passes make it shorter.
+    Derivation: two of the paths of :func:`plain_seconds`: down to the last rank and back in the warm-up and again in
+    the cool-down, or neither. A path is a sum of passes, so that shorter passes make it shorter.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def least_plain_seconds(ranks: Array, num_ranks: NDArray[np.int64], *, num_micro
     48.0
     """
     pp, m = num_ranks.sum(axis=-1), np.asarray(num_microbatches)
-    whole = added(num_ranks * ranks)
+    whole = sum_last(num_ranks * ranks)
     seconds, before, first = np.zeros(()), np.zeros(()), np.zeros_like(pp)
     with np.errstate(invalid="ignore"):
         for index in range(num_ranks.shape[-1]):

@@ -1,11 +1,11 @@
 """
-Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each order of passes.
+Pipeline schedules: idle time and live activations of a rank in each order of passes.
 
-F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
-ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one.
+F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch. There
+are p ranks, v chunks of each, and m micro-batches. Idle time is that of one rank from its first pass to its last one.
 Ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
-arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal
-stages are simulated by :mod:`costmodel.pipelines.simulator`.
+arXiv:2401.10241, section 4). Every formula is exact for equal stages with W at most F and F at most B; unequal stages
+are simulated by :mod:`costmodel.pipelines.simulator`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passes:
     """
-    Seconds of one micro-batch, of one rank or of several together.
+    Seconds of one micro-batch, on one rank or on several together.
 
     Parameters
     ----------
     forward
         Forward pass, F.
     backward
-        The backward pass but for the weights' gradients, B; recomputation and all else that is not forward is in it.
+        The backward pass without the weights' gradients, B; it includes recomputation and all other non-forward work.
     weight
         Weights' gradients, W.
     """
@@ -48,7 +48,7 @@ class Passes:
         return self.forward + self.backward + self.weight
 
     def __sub__(self, other: Passes) -> Passes:
-        """The passes of the other ranks."""
+        """Return the passes of the other ranks."""
         return Passes(
             forward=self.forward - other.forward,
             backward=self.backward - other.backward,
@@ -98,14 +98,14 @@ def zb_h2_idle_seconds(
 
     .. math:: T = (p - 1) \max(F + B - 2 W, B - F, 0)
 
-    Further forward passes fill the warm-up; rank r delays 2 r weights' gradients.
+    Additional forward passes fill the warm-up; rank r delays 2 r weights' gradients.
 
     References
     ----------
-    Qi et al., arXiv:2401.10241, section 3, ZB-H2: the first of the three terms, of which the second is the part that
-    forward passes leave of the warm-up.
+    Qi et al., arXiv:2401.10241, section 3, ZB-H2: the first of the three terms; the second is the rest of the warm-up
+    that forward passes do not fill.
     """
-    return _filled(slowest, others, pp=pp, delayed=2)
+    return _filled_idle_seconds(slowest, others, pp=pp, delayed=2)
 
 
 def zb_2p_idle_seconds(
@@ -116,8 +116,8 @@ def zb_2p_idle_seconds(
 
     .. math:: T = (p - 1) \max(F + B - 3 W, B - F, 0)
 
-    What waits for its weight's gradient takes less memory than what waits for its backward pass, so that more of it
-    fits into the same limit.
+    Activations kept for a weight's gradient take less memory than those kept for the whole backward pass, so that more
+    of them fit into the same limit.
 
     As in ZB-H2, but 3 r weights' gradients of rank r are delayed.
 
@@ -125,10 +125,10 @@ def zb_2p_idle_seconds(
     ----------
     Qi et al., arXiv:2401.10241, section 3.1 and Table 5, ZB-2p: idle for 0.3 to 0.7 % of a step.
     """
-    return _filled(slowest, others, pp=pp, delayed=3)
+    return _filled_idle_seconds(slowest, others, pp=pp, delayed=3)
 
 
-def _filled(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
+def _filled_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
     drain = others.forward + others.backward - delayed * (pp - 1) * slowest.weight
     warmup = others.backward - (pp - 1) * slowest.forward
     return np.maximum(np.maximum(drain, warmup), 0.0)
@@ -142,11 +142,11 @@ def zb_v_idle_seconds(
 
     .. math:: T = (p - 1)(\max(F, B) - W)
 
-    Exact where F is at most B.
+    Exact if F is at most B.
 
     References
     ----------
-    Qi et al., arXiv:2405.15362, V-ZB: none where F = B = W; the order is that of PyTorch 2.13,
+    Qi et al., arXiv:2405.15362, V-ZB: none if F = B = W; the order is that of PyTorch 2.13,
     ``torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble``.
     """
     return np.maximum(np.maximum(others.forward, others.backward) - (pp - 1) * slowest.weight, 0.0)
@@ -162,7 +162,7 @@ def v_half_idle_seconds(
 
     with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
     somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
-    the model, waits only for its first micro-batch to come back. The passes of p further ones shorten the way of
+    the model, waits only until its first micro-batch returns. The passes of p further micro-batches shorten the path of
     2 (p - 1) chunks.
 
     References
@@ -181,7 +181,7 @@ def v_half_idle_seconds(
 
 def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
     r"""
-    Idle seconds of V-Half on equal ranks: the longest of two ways through the order.
+    Idle seconds of V-Half on equal ranks: the longer of two paths through the order.
 
     .. math::
 
@@ -193,8 +193,8 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
 
     and (3 F + 2 B - W) / 2 for p = 2. F = B = W and 4 divides p: (13 p - 8) / 8 F.
 
-    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch. It is longer than a rank's
-    passes where 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
+    Equal lags of 2, 1, 2 and 1 slots have a third path, F + 4 B of a chunk per micro-batch. It is longer than a rank's
+    passes if 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
     3, 1, 3 and 1 on 8 ranks no micro-batch waits, for 2 chunks more in flight. The best building blocks found take, for
     passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this. For p = 24 none was found below 12 % more.
 
@@ -207,7 +207,7 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
 
     References
     ----------
-    Qi et al., arXiv:2405.15362; read off the longest ways that :mod:`costmodel.pipelines.simulator` finds, exact where
+    Qi et al., arXiv:2405.15362; taken from the longest paths that :mod:`costmodel.pipelines.simulator` finds. Exact if
     W is at most F, F at most B and 2 B at most F + 2 W.
     """
     p = np.asarray(pp)
@@ -228,22 +228,22 @@ def dualpipe_idle_seconds(
 
     .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
 
-    DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` (their B is the whole backward pass) is the same where F = B and
-    F&B takes as long as both. Where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
+    DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` has the whole backward pass as B. It is equal if F = B and
+    F&B takes as long as both. If B is longer, theirs is too large, by F at most. F, B and W are of a micro-batch in
     either direction.
 
     References
     ----------
     DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
     """
-    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
 
 
 def dualpipev_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Idle seconds of DualPipeV, in which micro-batches turn round in a V instead of coming from both ends.
+    Idle seconds of DualPipeV, in which micro-batches turn in a V instead of coming from both ends.
 
     .. math:: T = \max\left[(p - 1)(2 F + B),\; (p - 1)(F + 2 B) - F\right] / 2 - (p - 1) W / 2
 
@@ -253,10 +253,12 @@ def dualpipev_idle_seconds(
     ----------
     github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
     """
-    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
 
 
-def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int) -> Numbers:
+def _bidirectional_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int
+) -> Numbers:
     num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
     forward, backward = others.forward / num_others, others.backward / num_others
     by_forward = (depth - 1) * (2 * forward + backward)
@@ -266,7 +268,7 @@ def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, ch
 
 
 WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
-"""Schedules for which only the sums of a rank's passes count."""
+"""Schedules that depend only on the sums of a rank's passes."""
 
 IDLE: dict[Schedule, Idle] = {
     Schedule.ONE_F_ONE_B: one_f_one_b_idle_seconds,
@@ -279,7 +281,7 @@ IDLE: dict[Schedule, Idle] = {
     Schedule.DUALPIPE: dualpipe_idle_seconds,
     Schedule.DUALPIPEV: dualpipev_idle_seconds,
 }
-"""The idle time of each schedule."""
+"""Function of the idle time of each schedule."""
 
 
 def idle_seconds(
@@ -291,17 +293,18 @@ def idle_seconds(
     Parameters
     ----------
     slowest, every
-        The slowest rank; all ranks together.
+        Passes of the slowest rank; passes of all ranks together.
     pp, vpp, num_microbatches, schedule
         Decisions.
 
     Derivation: between its first pass and its last one a rank waits for the passes of the others that precede and
-    follow its own, less the weights' gradients that fill this time. For equal ranks that is (p - 1)(F + B + W) / v in
-    1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`IDLE` has the formula of each schedule, with its paper.
+    follow its own. The weights' gradients that fill this time are subtracted. For equal ranks that is (p - 1)(F + B +
+    W) / v in 1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`IDLE` has the formula of each schedule, with its
+    paper.
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
     formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
-    return _of_each(schedule, formulas)
+    return _select_by_schedule(schedule, formulas)
 
 
 def chunks_alive(
@@ -318,9 +321,9 @@ def chunks_alive(
     Number of chunk activations alive at the peak on pipeline rank r.
 
     1F1B keeps those of :func:`costmodel.pipelines.interleaved.chunks_in_flight`, GPipe all m micro-batches. The others
-    keep equally many micro-batches on all ranks: p in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in
-    V-Half. DualPipe, whose ranks hold a stage for each direction, keeps p + 1, and DualPipeV p + 1/2. They live until
-    their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    keep equally many micro-batches on all ranks. They are p in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3)
+    / 2 in V-Half. DualPipe, whose ranks hold a stage for each direction, keeps p + 1, and DualPipeV p + 1/2. They live
+    until their weights' gradients, and count whole until then. A vocabulary in slices adds micro-batches, see
     :func:`vocabulary_delay`.
 
     References
@@ -329,7 +332,7 @@ def chunks_alive(
     """
     m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
     plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank, group=group)
-    alive = _of_each(
+    alive = _select_by_schedule(
         schedule,
         {
             Schedule.ONE_F_ONE_B: lambda: plain,
@@ -350,7 +353,7 @@ def chunks_alive(
 
 def parameter_copies(*, schedule: Numbers) -> Numbers:
     """
-    Number of ranks that hold each stage with all its states: two where both directions meet.
+    Number of ranks that hold each stage with all its states: two if both directions meet.
 
     References
     ----------
@@ -363,19 +366,19 @@ def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
     """
     Number of micro-batches by which a vocabulary in slices delays each backward pass.
 
-    One for each barrier between its passes.
+    It is one for each barrier between its passes.
 
     References
     ----------
-    Yeung et al., arXiv:2411.05288, section 5: Vocab-1 has two barriers and keeps p + 2 micro-batches, Vocab-2 one and
-    p + 1; an interlaced pipeline keeps 1.5 p and waits for none.
+    Yeung et al., arXiv:2411.05288, section 5: Vocab-1 has two barriers and keeps p + 2 micro-batches, Vocab-2 one and p
+    + 1. An interlaced pipeline keeps 1.5 p and has no barrier.
     """
     one, two = np.asarray(vocabulary) == Vocabulary.VOCAB_2, np.asarray(vocabulary) == Vocabulary.VOCAB_1
     return np.asarray(one + 2.0 * two)
 
 
-def _of_each(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
-    """The value of each one's schedule; only those that occur are computed."""
+def _select_by_schedule(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
+    """Select the value of each entry's schedule; only schedules that occur are computed."""
     occurring = [Schedule(one) for one in present(schedule)]
     if len(occurring) == 1:
         return values[occurring[0]]()

@@ -1,8 +1,8 @@
 """
-A pipeline simulated pass by pass: when each pass of each micro-batch starts and ends, for any ranks and chunks.
+Simulation of a pipeline pass by pass: start and end of each pass of each micro-batch, for any ranks and chunks.
 
-It knows no formula, only the order in which each rank works (:mod:`costmodel.pipelines.orders`) and what a pass waits
-for. A forward pass waits for that of the virtual stage before, a backward pass for that of the one behind.
+It uses no formula, only the order of each rank's passes (:mod:`costmodel.pipelines.orders`) and their dependencies. A
+forward pass waits for that of the previous virtual stage, a backward pass for that of the next one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from costmodel.pipelines.orders import FORWARD, NONE, WEIGHT, Blocks, order, sta
 from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
 
 MOST_PASSES = 200_000
-"""Number of passes that :func:`span_seconds` simulates at once; a matter of time only, about a tenth of a second."""
+"""Number of passes that :func:`span_seconds` simulates at once; affects only run time, about a tenth of a second."""
 
 STRIDES = 4
-"""Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
+"""Strides of micro-batches, each at least as many as ranks, after which most pipelines become periodic."""
 
 WORTH_A_TRY = 1.5
 """
-Factor of micro-batches over the few that may repeat themselves, from which on this is tried; a matter of time only.
+Least ratio of micro-batches to the few that may repeat, from which repetition is tried; affects only run time.
 """
 
 
@@ -39,9 +39,9 @@ class Pass(NamedTuple):
     kind
         ``forward``, ``backward`` (input gradients) or ``weight`` (weights' gradients).
     rank, stage, microbatch
-        Rank that runs it; virtual stage and micro-batch that it is of.
+        Rank that runs it; its virtual stage and micro-batch.
     start, end
-        Seconds since the step began; passes at the same time, and both halves of a backward pass, share theirs.
+        Seconds since the start of the step; equal for simultaneous passes, and for both halves of a backward pass.
     """
 
     kind: str
@@ -64,10 +64,10 @@ class Timeline:
     spans
         Seconds of each rank from its own first pass to the end of its last one.
     peak_chunks
-        Most chunk activations alive at once, per rank: from the forward to the end of the backward pass, of its second
-        half where it has two.
+        Most chunk activations alive at once, per rank. Each lives from the forward pass to the end of the backward
+        pass, or of its second half.
     passes
-        Every pass, rank by rank in its order; empty unless they were asked for.
+        Every pass, rank by rank in its order; empty unless requested.
     """
 
     seconds: float
@@ -97,21 +97,20 @@ def simulate(
     Parameters
     ----------
     schedule
-        In which order the ranks work.
+        Pipeline schedule, which orders the passes of the ranks.
     forward, backward, weight
-        Seconds of each virtual stage in model order, pp * vpp of them: forward pass; the backward pass but for the
-        weights' gradients; those gradients. Schedules that do the whole backward pass at once add the two.
+        Seconds of each virtual stage in model order, pp * vpp of them: forward pass; backward pass without weights'
+        gradients; weights' gradients. Schedules with whole backward passes add the last two.
     pp, vpp, num_microbatches, group
-        As in :func:`costmodel.pipelines.orders.order`; ``has_order`` there says which there are.
+        As in :func:`costmodel.pipelines.orders.order`; see :func:`costmodel.pipelines.orders.has_order`.
     p2p_seconds
         Seconds from one virtual stage to the next on another rank, either direction.
     hop_blocks
-        Whether the sender does nothing else meanwhile; else transfers run beside computation.
+        True if a transfer blocks the sender; otherwise transfers run beside computation.
     overlapped_fraction
-        Time of a forward and a backward pass that run together (DualPipe's F&B), as a fraction of both one after the
-        other.
+        Time of a forward and a backward pass that run together (DualPipe's F&B), as a fraction of the sum of both.
     keep_passes
-        Whether the passes are wanted.
+        True to return the passes.
     """
     graph = graph_of(schedule, pp, vpp, num_microbatches, group or int(default_microbatch_group(pp=pp, vpp=vpp)))
     seconds = graph.block_seconds(forward, backward, weight, overlapped_fraction)
@@ -119,7 +118,7 @@ def simulate(
     return Timeline(
         seconds=float(ends.max()),
         spans=tuple(graph.spans(ends, seconds).tolist()),
-        peak_chunks=tuple(int(_alive(blocks).max()) for blocks in graph.of_each_rank),
+        peak_chunks=tuple(int(_alive(blocks).max()) for blocks in graph.rank_blocks),
         passes=_passes(graph, ends - seconds, ends) if keep_passes else (),
     )
 
@@ -150,19 +149,19 @@ def span_seconds(
     group: int | None = None,
 ) -> float:
     r"""
-    Seconds of the rank that takes longest from its first pass to its last one.
+    Seconds from the first to the last pass of the rank that takes longest.
 
-    Long steps are not simulated whole. Derivation: a pipeline is a max-plus linear system. Where all passes of a stride
-    of micro-batches end equally long after those of the stride before, so do all that follow (1F1B; exact). Else a
+    Long steps are not simulated whole. Derivation: a pipeline is a max-plus linear system. If all passes of a stride of
+    micro-batches end equally long after those of the previous stride, so do all further ones (1F1B; exact). Otherwise a
     pipeline is simulated whole up to :data:`MOST_PASSES` passes. Beyond, each further group of micro-batches takes
-    equally long once it is full, the mean of its slowest cycle,
+    equally long once the pipeline is full, the mean of its slowest cycle,
 
     .. math:: T(m) = T(m_3) + (m - m_3) \frac{T(m_3) - T(m_1)}{m_3 - m_1}
 
-    with m, :math:`m_1, m_2, m_3` equal modulo the group. Two equal slopes of every rank between them show that it is
-    full; else twice as many are simulated. A rank that is slowest by so little that others still determine the slope is
-    counted by the way through all of its own passes. A cycle through several ranks of which the same is true is not
-    (too little by up to 0.3 % for one in fifty pipelines of random stages).
+    with m, :math:`m_1, m_2, m_3` equal modulo the group. The pipeline counts as full if every rank has two equal slopes
+    between them; otherwise twice as many micro-batches are simulated. A rank that is slowest by so little that others
+    still determine the slope is counted by the path through all of its own passes. A cycle through several such ranks
+    is not counted (too little by up to 0.3 % for one in fifty pipelines of random stages).
 
     Parameters
     ----------
@@ -188,13 +187,13 @@ def span_seconds(
         spans = [pipeline.spans(count) for count in (first, first + stride, last)]
         early, late = ((spans[i + 1] - spans[i]) / stride for i in (0, 1))
         if (np.abs(late - early) <= SAME_SLOPE * late).all() or 2 * last * per_microbatch > MOST_PASSES:
-            return pipeline.extrapolated(num_microbatches, num_simulated=last, spans=spans[-1], slopes=late)
+            return pipeline.extrapolate(num_microbatches, num_simulated=last, spans=spans[-1], slopes=late)
         stride, fewest = 2 * stride, 2 * fewest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pipeline:
-    """All that says how a pipeline runs but the number of micro-batches."""
+    """Description of a pipeline without its number of micro-batches."""
 
     schedule: Schedule
     forward: Seconds
@@ -205,14 +204,14 @@ class _Pipeline:
     group: int
 
     def spans(self, num_microbatches: int, *, late: int | None = None, delay: float = 0.0) -> NDArray[np.float64]:
-        """Seconds of every rank from its first to its last pass; the last block of one rank may be late."""
+        """Return the seconds of every rank from its first to its last pass; the last block of one rank may be late."""
         graph, seconds = self.blocks(num_microbatches)
         if late is not None:
             seconds[graph.stops[late] - 1] += delay
         return graph.spans(graph.ends(seconds), seconds)
 
     def blocks(self, num_microbatches: int) -> tuple[Graph, NDArray[np.float64]]:
-        """All blocks, and how long each takes."""
+        """Return the graph of all blocks, and the seconds of each."""
         graph = graph_of(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
         return graph, graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
 
@@ -220,7 +219,7 @@ class _Pipeline:
         return float(self.spans(num_microbatches).max())
 
     def repeating_span(self, num_microbatches: int, stride: int) -> float | None:
-        """The span of many micro-batches by a few that repeat themselves; None where they do not, or are not fewer."""
+        """Return the span extrapolate from few periodic micro-batches; None if they are not periodic, or not fewer."""
         few = STRIDES * stride + num_microbatches % stride
         if self.schedule != Schedule.ONE_F_ONE_B or WORTH_A_TRY * few > num_microbatches:
             return None
@@ -231,15 +230,15 @@ class _Pipeline:
         return None if period is None else float(graph.spans(ends, seconds).max()) + further * period
 
     def rank_seconds(self, rank: int) -> float:
-        """Seconds of one micro-batch on a rank, the mean of both directions where there are two."""
+        """Return the seconds of one micro-batch on a rank, the mean of both directions if there are two."""
         stages = list(stages_of_rank(self.schedule, rank, pp=self.pp, vpp=self.vpp))
         every = (np.asarray(self.forward) + self.backward + self.weight)[stages]
         return float(every.mean() if self.schedule in BIDIRECTIONAL else every.sum())
 
-    def extrapolated(
+    def extrapolate(
         self, num_microbatches: int, *, num_simulated: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
     ) -> float:
-        """Span by the slopes, and by the way through each rank whose micro-batch takes longer than they say."""
+        """Return the span from the slopes, or from the path through each rank whose micro-batch is longer."""
         rest = num_microbatches - num_simulated
         paces = {rank: self.rank_seconds(rank) for rank in range(self.pp)}
         slower = {rank: pace for rank, pace in paces.items() if pace > float(slopes.max()) * (1 + SAME_SLOPE)}
@@ -247,7 +246,7 @@ class _Pipeline:
         return max([float((spans + rest * slopes).max()), *ways])
 
     def way_through(self, rank: int, pace: float, num_microbatches: int) -> float:
-        """The longest span if one rank never waited: what leads to its first block, all of its own, what follows."""
+        """Return the longest span if one rank never waited: path to its first block, own blocks, path after."""
         own = self.spans(num_microbatches)
         delay = 2 * float(own.sum())
         return (
@@ -264,13 +263,13 @@ def alive_by_chunk(
     schedule: Schedule, *, rank: int, pp: int, vpp: int, num_microbatches: int, group: int | None = None
 ) -> NDArray[np.int64]:
     """
-    Number of activations of each of its chunks that a rank holds at once, at the moments that hold most.
+    Number of live activations of each chunk of a rank, at the moments with most of them.
 
-    An activation is alive from its forward pass to the end of the backward pass, of its second half where it has two.
-    What a rank with unequal chunks needs memory for is the largest of these rows times its chunks' bytes.
+    An activation is alive from its forward pass to the end of the backward pass, or of its second half. The memory of a
+    rank with unequal chunks is the largest of these rows times its chunks' bytes.
 
-    Moments are left out where another one has at least as many of all chunks. Derivation: the passes are walked through
-    in order; each forward pass adds an activation, each weights' gradient ends one.
+    A moment is left out if another one has at least as many of all chunks. Derivation: the passes are visited in order;
+    each forward pass adds an activation, each weights' gradient removes one.
 
     Parameters
     ----------
@@ -280,8 +279,8 @@ def alive_by_chunk(
     Returns
     -------
     array
-        Shape (n, vpp); (n, 2) where a rank holds a stage for each direction (DualPipe), the one nearer the first rank
-        of its direction being of the rank's own number.
+        Shape (n, vpp); (n, 2) if a rank holds a stage for each direction (DualPipe). The first column is then the stage
+        with the rank's own number.
     """
     size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
     period = 2 * size if schedule in BIDIRECTIONAL else size
@@ -306,7 +305,7 @@ def _alive_by_chunk(
 
 
 def _alive(blocks: Blocks, *, of: NDArray[np.bool_] | bool = True) -> NDArray[np.int64]:
-    """Activations alive after each forward and each weights' gradients of some blocks' passes."""
+    """Count the activations alive after each forward and each weights' gradients among some blocks' passes."""
     passes = (blocks != NONE) & of
     changes = np.stack([passes[:, FORWARD] * 1, passes[:, WEIGHT] * -1], axis=1)
     alive: NDArray[np.int64] = changes.ravel().cumsum()

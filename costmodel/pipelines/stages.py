@@ -1,5 +1,5 @@
 """
-Which layers live where: the layouts of layers over virtual stages, and what each pipeline rank holds.
+Layouts of layers over virtual stages, and the layers of each pipeline rank.
 
 Every formula that differs between ranks works on the few *different* ranks of a pipeline, not on all of them.
 """
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added
+from costmodel.axes import sum_last
 from costmodel.facts.model import Layer, Model
 from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
@@ -30,8 +30,8 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     """
     Number of layers of each virtual stage in model order, those of multi-token prediction not counted.
 
-    Where the layers divide evenly, every virtual stage gets as many. Otherwise embedding, head and each layer of
-    multi-token prediction count as one slot, slots are dealt evenly, and virtual stages in front get the remainder.
+    If the layers divide evenly, every virtual stage gets as many. Otherwise embedding, head and each layer of
+    multi-token prediction count as one slot, slots are split evenly, and the first virtual stages get the remainder.
 
     Parameters
     ----------
@@ -73,10 +73,10 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
 
 def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
     """
-    Number of layers of each stage when the last has as many less as makes the longest stage shortest.
+    Number of layers of each stage if the last one has fewer, so that the longest stage is as short as possible.
 
-    Of equally long layouts the one that moves fewest layers; the others divide theirs evenly, later ranks get the
-    remainder (the first one, with embedding and most micro-batches in flight, is the fullest).
+    Among equally long layouts, the one that moves fewest layers. The other stages split theirs evenly, and later ranks
+    get the remainder (the first one, with embedding and most micro-batches in flight, is the fullest).
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
 
 
 GROUPS_IN_FLIGHT = 3
-"""Number of groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
+"""Number of groups of micro-batches after which interleaved 1F1B reaches its peak of live activations."""
 
 
 @lru_cache(maxsize=2**13)
@@ -114,16 +114,16 @@ def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
 
     Early chunks have more micro-batches in flight than late ones: a rank whose late chunks are shorter holds more.
 
-    Derivation: at each moment the simulated order has so many activations of every chunk
-    (:func:`costmodel.pipelines.simulator.alive_by_chunk`); weighted with the chunks' layers, the largest sum is divided
-    by the largest number of chunks times the average size.
+    Derivation: the simulated order gives the live activations of every chunk at each moment
+    (:func:`costmodel.pipelines.simulator.alive_by_chunk`). They are weighted with the chunks' layers. The largest sum
+    is divided by the largest number of chunks times the average size.
 
     Parameters
     ----------
     sizes
         Layers of the rank's chunks.
     rank, pp
-        Number of the pipeline rank, and of all ranks.
+        Number of the pipeline rank, and number of ranks.
 
     >>> [round(in_flight_imbalance(sizes, rank=0, pp=4), 3) for sizes in ((2, 2), (1, 2), (2, 1))]
     [1.0, 1.0, 1.152]
@@ -141,15 +141,15 @@ class Stages(Record):
     """
     The different stretches of pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
 
-    A rank with a stage for each direction (DualPipe) works on half of the micro-batches with either: what it holds here
-    is the mean of both, what a micro-batch meets; :func:`costmodel.memory.rank.whole_stages` has both.
+    A rank with a stage for each direction (DualPipe) runs half of the micro-batches with either. Its entries are the
+    mean of both stages, as a micro-batch sees them; :func:`costmodel.memory.rank.whole_stages` has both.
 
     Parameters
     ----------
     rank
-        Pipeline rank, first of a stretch of equals (it holds the most micro-batches), shape (..., U).
+        Pipeline rank, first of a stretch of equal ranks (it holds the most micro-batches), shape (..., U).
     num_ranks
-        Number of ranks of that stretch; 0 for a rank that is there twice to fill the array; shape (..., U).
+        Number of ranks of that stretch; 0 for a rank that pads the array; shape (..., U).
     layers
         Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
     mtp_layers
@@ -157,7 +157,7 @@ class Stages(Record):
     first, last
         Fraction of the embedding, and of the head, that the rank holds, mostly 0 or 1; shape (..., U).
     full_layers
-        Layers that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
+        Layers that are recomputed in full under any decision of the strategy; shape (..., U, K).
     largest_chunk
         Layers of the rank's largest virtual stage, shape (..., U).
     last_chunk
@@ -167,7 +167,7 @@ class Stages(Record):
     all_layers
         Layers of each kind over all ranks, shape (..., K).
     in_front
-        Layers of each kind in the first chunks of the ranks in front of the stretch's last one; shape (..., U, K).
+        Layers of each kind in the first chunks of the ranks before the stretch's last one; shape (..., U, K).
     """
 
     rank: NDArray[np.float64]
@@ -183,14 +183,14 @@ class Stages(Record):
     all_layers: NDArray[np.float64]
     in_front: NDArray[np.float64]
 
-    def of_layers(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What all layers of each rank take, (..., U), from what one of each kind takes, (..., K)."""
-        return added(self.layers * each[..., None, :])
+    def sum_over_layers(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum a quantity of one layer of each kind, (..., K), over all layers of each rank: (..., U)."""
+        return sum_last(self.layers * each[..., None, :])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Layout:
-    """The decisions that say where layers live, one value each."""
+    """Decisions that determine the layout of layers, one value each."""
 
     pp: int
     vpp: int
@@ -199,7 +199,7 @@ class _Layout:
 
     @property
     def chunks(self) -> NDArray[np.int64]:
-        """Virtual stages of each rank, shape (pp, vpp); (pp, 2) for DualPipe. V-shapes turn round with every chunk."""
+        """Virtual stages of each rank, shape (pp, vpp); (pp, 2) for DualPipe. V-shapes reverse with every chunk."""
         if self.schedule in BIDIRECTIONAL:
             return np.stack([np.arange(self.pp), np.arange(self.pp)[::-1]], axis=1)
         stages = np.arange(self.pp * self.vpp).reshape(self.vpp, self.pp)
@@ -208,7 +208,7 @@ class _Layout:
         return stages.T
 
     def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
-        """Layers of each virtual stage."""
+        """Return the number of layers of each virtual stage."""
         if self.vocabulary == Vocabulary.REDISTRIBUTED:
             return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers)
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
@@ -217,19 +217,19 @@ class _Layout:
         return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
 
     def in_flight_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The imbalance of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
+        """Return the imbalance of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
         if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
             return np.ones(self.pp)
         ranks = enumerate(map(tuple, sizes.tolist()))
         return np.array([in_flight_imbalance(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
     def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
-        """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
+        """Return the number of layers of each kind of each virtual stage, shape (pp * vpp, K)."""
         ends = np.cumsum(self.layers_per_chunk(len(order.before) - 1, order))
         return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
 
     def share(self, stage: int) -> NDArray[np.float64]:
-        """Fraction of the embedding (stage 0) or the head (stage -1) that each rank holds, shape (pp,)."""
+        """Return the fraction of the embedding (stage 0) or the head (stage -1) on each rank, shape (pp,)."""
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
             return np.full(self.pp, 1 / self.pp)
         holds = self.chunks == stage % (self.pp * self.vpp)
@@ -237,7 +237,7 @@ class _Layout:
 
 
 class _Same:
-    """A model as a key, equal to itself alone: comparing all layers would take longer than the table saves."""
+    """A model as a key that compares by identity: comparing all layers would take longer than the table saves."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -251,7 +251,7 @@ class _Same:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
-    """How many layers of each kind are in front of each layer, (num_layers + 1, K); those of MTP; the ends."""
+    """Layers of each kind before each layer, (num_layers + 1, K); those of MTP; length of the head in layers."""
 
     before: NDArray[np.int64]
     mtp: NDArray[np.int64]
@@ -275,7 +275,8 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
     """
     Number of layers of each virtual stage of a strategy in model order, those of multi-token prediction not counted.
 
-    Its layout's, else as its decisions deal them: every price, report and export of a strategy asks here.
+    It is that of its layout, otherwise of its decisions. Every cost, report and export of a strategy uses this
+    function.
     """
     if strategy.layout is not None:
         return strategy.layout.layers
@@ -284,7 +285,7 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
 
 
 def stage_layout(strategy: Strategy, model: Model) -> StageLayout:
-    """The layout of a strategy, written out where its decisions mean it."""
+    """Return the layout of a strategy, explicit even if its decisions imply it."""
     return strategy.layout or StageLayout(
         layers=stage_layers(strategy, model),
         recompute=(strategy.recompute,) * strategy.pp,
@@ -295,10 +296,9 @@ def stage_layout(strategy: Strategy, model: Model) -> StageLayout:
 
 def settle_layout(strategy: Strategy, model: Model, layout: StageLayout) -> Strategy:
     """
-    Return a strategy with a layout, in its one spelling: none where its decisions mean that layout.
+    Return a strategy with a layout in its canonical form: without one if its decisions imply that layout.
 
-    Even stages and stages that differ are costed by laws of their own: two spellings of one strategy would have two
-    prices.
+    Even stages and custom layouts are costed by different laws. Two forms of one strategy would have two costs.
     """
     plain = replace(strategy, layout=None)
     return plain if layout == stage_layout(plain, model) else replace(strategy, layout=layout)
@@ -311,8 +311,8 @@ def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int
     """
     Number of layers of each kind between positions in the model, one row per pair of positions: (S, K).
 
-    Derivation: the layers of each kind in front of every position are counted once; a difference of two counts is what
-    lies between.
+    Derivation: the layers of each kind before every position are counted once; the difference of two counts is the
+    number between.
     """
     before = _order(_Same(model)).before
     return np.asarray(before[ends] - before[starts], dtype=np.float64)
@@ -320,9 +320,9 @@ def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int
 
 def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """
-    Number of layers of each kind, and of those in multi-token prediction alone; shape (K,) each.
+    Number of layers of each kind, and number of those in multi-token prediction; shape (K,) each.
 
-    Derivation: a count over the model's layers; the first number has the second one in it.
+    Derivation: a count over the model's layers; the first number includes the second one.
     """
     order = _order(_Same(model))
     mtp = order.mtp.astype(np.float64)
@@ -334,9 +334,10 @@ def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
     """
-    Selected ranks of a pipeline, and what is in front of each.
+    Selected ranks of a pipeline, and the layers before each.
 
-    Rows of (rank, first, last, largest and last chunk, imbalance, layers per kind, the same of first chunks in front).
+    Rows of (rank, first, last, largest and last chunk, imbalance, layers per kind, layers per kind of first chunks
+    before).
     """
     order = _order(model)
     mtp_layers = order.mtp
@@ -355,7 +356,7 @@ def _ranks(
 
 
 def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
-    """Layers of each kind in front of layer i, shape (num_layers + 1, K)."""
+    """Number of layers of each kind before layer i, shape (num_layers + 1, K)."""
     index = {layer: position for position, layer in enumerate(kinds)}
     one_hot = np.zeros((len(layers) + 1, len(kinds)), dtype=np.int64)
     for position, layer in enumerate(layers):
@@ -372,12 +373,12 @@ def stages(
     vocabulary: Choice = Vocabulary.ENDS,
 ) -> Stages:
     """
-    What the different pipeline ranks hold.
+    Return the different pipeline ranks of strategies, with their layers.
 
     Parameters
     ----------
     model
-        Model whose layers are dealt.
+        Model whose layers are assigned.
     pp, vpp, schedule, vocabulary
         Decisions, scalars or arrays of one shape.
     """
@@ -395,8 +396,8 @@ def virtual_stage_layers(
     """
     Number of layers of each kind of each virtual stage of one strategy in model order: (pp * vpp, K).
 
-    Derivation: :func:`layers_per_chunk` (or the layout of the vocabulary) cuts the list of layers; those of multi-token
-    prediction are on the last stage.
+    Derivation: :func:`layers_per_chunk` (or the layout of the vocabulary) splits the list of layers; those of
+    multi-token prediction are on the last stage.
     """
     order = _order(_Same(model))
     layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
@@ -413,7 +414,7 @@ def every_stage(
     schedule: int = Schedule.ONE_F_ONE_B,
     vocabulary: int = Vocabulary.ENDS,
 ) -> Stages:
-    """What every pipeline rank of one strategy holds, equal ones included: U = pp."""
+    """Return every pipeline rank of one strategy with its layers, equal ranks included: U = pp."""
     return _stages(model, (pp, vpp, schedule, vocabulary), select=_every)
 
 
@@ -422,7 +423,7 @@ def _every(stages: list[tuple[float, ...]]) -> list[int]:
 
 
 def _different(stages: list[tuple[float, ...]]) -> list[int]:
-    """The first rank of each stretch of equal neighbours."""
+    """Return the first rank of each stretch of equal neighbours."""
     return [rank for rank, own in enumerate(stages) if not rank or own != stages[rank - 1]]
 
 

@@ -1,9 +1,9 @@
 """
-Pipelines of one order, simulated for many strategies at once: one operation of arrays per wavefront of blocks.
+Simulation of pipelines of one order, for many strategies at once: one array operation per wavefront of blocks.
 
-Blocks that wait for none of each other are a wavefront (those of equal depth in
-:class:`costmodel.pipelines.graph.Graph`). Which they are follows from the order alone, not from how long passes take.
-So strategies that differ only in the seconds of their stages share all of it. It is the simulation of
+Blocks that do not depend on each other are a wavefront (those of equal depth in
+:class:`costmodel.pipelines.graph.Graph`). The wavefronts follow from the order alone, not from the duration of passes.
+So strategies that differ only in the seconds of their stages share them. The result equals the simulation of
 :mod:`costmodel.pipelines.simulator`, fast enough for a search's tables.
 """
 
@@ -24,24 +24,24 @@ from costmodel.strategy import BIDIRECTIONAL, Schedule
 Ints = NDArray[np.int64]
 
 STRIDES = 4
-"""Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
+"""Strides of micro-batches, each at least as many as ranks, after which most pipelines become periodic."""
 
 WORTH_A_TRY = 1.5
 """
-Factor of micro-batches over the few that may repeat themselves, from which on this is tried; a matter of time only.
+Least ratio of micro-batches to the few that may repeat, from which repetition is tried; affects only run time.
 """
 
 ENDS_AT_ONCE = 2**21
-"""Blocks times strategies that are simulated at once; a matter of memory only."""
+"""Blocks times strategies that are simulated at once; affects only memory."""
 
 KEPT_ORDERS = 64
-"""Number of short orders whose wavefronts are kept; a matter of memory only."""
+"""Number of short orders whose wavefronts are cached; affects only memory."""
 
 KEPT_LONG_ORDERS = 2
-"""Number of long ones, of megabytes each: a pipeline is simulated with few strides, then with more."""
+"""Number of cached long orders, of megabytes each: a pipeline is simulated with few strides, then with more."""
 
 SHORT_ORDER = 2**12
-"""Passes of an order up to which it is short: its wavefronts take at most 200 kB."""
+"""Largest number of passes of a short order: its wavefronts take at most 200 kB."""
 
 
 def spans_seconds(
@@ -56,23 +56,23 @@ def spans_seconds(
     group: int,
 ) -> Array:
     r"""
-    Seconds of the rank that takes longest from its first pass to its last one, of each strategy: shape (C,).
+    Seconds from the first to the last pass of the rank that takes longest, for each strategy: shape (C,).
 
-    Derivation: a pipeline is a max-plus linear system; a block ends its own seconds after the last of those that it
-    waits for. Long steps are not simulated whole. Where all blocks of a stride of micro-batches end equally long after
-    those of the stride before, so do all that follow,
+    Derivation: a pipeline is a max-plus linear system; a block ends its own seconds after the last of its dependencies.
+    Long steps are not simulated whole. If all blocks of a stride of micro-batches end equally long after those of the
+    previous stride, so do all further ones,
 
     .. math:: T(m) = T(m_0) + \frac{m - m_0}{s} \lambda
 
-    for a stride of s micro-batches that takes :math:`\lambda`. Of strategies whose blocks do not twice as many strides
-    are simulated, up to all micro-batches.
+    for a stride of s micro-batches that takes :math:`\lambda`. For strategies that are not periodic, twice as many
+    strides are simulated, up to all micro-batches.
 
     Parameters
     ----------
     schedule, pp, vpp, num_microbatches, group
         As in :func:`costmodel.pipelines.orders.order`.
     forward, backward, weight
-        As in :func:`costmodel.pipelines.simulator.simulate`, of each strategy: shape (C, pp * vpp).
+        As in :func:`costmodel.pipelines.simulator.simulate`, for each strategy: shape (C, pp * vpp).
 
     References
     ----------
@@ -101,7 +101,7 @@ def spans_seconds(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wave:
-    """Blocks ``start`` to ``stop`` and, of each, the two or three blocks that it waits for."""
+    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
 
     start: int
     stop: int
@@ -116,15 +116,15 @@ class _Wavefronts:
     Parameters
     ----------
     stages
-        Virtual stage of each pass of the different blocks, :data:`costmodel.pipelines.orders.NONE` without: (U, 3).
+        Virtual stage of each pass of the distinct blocks, :data:`costmodel.pipelines.orders.NONE` without: (U, 3).
     block
-        Which of them each block is, shape (N,).
+        Index of each block's distinct block, shape (N,).
     waves
         The wavefronts.
     firsts, lasts
         First and last block of each rank, shape (pp,).
     strides
-        Blocks of a stride of micro-batches and those of the next one, shape (2, n); None where strides differ.
+        Blocks of a stride of micro-batches and those of the next one, shape (2, n); None if strides differ.
     """
 
     stages: Ints
@@ -136,7 +136,7 @@ class _Wavefronts:
 
     def spans(self, passes: Array) -> tuple[Array, Array]:
         """
-        The longest span of each strategy's ranks, and the seconds of a stride, NaN where none repeats the one before.
+        Return the longest span of each strategy's ranks, and the seconds of a stride, NaN if no stride repeats.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class _Wavefronts:
         return spans, np.where(same, stride, np.nan)
 
     def ends(self, durations: Array) -> Array:
-        """When each block ends, shape (N + 1, C); the last row stands for nothing and ends at once."""
+        """Return the second at which each block ends, shape (N + 1, C); the last row stands for no block and is 0."""
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
         for wave in self.waves:
@@ -216,10 +216,10 @@ _long = lru_cache(maxsize=KEPT_LONG_ORDERS)(_build)
 
 def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:
     """
-    Blocks of a stride of micro-batches and those of the next one, (2, n), from which all further ones follow.
+    Return the blocks of a stride of micro-batches and of the next one, (2, n), from which all further ones follow.
 
-    None unless both are the same blocks but for their micro-batches, and no block of the second stride or behind it
-    waits for one in front of the stride before its own. Then further strides, put between the second and what follows,
+    None unless both are the same blocks but for their micro-batches. A block of the second stride, or after it, must
+    not depend on one before the stride that precedes its own. Additional strides, inserted after the second one, then
     take as long as the second.
     """
     size, further = _stride_blocks(graph, schedule, stride), stride // 2 if schedule in BIDIRECTIONAL else stride
@@ -244,7 +244,7 @@ def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints
 
 
 def _stride_blocks(graph: Graph, schedule: Schedule, stride: int) -> int:
-    """Blocks of each rank in a stride of micro-batches of a full pipeline; DualPipe's are two passes each."""
+    """Return the number of blocks of each rank in a stride of a full pipeline; DualPipe's are two passes each."""
     if schedule == Schedule.DUALPIPE:
         return stride
     if schedule == Schedule.DUALPIPEV:

@@ -1,1 +1,1 @@
-"""Composition: layer, rank, overlap, optimizer, step, estimate."""
+"""Step time: layer, rank, overlap, optimizer, step, estimate."""

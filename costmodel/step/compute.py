@@ -1,8 +1,8 @@
 """
 Seconds of one layer and of the pipeline's edges for one micro-batch, each part alone: MoFa (1), (2), (7), (8), (30).
 
-What of a layer's communication would be exposed beside its computation stands beside it, since it depends on the same
-decisions; whether they run at the same time is decided later (``layer``, ``step``).
+Exposed communication depends on the same decisions as the computation that hides it, so both are computed here. Other
+modules (``layer``, ``step``) decide if they overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, per_module
+from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import (
     LAUNCHES_AFTER_COLLECTIVE,
@@ -33,7 +33,7 @@ from costmodel.network.calls import (
     copy_seconds,
     gap_seconds,
     is_called,
-    timed_call,
+    time_call,
 )
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
@@ -49,7 +49,7 @@ from costmodel.strategy import CudaGraphs, TokenDispatcher, different_dispatcher
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
-"""The attention core: scores, softmax, weighted values."""
+"""Operators of the attention core: scores, softmax, weighted values."""
 
 COLUMN_PARALLEL = (
     frozenset({*PROJECTIONS, "q_up", "kv_up", "in_projection"}),
@@ -67,7 +67,7 @@ PASSES = ("forward", "backward")
 
 SUMS = ("all_reduce", "reduce_scatter")
 """
-Collectives that sum over tensor-parallel ranks in the backward pass: a block has one of each, and uses one of them.
+Collectives that sum over tensor-parallel ranks in the backward pass: a block has both and uses one of them.
 """
 
 
@@ -93,17 +93,17 @@ class LayerCommunication(Record):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverlappedSeconds(Record):
     """
-    Seconds of one layer's communication that are exposed where it overlaps: shape (..., K).
+    Exposed seconds of one layer's communication if it overlaps: shape (..., K).
 
     Parameters
     ----------
     tp_forward, tp_backward, cp_forward, cp_backward
         Exposed seconds of tensor- and context-parallel communication in either pass.
     ep_forward_taken, ep_backward_taken
-        Least exposed seconds in either pass of the expert-parallel exchanges that run beside it, those of the opposite
-        pass of another micro-batch: what they take from its computation.
+        Least exposed seconds, in either pass, of the expert-parallel all-to-alls of another micro-batch's opposite pass
+        that run beside it: the computation that they displace.
     ep_forward_excess, ep_backward_excess
-        Seconds by which these exchanges outlast the computation of the pass, negative where they do not.
+        Seconds by which these all-to-alls outlast the computation of the pass; negative if they do not.
     """
 
     tp_forward: NDArray[np.float64]
@@ -118,16 +118,16 @@ class OverlappedSeconds(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkLoads(LayerCommunication):
-    """Seconds for which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
+    """Seconds in which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
 
-    def of_pass(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Seconds of each group's communication in the forward or the backward pass, by the group's name."""
+    def pass_seconds(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Return the seconds of each group's communication in the forward or the backward pass, by the group's name."""
         return {group: getattr(self, f"{group}_{name}") for group in LAYER_GROUPS}
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """Seconds of all of it."""
-        return np.asarray(sum(sum(self.of_pass(name).values()) for name in PASSES))
+        """Seconds of all communication."""
+        return np.asarray(sum(sum(self.pass_seconds(name).values()) for name in PASSES))
 
 
 LAYER_GROUPS = ("tp", "cp", "ep")
@@ -137,30 +137,30 @@ LAYER_GROUPS = ("tp", "cp", "ep")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSeconds(LayerCommunication):
     """
-    Seconds of one layer and micro-batch on one device, its communication alone: shape (..., K).
+    Seconds of one layer and micro-batch on one device, with each communication alone: shape (..., K).
 
     Parameters
     ----------
     forward, backward
         Seconds of computation.
     weight
-        Seconds of the weights' gradients in ``backward``: what a zero-bubble schedule does apart.
+        Seconds of the weights' gradients in ``backward``, which a zero-bubble schedule separates.
     again
         Seconds of ``forward`` that full recomputation repeats.
     exposed_tp_backward
-        ``tp_backward`` without what the weights' gradients hide, with what shows of gathering inputs once more.
+        ``tp_backward`` minus the part hidden by weights' gradients, plus the exposed part of gathering inputs again.
     module_forward
-        Seconds of ``forward`` that each module computes again, on one more axis in the order of ``MODULES``.
+        Seconds of ``forward`` that recomputation of each module repeats, on one more axis in the order of ``MODULES``.
     overlapped
-        Seconds of the communication that are exposed where it overlaps.
+        Exposed seconds of the communication if it overlaps.
     scale_up, adapter
-        Seconds for which all of it uses the scale-up network, and the network adapter.
+        Seconds in which all communication uses the scale-up network, and the network adapter.
     least_communication
-        Seconds of all communication that are exposed at least, overlapped or not.
+        Least exposed seconds of all communication, overlapped or not.
     host_forward, host_backward
-        Seconds in which the host launches all of it.
+        Seconds in which the host launches the kernels of either pass.
     module_host
-        Seconds in which the host launches what each module computes again, on one more axis.
+        Seconds in which the host launches the recomputed kernels of each module, on one more axis.
     """
 
     forward: NDArray[np.float64]
@@ -194,7 +194,7 @@ def layer_seconds(
     cuda_graphs: Numbers,
 ) -> LayerSeconds:
     r"""
-    Every part of a layer's time, alone.
+    Return every part of a layer's time, each alone.
 
     .. math:: T_{comp} = \sum_i S_i / P_i, \qquad T_{comm} = \sum_j S_j / B_j
 
@@ -221,7 +221,7 @@ def layer_seconds(
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
     windows = {name: shape.stack([layer.windows[name] for layer in layers]) for name in layers[0].windows}
-    overlapped = _overlapped(parts, windows, cluster, shape)
+    overlapped = _overlap_seconds(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
     return LayerSeconds(
@@ -242,10 +242,10 @@ def _link_loads(windows: Mapping[str, NDArray[np.float64]], link: str) -> LinkLo
 
 def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: OverlappedSeconds) -> Any:
     """
-    Seconds of communication that are exposed at least in both passes, shape (..., K).
+    Least exposed seconds of communication in both passes, shape (..., K).
 
-    Derivation: a pass is never longer where something overlaps or where less waits beside it, so that all of it
-    overlaps; but for what pieces of matmuls lose.
+    Derivation: overlap, or less waiting beside it, never lengthens a pass; so all communication overlaps, except for
+    the loss in pieces of matmuls.
     """
     tp_backward = np.minimum(overlapped.tp_backward, parts["exposed_tp_backward"])
     waiting = {
@@ -262,17 +262,17 @@ def exposed_exchanges(
     waiting: Mapping[str, NDArray[np.float64]],
 ) -> dict[str, NDArray[np.float64]]:
     """
-    Seconds of expert-parallel exchanges that each pass exposes where they overlap, by its name: shape (..., K).
+    Exposed seconds of overlapped expert-parallel all-to-alls, by the name of the pass: shape (..., K).
 
     Derivation: :func:`costmodel.step.overlap.exposed_overlapped_seconds` beside the opposite pass of another
-    micro-batch, which waits for tensor- and context-parallel communication of its own.
+    micro-batch, which waits for its own tensor- and context-parallel communication.
 
     Parameters
     ----------
     parts
-        ``ep_forward`` and ``ep_backward``, seconds of the exchanges alone.
+        ``ep_forward`` and ``ep_backward``, seconds of the all-to-alls alone.
     overlapped
-        What computation hides of them.
+        Least exposed seconds of the all-to-alls, and their excess over the computation.
     waiting
         Exposed seconds of other communication in each pass.
     """
@@ -284,7 +284,7 @@ def exposed_exchanges(
 
 
 OPPOSITE = (("forward", "backward"), ("backward", "forward"))
-"""Each pass, and the pass of another micro-batch whose exchanges run beside it."""
+"""Each pass, and the pass of another micro-batch whose all-to-alls run beside it."""
 
 
 def least_layer_seconds(
@@ -305,9 +305,9 @@ def least_layer_seconds(
 
     .. math:: T \ge T_{comp} + T_{exp}
 
-    with all computation in one graph. Nothing is recomputed, and no host is late. Derivation: kernels outside of graphs
-    take no less time, and collectives outside of them wait for launches; longer computation and longer communication
-    never make a pass shorter (:mod:`costmodel.step.overlap`).
+    with all computation in one graph, no recomputation and no late host. Derivation: kernels outside of graphs take no
+    less time, and collectives outside of them wait for launches. Longer computation and longer communication never make
+    a pass shorter (:mod:`costmodel.step.overlap`).
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
     axes = (1,) * max(np.ndim(value) for value in given.values())
@@ -324,13 +324,13 @@ def least_layer_seconds(
     return np.asarray(least.min(axis=0))
 
 
-def _overlapped(
+def _overlap_seconds(
     parts: Mapping[str, NDArray[np.float64]],
     windows: Mapping[str, NDArray[np.float64]],
     cluster: Cluster,
     shape: Shape,
 ) -> OverlappedSeconds:
-    """Seconds of communication that computation does not hide: (20), (21), and (22) beside the opposite pass."""
+    """Return the exposed seconds of overlapped communication: (20), (21), and (22) beside the opposite pass."""
     device, cp = cluster.device, np.asarray(shape.cp)[..., None]
     slowdowns, of_experts = device.slowdowns, _exchange_slowdowns(cluster, shape)
     splits = device.behaviour.communication.tp_overlap_splits
@@ -363,12 +363,12 @@ def _overlap_with_shared_experts(
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
     """
-    Seconds of the exchange that shared experts beside it leave; all of it in layers without them.
+    Exposed seconds of the all-to-alls beside shared experts; all of them in layers without shared experts.
 
     References
     ----------
-    Megatron-LM, ``megatron/core/transformer/moe/shared_experts.py`` (``moe_shared_expert_overlap``): a stream of their
-    own, from before the dispatch until behind the combination; not together with ``ep_overlap``.
+    Megatron-LM, ``megatron/core/transformer/moe/shared_experts.py`` (``moe_shared_expert_overlap``): a separate stream
+    from before the dispatch until after the combination; not together with ``ep_overlap``.
     """
     slowdowns = _exchange_slowdowns(cluster, shape)
     exposed: dict[str, NDArray[np.float64]] = {}
@@ -380,7 +380,7 @@ def _overlap_with_shared_experts(
 
 
 def _exchange_slowdowns(cluster: Cluster, shape: Shape) -> Slowdowns:
-    """Slow-downs of exchanges with experts: dispatchers may say how many processors they take."""
+    """Slow-downs of all-to-alls to experts: dispatchers may set their number of processors."""
     device = cluster.device
     sms = device.behaviour.communication.communication_sms
     if sms is None or device.num_processors is None:
@@ -400,10 +400,11 @@ class _OneLayer:
     parts
         Fields of :class:`LayerSeconds`.
     windows
-        Seconds beside which communication runs, or that it shows. Of overlapping tensor-parallel communication what
-        matmuls may hide (``pipelined``) and what shows in any case; the attention core, which rings overlap with;
-        shared experts, which the token dispatch may. Of each group's communication, seconds in which processors copy it
-        (``copying``) and in which it uses the network adapter (``leaving``).
+        Seconds of compute time available for overlap, and of the exposed part of each collective, by pass. For
+        overlapping tensor-parallel communication: the part that matmuls may hide (``pipelined``), and the part that is
+        always exposed (``shown``). For rings: the attention core; for the token dispatch: shared experts. For each
+        group's communication: seconds in which processors copy it (``copying``) and in which it uses the network
+        adapter (``leaving``).
     module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
@@ -426,7 +427,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     }
     communications = layer_communications(layer, shape)
     device = cluster.device
-    calls = [timed_call(cluster, one, shape) for one in communications]
+    calls = [time_call(cluster, one, shape) for one in communications]
     launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
     alone, windows = _tensor_parallel(operators, calls, shape, cluster.device)
@@ -438,7 +439,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     windows["shared_forward"], windows["shared_backward"] = (
         sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
-    windows |= _on_links(calls)
+    windows |= _link_windows(calls)
     for name in ("cp", "ep"):
         ours = [call for call in calls if call.one.group == name]
         parts[f"{name}_forward"] = sum((call.one.forward * call.seconds for call in ours), start=0.0)
@@ -455,17 +456,17 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         else 0.0
     )
     parts["exposed_tp_backward"] = parts["tp_backward"] + gradients
-    again = per_module(operators, launches, dropped=False)
+    again = sum_by_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
         windows=windows,
-        module_forward=per_module(operators, forward, dropped=False),
+        module_forward=sum_by_module(operators, forward, dropped=False),
         module_host=again,
     )
 
 
-def _on_links(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
-    """``windows`` of :class:`_OneLayer` that say how long each group's communication uses which links."""
+def _link_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
+    """Return ``windows`` of :class:`_OneLayer` for the use of links by each group's communication."""
     names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
     for call in calls:
@@ -479,7 +480,7 @@ def _on_links(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[TimedCall], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """Tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
+    """Return the tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
     ours = [call for call in calls if call.one.group in TENSOR_PARALLEL]
     names = ("tp", "pipelined", "pipelined_copying")
     sums: dict[str, Numbers] = dict.fromkeys((f"{name}_{own}" for name in names for own in PASSES), 0.0)
@@ -504,9 +505,9 @@ def _piece_seconds(
     operators: Iterable[Operator], ours: Iterable[Communication], shape: Shape, device: EquippedDevice
 ) -> tuple[Numbers, Numbers]:
     """
-    Seconds of either pass that overlap in pieces of single matmuls adds.
+    Seconds that overlap in pieces of single matmuls adds to either pass.
 
-    Each rank launches each matmul that hides something once per rank, and adds up the pieces that all send it.
+    Each rank launches each such matmul once per rank, and adds up the pieces that all ranks send to it.
 
     References
     ----------
@@ -535,10 +536,10 @@ def _overlap_with_gradients(
     device: EquippedDevice,
 ) -> Numbers:
     """
-    Seconds that communication beside column-parallel linears' gradients shows, less those that it takes alone.
+    Exposed seconds of communication beside column-parallel linears' gradients, minus its seconds alone.
 
-    In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides that the
-    input, of which each rank kept its share of the sequence, is gathered once more.
+    In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides the second
+    gather of the input, of which each rank kept its share of the sequence.
 
     References
     ----------
@@ -567,10 +568,10 @@ def _host(
     launches: Iterable[Numbers], calls: Iterable[TimedCall], shape: Shape, device: EquippedDevice
 ) -> dict[str, Numbers]:
     """
-    Seconds of launches in both passes, from those of each operator in the forward one; a collective as one kernel.
+    Seconds of launches in both passes, from those of each operator in the forward pass; a collective is one kernel.
 
-    The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
-    that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
+    The host runs ahead of the device until its queue is full, so only the sum over both passes counts. A host that
+    waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
     forward = np.asarray(sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
@@ -586,10 +587,10 @@ def _host(
 
 def weight_gradient_seconds(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
     """
-    Seconds of the weights' gradients in the backward pass of some operators.
+    Seconds of the weights' gradients in the backward pass of the given operators.
 
     Derivation: the backward pass of a matmul is two products of equal FLOPs, the input's and the weight's gradient, so
-    that half of it counts. Attention cores and element-wise operators have no weights' gradients apart.
+    half of it counts. Attention cores and element-wise operators have no separate weights' gradients.
     """
     matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
     return sum(compress(backward, matmuls), start=0.0) / 2

@@ -1,4 +1,4 @@
-"""Gradients to the ranks that own their states, the update, and weights back: MoFa (13), (24)-(28)."""
+"""Data-parallel communication and the update: gradients to their owners, weights back: MoFa (13), (24)-(28)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, in_front, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis, largest, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
@@ -53,7 +53,7 @@ class Traffic:
     Parameters
     ----------
     seconds
-        Seconds of them alone.
+        Seconds of the collectives alone.
     copying, leaving
         Seconds in which processors copy their bytes, and in which they use the network adapter.
     """
@@ -63,19 +63,19 @@ class Traffic:
     leaving: Array
 
     def times(self, share: Numbers) -> Traffic:
-        """A share of these collectives, or several times as many."""
+        """Return a fraction, or a multiple, of these collectives."""
         return Traffic(seconds=self.seconds * share, copying=self.copying * share, leaving=self.leaving * share)
 
     def plus(self, other: Traffic) -> Traffic:
-        """Both, one after the other."""
+        """Return both, one after the other."""
         return Traffic(
             seconds=self.seconds + other.seconds,
             copying=self.copying + other.copying,
             leaving=self.leaving + other.leaving,
         )
 
-    def where(self, condition: Any, other: Traffic) -> Traffic:
-        """These collectives where a condition holds, elsewhere others."""
+    def select(self, condition: Any, other: Traffic) -> Traffic:
+        """Return these collectives where a condition holds, and others elsewhere."""
         return Traffic(
             seconds=np.where(condition, self.seconds, other.seconds),
             copying=np.where(condition, self.copying, other.copying),
@@ -93,9 +93,9 @@ class DataParallel:
     reduce, gather
         All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
     pieces
-        Buckets into which each of them is divided.
+        Number of buckets in each of them.
     gather_waits
-        Whether nothing hides the gathers.
+        True if the gathers are exposed.
     """
 
     reduce: Traffic
@@ -106,11 +106,11 @@ class DataParallel:
 
 def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> DataParallel:
     r"""
-    Data-parallel communication alone.
+    Seconds of data-parallel communication alone.
 
-    Each collective carries one bucket and has its own latency. Gradients are reduced once per step, from ZeRO-2 on once
-    per micro-batch; parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
-    backward pass). Without sharding the gradients are gathered instead of the parameters: together an all-reduce.
+    Each collective has one bucket and its own latency. Gradients are reduced once per step, from ZeRO-2 on once
+    per micro-batch. Parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
+    backward pass). Without sharding, gradients are gathered instead of parameters: together an all-reduce.
 
     References
     ----------
@@ -127,32 +127,32 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) ->
 def _data_parallel(
     facts: Facts, decisions: Decisions, stages: Stages, parameters: RankParameters, num_microbatches: Numbers
 ) -> DataParallel:
-    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(num_microbatches)
+    sharding, m = add_layer_axis(decisions["sharding"]), add_layer_axis(num_microbatches)
     cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
     gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
     pieces = _num_buckets(style, decisions, stages, parameters)
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)
-    reduce = _over_data_groups(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
-    gather = _over_data_groups(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
+    reduce = _round_traffic(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
+    gather = _round_traffic(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
         reduce=reduce.times(gradients.rounds),
-        gather=reduce.where(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
+        gather=reduce.select(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
         pieces=pieces,
         gather_waits=weights.waits,
     )
 
 
 def _pieces(collective: StepCollective, group: Group, *, buckets: Array, stages: Stages) -> Numbers:
-    """Number of collectives that pass all parameters: buckets; or owners, of which no more are than whole tensors."""
+    """Number of collectives that transfer all parameters: buckets; or owners, at most as many as whole tensors."""
     if collective.tensors_per_layer is None:
         return buckets
-    tensors = collective.tensors_per_layer * (added(stages.layers) + stages.first + stages.last)
+    tensors = collective.tensors_per_layer * (sum_last(stages.layers) + stages.first + stages.last)
     return np.maximum(np.minimum(group.ranks, tensors), 1)
 
 
-def _over_data_groups(
+def _round_traffic(
     cluster: Cluster,
     groups: tuple[Group, Group],
     parameters: RankParameters,
@@ -160,7 +160,7 @@ def _over_data_groups(
     bytes_per_parameter: Numbers,
     pieces: Callable[[StepCollective, Group], Numbers],
 ) -> Traffic:
-    """One round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
+    """Return one round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
     counted = parameters.layers + cluster.device.constants.measured.embedding_head_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
@@ -176,12 +176,12 @@ def _over_data_groups(
     for group, nbytes in ((dense, dense_bytes), (expert, expert_bytes)):
         if nbytes.any():
             traffic = traffic.plus(
-                _of_group(cluster, collective.kind, group, nbytes=nbytes, pieces=pieces(collective, group))
+                _group_traffic(cluster, collective.kind, group, nbytes=nbytes, pieces=pieces(collective, group))
             )
     return traffic
 
 
-def _of_group(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pieces: Numbers) -> Traffic:
+def _group_traffic(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pieces: Numbers) -> Traffic:
     def seconds_on(other: Cluster) -> Numbers:
         return data_parallel_collective_seconds(other, kind, nbytes=nbytes, group=group, pieces=pieces)
 
@@ -193,14 +193,14 @@ def _of_group(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pie
 
 def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
     """
-    Seconds of exposed data-parallel communication on each different rank: shape (..., U).
+    Exposed seconds of data-parallel communication on each different rank: shape (..., U).
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Seconds of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
+        Seconds of one layer, if known: :func:`costmodel.step.layer.layer_parts`.
 
     References
     ----------
@@ -212,7 +212,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
         full = _whole_again(facts, decisions, stages, parts)
-        window = _window(decisions, stages, parts.beside, layer_loads(facts, decisions), full)
+        window = _window(decisions, stages, parts.overlap_window, layer_loads(facts, decisions), full)
         overlapped = _dp_overlapped(facts, decisions, stages, alone, window)
     else:
         law = device.constants.measured.dp_overlap
@@ -220,13 +220,13 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
             exposed_dp_seconds_measured(
                 plain,
                 rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
-                pp=with_layer_axis(decisions["pp"]),
+                pp=add_layer_axis(decisions["pp"]),
                 unhidden=law.unhidden,
                 slowdown=law.slowdown,
                 window=law.window,
             )
         )
-    exposed = np.where(with_layer_axis(decisions["dp_overlap"]), overlapped, plain)
+    exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
     return np.asarray(exposed + copies)
 
@@ -237,8 +237,8 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
 
     References
     ----------
-    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): behind the
-    data-parallel reduction, before the update; of multi-token prediction's copy, too.
+    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): after the
+    data-parallel reduction, before the update; also for multi-token prediction's copy.
     """
     if not has_embedding_copy(facts.model):
         return 0.0
@@ -250,15 +250,15 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
     stride = pipeline.stride * apart
     seconds = collective_seconds(facts.cluster, "embedding", "all_reduce", nbytes=nbytes, ranks=2, stride=stride)
     is_copied = (stages.first > 0) != (stages.last > 0)
-    return np.asarray(is_copied * with_layer_axis(seconds))
+    return np.asarray(is_copied * add_layer_axis(seconds))
 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
-    Seconds of copies between tensors and collectives' buffers where weights are sharded: (..., U).
+    Seconds of copies between tensors and collectives' buffers if weights are sharded: (..., U).
 
     Derivation: :func:`costmodel.lowering.collectives.sharding_copy_bytes` of each shared parameter and micro-batch, in
-    the stream that computes, at the achieved memory bandwidth.
+    the compute stream, at the achieved memory bandwidth.
     """
     device, precision = facts.cluster.device, facts.workload.precision
     nbytes = sharding_copy_bytes(
@@ -271,29 +271,29 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     parameters, (dense, expert) = rank_parameters(facts, decisions, stages), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
-    rounds = with_layer_axis(microbatches(facts, decisions))
+    rounds = add_layer_axis(microbatches(facts, decisions))
     return np.where(
-        with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0
+        add_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0
     )
 
 
 def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: LeastLayer) -> Array:
     """
-    Lower bound in seconds of what ends a step, data-parallel communication and update: shape (...).
+    Lower bound in seconds of the end of a step, data-parallel communication and update: shape (...).
 
-    Derivation: communication that overlaps is exposed for no longer than alone, and the less, the longer the rank works
-    and waits beside it. The least of all shardings up to the given one is taken.
+    Derivation: overlapped communication is exposed for no longer than alone, and for less time, the longer the rank
+    computes and waits beside it. The bound is the least of all shardings up to the given one.
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`dp_seconds`.
     layer
-        The most that a layer of each kind may take, and the least that it loads its links with.
+        The most time that a layer of each kind may take, and its least load on the links.
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return largest(update_seconds(facts, decisions, stages))
-    levels = in_front(np.arange(1 + np.max(decisions["sharding"])), decisions)
+    levels = add_leading_axis(np.arange(1 + np.max(decisions["sharding"])), decisions)
     each = {**decisions, "sharding": levels}
     window = _window(decisions, stages, layer.longest, layer.loads)
     alone = data_parallel_seconds(facts, each, stages)
@@ -305,35 +305,35 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:
     """
-    Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
+    Apply equation (24) to communication beside forward passes, and to communication beside backward passes.
 
-    Without sharding that is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
+    Without sharding it is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
     and a reduce-scatter behind the last ones, from ZeRO-2 on a reduce-scatter behind every backward pass. Under ZeRO-3
-    half of the gathers run behind each pass, too, and no micro-batch starts before the one before has reduced
-    everything (FSDP waits at the end of each backward pass).
+    half of the gathers also run behind each pass. No micro-batch starts before the previous one has reduced everything
+    (FSDP waits at the end of each backward pass).
 
-    Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, whose exchanges nothing hides: so
-    much more do the windows wait that lie in them.
+    Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, with exposed all-to-alls. Windows
+    inside them wait longer by that time.
     """
-    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
+    sharding, m = add_layer_axis(decisions["sharding"]), add_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     once = _window_fraction(decisions, stages)
     nothing = alone.gather.times(0.0)
-    late = alone.gather.where(sharding == int(Sharding.NONE), alone.gather.times(0.5).where(every_gather, nothing))
+    late = alone.gather.select(sharding == int(Sharding.NONE), alone.gather.times(0.5).select(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
-    most_edges = with_layer_axis(decisions["pp"]) / rounds
-    exposed_backward = rounds * _exposed(
+    most_edges = add_layer_axis(decisions["pp"]) / rounds
+    exposed_backward = rounds * _exposed_seconds(
         facts,
         alone.reduce.plus(late).times(1 / rounds),
-        window.of_backward,
+        window.backward_part,
         np.where(every_reduce, m / rounds, once),
         most_edges=most_edges,
         num_pieces=np.where(every_reduce, m / rounds, 1) * alone.pieces,
     )
-    exposed_forward = rounds * _exposed(
+    exposed_forward = rounds * _exposed_seconds(
         facts,
         alone.gather.plus(late.times(-1)).times(1 / rounds),
-        window.of_forward,
+        window.forward_part,
         np.where(every_gather, 1, once),
         most_edges=most_edges,
         num_pieces=alone.pieces,
@@ -344,18 +344,18 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Window:
     """
-    What a rank does in a micro-batch while data-parallel communication is under way, seconds of shape (..., U).
+    Work of a rank in a micro-batch beside data-parallel communication, seconds of shape (..., U).
 
     Parameters
     ----------
     computing, waiting
-        Its computation, and its waiting for others.
+        Seconds of computation, and of waiting for others.
     scale_up, adapter
-        Use of its links.
+        Seconds in which it uses its links.
     edges
-        Waiting that only warm-up and cool-down have.
+        Seconds of waiting that occur only in warm-up and cool-down.
     forward_fraction
-        Fraction of all of it that is the forward pass's.
+        Fraction of these seconds that belongs to the forward pass.
     """
 
     computing: Array
@@ -366,13 +366,13 @@ class _Window:
     forward_fraction: Array
 
     @property
-    def of_forward(self) -> _Window:
-        """The forward pass of it."""
+    def forward_part(self) -> _Window:
+        """Part of the forward pass."""
         return self._part(self.forward_fraction)
 
     @property
-    def of_backward(self) -> _Window:
-        """The backward pass of it, with recomputation."""
+    def backward_part(self) -> _Window:
+        """Part of the backward pass, with recomputation."""
         return self._part(1 - self.forward_fraction)
 
     def _part(self, share: Array) -> _Window:
@@ -382,33 +382,33 @@ class _Window:
 
 def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: LinkLoads, full: Numbers = 0.0) -> _Window:
     """
-    A micro-batch of each rank behind which communication can hide: its layers, not embedding and head.
+    Return a micro-batch of each rank as time for hidden communication: its layers, without embedding and head.
 
-    ``full`` are seconds of computation that ranks have beyond their layers' own.
+    ``full`` are additional seconds of computation beyond the layers' own.
     """
-    is_full, loads = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
+    is_full, loads = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
     return _Window(
-        computing=np.asarray(stages.of_layers(layer.computing) + full),
-        waiting=stages.of_layers(layer.waiting),
+        computing=np.asarray(stages.sum_over_layers(layer.computing) + full),
+        waiting=stages.sum_over_layers(layer.waiting),
         scale_up=loads.scale_up,
         adapter=loads.adapter,
-        edges=stages.of_layers(layer.edges),
+        edges=stages.sum_over_layers(layer.edges),
         forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
     )
 
 
 def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Numbers:
-    """Seconds of computation that ranks repeat in those of their layers that they recompute whole: shape (..., U)."""
+    """Seconds of computation that ranks repeat in fully recomputed layers: shape (..., U)."""
     if not stages.full_layers.any():
         return 0.0
     whole = lookup(layer_seconds, facts, decisions).again
-    return np.asarray(added(stages.full_layers * (whole - parts.again)[..., None, :]))
+    return np.asarray(sum_last(stages.full_layers * (whole - parts.again)[..., None, :]))
 
 
-def _exposed(
+def _exposed_seconds(
     facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
-    """Seconds of collectives that some windows leave exposed, of which so many at most are in warm-up or cool-down."""
+    """Exposed seconds of collectives beside a number of windows, of which at most some are in warm-up or cool-down."""
     return exposed_dp_seconds(
         traffic.seconds,
         num_windows * window.computing,
@@ -423,29 +423,29 @@ def _exposed(
 
 def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
     r"""
-    Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
+    Computation of a rank that runs while one chunk's communication is under way, in micro-batches.
 
-    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up, and within the last chunk all
-    layers but one are computed behind another's communication.
+    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up. Within the last chunk all
+    layers but one are computed beside another layer's communication.
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
-    vpp, chunk = with_layer_axis(decisions["vpp"]), stages.largest_chunk
-    return np.asarray(((vpp - 1) * with_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
+    vpp, chunk = add_layer_axis(decisions["vpp"]), stages.largest_chunk
+    return np.asarray(((vpp - 1) * add_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
 def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
     """
-    Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
+    Number of buckets of a rank's parameters: none spans two chunks; each is at least a layer and the framework's size.
 
-    Sharded weights come and go layer by layer (FSDP's units), whatever their size.
+    Sharded weights are gathered and freed layer by layer (FSDP's units), at any size.
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))
-    layers = with_layer_axis(decisions["vpp"]) * stages.largest_chunk
+    layers = add_layer_axis(decisions["vpp"]) * stages.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
-    buckets = np.where(with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
-    return np.asarray(np.maximum(buckets, with_layer_axis(decisions["vpp"])))
+    buckets = np.where(add_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
+    return np.asarray(np.maximum(buckets, add_layer_axis(decisions["vpp"])))
 
 
 def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
@@ -472,10 +472,10 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
         device,
         parameters=whole,
         gradient_bytes=facts.workload.precision.gradient_bytes,
-        num_microbatches=with_layer_axis(microbatches(facts, decisions)),
+        num_microbatches=add_layer_axis(microbatches(facts, decisions)),
     )
-    return passes + np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
+    return passes + np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
 
 
 def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:
-    return state_shards(group.ranks, sharding=with_layer_axis(decisions["sharding"]), level=level)
+    return state_shards(group.ranks, sharding=add_layer_axis(decisions["sharding"]), level=level)

@@ -29,18 +29,18 @@ from costmodel.tables import Record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingHeadSeconds(Record):
     """
-    One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
+    Seconds of one micro-batch, forward and backward, that the first rank (embedding) and the last one (head, MTP) add.
 
     Parameters
     ----------
     embedding, head, mtp
-        Seconds of computation; MTP's are those around its transformer layers, which count as layers of the last rank.
+        Seconds of computation; MTP without its transformer layers, which count as layers of the last rank.
     embedding_communication, head_communication, mtp_communication
-        Seconds of collectives, which nothing hides.
+        Exposed seconds of collectives.
     first_forward, last_forward
-        Seconds of the forward pass in all that the first rank adds, and in all that the last rank adds.
+        Seconds of the forward pass in the work that the first rank adds, and that the last rank adds.
     last_weight
-        Seconds of the weights' gradients in what the last rank adds.
+        Seconds of the weights' gradients in the work that the last rank adds.
     """
 
     embedding: NDArray[np.float64]
@@ -83,8 +83,8 @@ def embedding_head_seconds(
     """
     Seconds of the embedding, the head with its loss, and the multi-token prediction, shape (...).
 
-    Only CUDA graphs of a whole iteration hold their kernels. Where a vocabulary is in slices, these are the seconds of
-    all ranks together, see :func:`_in_slices`.
+    Only CUDA graphs of a whole iteration hold their kernels. With a vocabulary in slices, these are the seconds of all
+    ranks together, see :func:`_slice_operators`.
     """
     shape = layer_shape(
         model,
@@ -105,10 +105,10 @@ def embedding_head_seconds(
     slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
     ends = {
         "embedding": (
-            _in_slices(embedding_operators(model, shape), slices, rows=slices),
+            _slice_operators(embedding_operators(model, shape), slices, rows=slices),
             embedding_communications(model, shape),
         ),
-        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
+        "head": (_slice_operators(head_operators(model, shape), slices), head_communications(model, shape)),
         "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
@@ -123,12 +123,12 @@ def embedding_head_seconds(
     )
 
 
-def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
+def _slice_operators(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
     """
-    Operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
+    Return the operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
 
-    Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
-    them (Megatron-LM, ``VocabParallelEmbedding``). Input layers scale worst by far (Yeung et al., arXiv:2411.05288,
+    For the embedding every slice moves all tokens' ``rows``, with zeros for those of others, so that their sum has all
+    of them (Megatron-LM, ``VocabParallelEmbedding``). Input layers scale worst by far (Yeung et al., arXiv:2411.05288,
     Table 3, recalled).
     """
     return tuple(

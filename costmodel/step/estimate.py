@@ -1,4 +1,4 @@
-"""One strategy, estimated: its step with the breakdown, and what every pipeline rank holds."""
+"""Estimate of one strategy: its step with the breakdown, and the contents of every pipeline rank."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Part:
         ``compute``, ``recompute``, ``tp``, ``cp``, ``ep``, ``offload``, ``host``, ``pp``, ``bubble``, ``dp``,
         ``optimizer``.
     exposed_seconds
-        Seconds that it adds to the step; those of all parts add up to the step.
+        Exposed seconds, its part of the step; the parts add up to the step.
     hidden_seconds
-        Seconds that run behind computation.
+        Seconds hidden behind computation.
     """
 
     name: str
@@ -71,11 +71,11 @@ class RankEstimate:
     rank
         Number of the pipeline rank.
     num_layers
-        Layers it holds, those of multi-token prediction included.
+        Number of its layers, those of multi-token prediction included.
     microbatch_seconds
         Seconds of one micro-batch, forward and backward.
     bytes_by_part
-        Peak device memory by what it holds, as :meth:`costmodel.memory.rank.RankBytes.by_part` names it.
+        Peak device memory by contents, with the names of :meth:`costmodel.memory.rank.RankBytes.part_bytes`.
     host_bytes
         Bytes of host memory that one of its devices needs.
     port_bytes
@@ -98,7 +98,7 @@ class RankEstimate:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """
-    What one strategy costs, in detail.
+    Cost of one strategy, in detail.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ class Estimate:
     step_seconds
         Seconds of one optimizer step, its pipeline simulated pass by pass.
     closed_form_seconds
-        Seconds of the same step by :func:`costmodel.step.step.step_seconds`, by which a search compares strategies: a
-        law or wavefronts in place of one block after the other.
+        Seconds of the step by :func:`costmodel.step.step.step_seconds`, which a search compares: a law or wavefronts
+        instead of one block after the other.
     breakdown
-        Where the step goes, on the rank that is slowest.
+        Parts of the step, on the slowest rank.
     ranks
         Every pipeline rank.
     """
@@ -138,17 +138,17 @@ class Estimate:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStep:
     """
-    The pipeline of a step as :attr:`Estimate.step_seconds` has it, pass by pass, and what the step has beside it.
+    The pipeline of a step pass by pass, as in :attr:`Estimate.step_seconds`, and the rest of the step.
 
     Parameters
     ----------
     timeline
         Every pass of every rank.
     passes
-        Seconds of the passes of every virtual stage in model order, shape (pp * vpp,): what was simulated.
+        Simulated passes: seconds of every virtual stage in model order, shape (pp * vpp,).
     other_seconds
-        Seconds that no pass contains, by line of the breakdown: transfers between ranks and the edges of
-        expert-parallel communication, which are spread over the step; its ending.
+        Seconds outside of passes, by line of the breakdown: transfers between ranks, edges of expert-parallel
+        communication, which are spread over the step, and the end of the step.
     """
 
     timeline: Timeline
@@ -157,7 +157,7 @@ class SimulatedStep:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of one optimizer step: the span of the rank that takes longest, and what is beside it."""
+        """Seconds of one optimizer step: the longest span of a rank, plus the seconds outside of passes."""
         return max(self.timeline.spans) + sum(self.other_seconds.values())
 
 
@@ -170,12 +170,12 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
     facts, strategy
         As in :func:`estimate`.
     most_passes
-        Number of passes, forward and backward, beyond which nothing is simulated.
+        Largest number of passes, forward and backward, that is simulated.
 
     Returns
     -------
     SimulatedStep or None
-        None where the step is known by its closed form alone, or where there are too many passes.
+        None if the step is known only by its closed form, or if there are too many passes.
     """
     decisions = strategy.decisions()
     order = _order(facts, decisions)
@@ -203,7 +203,7 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
 
 
 def estimate(facts: Facts, strategy: Strategy) -> Estimate:
-    """Estimate one strategy, also one that a rule forbids."""
+    """Estimate one strategy, even if a rule forbids it."""
     ranks = _ranks_of(facts, strategy)
     breakdown = _breakdown(facts, strategy, ranks)
     return Estimate(
@@ -218,9 +218,9 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
 
 def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     """
-    Seconds of one strategy's step, its pipeline simulated: :attr:`Estimate.step_seconds` alone.
+    Seconds of one strategy's step with a simulated pipeline, as in :attr:`Estimate.step_seconds`.
 
-    Derivation: the terms of :func:`costmodel.step.step.step_seconds`, the waiting by
+    Derivation: the terms of :func:`costmodel.step.step.step_seconds`, with the waiting of
     :func:`costmodel.pipelines.simulator.span_seconds`, one block after the other.
     """
     ranks = _ranks_of(facts, strategy)
@@ -241,8 +241,8 @@ class _Ranks:
     """
     Every rank of one strategy.
 
-    With a layout each is a strategy of one rank, on the first axis of ``stages`` and of its decisions; else they are
-    on the axis of the ranks.
+    With a layout, each is a strategy of one rank, on the first axis of ``stages`` and of its decisions. Otherwise they
+    are on the axis of the ranks.
     """
 
     stages: Stages
@@ -253,7 +253,7 @@ class _Ranks:
 
     @property
     def slowest(self) -> int:
-        """The rank whose pace the others keep."""
+        """Index of the slowest rank, which sets the pace."""
         return int(self.seconds.argmax())
 
     @property
@@ -262,11 +262,11 @@ class _Ranks:
         return self.stages.layers.reshape(-1, self.stages.layers.shape[-1])
 
     def each(self, values: Any) -> Array:
-        """A quantity of every rank, shape (pp,)."""
+        """Return a quantity of every rank, shape (pp,)."""
         return np.broadcast_to(values, self.stages.rank.shape).ravel()
 
     def busy_seconds(self, part: str, rank: int) -> float:
-        """A part of a layer's time, summed over the layers of a rank."""
+        """Sum a part of a layer's time over the layers of a rank."""
         layers = self.layers[rank]
         in_full = self.stages.full_layers.reshape(self.layers.shape)[rank]
         of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
@@ -284,7 +284,7 @@ def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
 
 
 def stages_of(facts: Facts, strategy: Strategy) -> Stages:
-    """What every pipeline rank of a strategy holds: with a layout on the first axis, else on that of the ranks."""
+    """Return all pipeline ranks with their layers: on the first axis with a layout, else on the axis of the ranks."""
     if strategy.layout:
         return contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
     where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
@@ -293,13 +293,13 @@ def stages_of(facts: Facts, strategy: Strategy) -> Stages:
 
 def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...], ...]:
     r"""
-    Where the step goes on every pipeline rank; the parts of each add up to the step.
+    Return the breakdown of the step on every pipeline rank; the parts of each add up to the step.
 
     .. math:: B_r = T - m R_r - E_r
 
-    Derivation: all ranks take the same step T. What is neither the work of a rank's own micro-batches, R, nor its own
-    ending, E, it waits for others, so that the bubble of a rank with less to do is longer. On the slowest rank these
-    are the parts of :attr:`Estimate.breakdown`, but for the ending, which there is that of the rank that finishes last.
+    Derivation: all ranks take the same step T. A rank works R for each of its micro-batches and E at its end, and waits
+    for others for the rest. So a rank with less work has a longer bubble. On the slowest rank these are the parts of
+    :attr:`Estimate.breakdown`, except for the end, which there is that of the rank that finishes last.
 
     Parameters
     ----------
@@ -317,17 +317,17 @@ def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...],
 
 
 def _rank_breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks, rank: int, step: float) -> tuple[Part, ...]:
-    exposed, alone = _of_rank(facts, strategy, ranks, rank=rank, ending=rank)
-    return _as_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
+    exposed, alone = _rank_parts(facts, strategy, ranks, rank=rank, ending=rank)
+    return _build_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
 
 
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
-    """The terms of :func:`costmodel.step.step.step_seconds`, one by one, for the rank whose pace the others keep."""
-    exposed, alone = _of_rank(facts, strategy, ranks, rank=ranks.slowest, ending=None)
-    return _as_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
+    """Return the terms of :func:`costmodel.step.step.step_seconds` one by one, for the slowest rank."""
+    exposed, alone = _rank_parts(facts, strategy, ranks, rank=ranks.slowest, ending=None)
+    return _build_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
 
 
-def _as_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
+def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
     return tuple(
         Part(
             name=name,
@@ -338,13 +338,13 @@ def _as_parts(exposed: dict[str, float], communication: dict[str, float]) -> tup
     )
 
 
-def _of_rank(
+def _rank_parts(
     facts: Facts, strategy: Strategy, ranks: _Ranks, *, rank: int, ending: int | None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """
-    Exposed seconds of a rank by line of the breakdown, its waiting for others aside; and communication by itself.
+    Return the exposed seconds of a rank by line of the breakdown, without its waiting; and its communication alone.
 
-    ``ending`` says whose update ends the step; None: that of the rank that finishes last.
+    ``ending`` is the rank whose update ends the step; None: the one that finishes last.
     """
     decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
     edge, constants = _edge_parts(facts, ranks), facts.cluster.device.constants
@@ -371,7 +371,7 @@ def _of_rank(
 
 
 def _layers_alone(facts: Facts, decisions: Decisions, layers: Array) -> dict[str, float]:
-    """Seconds per micro-batch of the communication inside of layers by itself, by group of ranks."""
+    """Seconds per micro-batch of the communication inside of layers alone, by group of ranks."""
     alone = lookup(layer_seconds, facts, decisions)
     both = {
         "tp": alone.tp_forward + alone.tp_backward,
@@ -382,11 +382,11 @@ def _layers_alone(facts: Facts, decisions: Decisions, layers: Array) -> dict[str
 
 
 PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
-"""The lines of a breakdown, in the order of a step."""
+"""Lines of a breakdown, in the order of a step."""
 
 
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
-    """Seconds in which the slowest rank waits, its pipeline simulated."""
+    """Seconds in which the slowest rank of the simulated pipeline waits."""
     decisions = strategy.decisions()
     if strategy.layout:
         passes, closed_form = layout_passes(facts, strategy), float(layout_cost(facts, strategy).bubble_seconds)
@@ -415,7 +415,7 @@ def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> floa
 
 
 def _ending(facts: Facts, decisions: Decisions, stages: Stages, rank: int | None = None) -> dict[str, float]:
-    """Data-parallel communication and update of a rank; None: of the one that finishes last."""
+    """Return the data-parallel communication and the update of a rank; None: of the rank that finishes last."""
     shape = stages.rank.shape
     dp, update = (
         np.broadcast_to(part(facts, decisions, stages), shape).ravel() for part in (dp_seconds, update_seconds)
@@ -431,7 +431,7 @@ class _EdgeParts:
 
 
 def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
-    """Seconds that embedding, head and MTP add to each rank."""
+    """Return the seconds that embedding, head and MTP add to each rank."""
     edge = lookup(embedding_head_seconds, facts, {**ranks.decisions})
     first, last = ranks.stages.first.ravel(), ranks.stages.last.ravel()
     return _EdgeParts(
@@ -446,13 +446,13 @@ def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEst
         ranks.each(of_rank(facts, ranks.decisions, ranks.stages)) for of_rank in (rank_host_bytes, rank_port_bytes)
     )
     whole = whole_stages(ranks.decisions, ranks.stages).layers.reshape(strategy.pp, -1)
-    by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
+    part_bytes = {name: ranks.each(values) for name, values in device.part_bytes().items()}
     return tuple(
         RankEstimate(
             rank=rank,
             num_layers=round(whole[rank].sum()),
             microbatch_seconds=float(ranks.seconds[rank]),
-            bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
+            bytes_by_part={name: float(values[rank]) for name, values in part_bytes.items()},
             host_bytes=float(host[rank]),
             port_bytes=float(port[rank]),
         )

@@ -1,5 +1,5 @@
 """
-One layer with its features: what of computation, communication and transfers the pipeline has to wait for.
+One layer with its features: computation, and exposed communication and transfers, as the pipeline sees them.
 
 Decisions may be scalars or arrays that broadcast against each other; kinds of layers are on the last axis.
 """
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, in_front, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
-from costmodel.lowering.recompute import over_modules
+from costmodel.lowering.recompute import sum_over_modules
 from costmodel.operators.work import Numbers
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
 from costmodel.step.links import (
@@ -37,12 +37,12 @@ from costmodel.tables import Facts, Record, lookup, memoize_last
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerParts:
     """
-    Where the time of one layer and micro-batch goes, forward and backward, per kind of layer: shape (..., K).
+    Parts of the time of one layer and micro-batch, forward and backward, per kind of layer: shape (..., K).
 
     Parameters
     ----------
     compute, recompute
-        Seconds of computation, and those that recomputation adds (its communication included).
+        Seconds of computation, and of recomputation (its communication included).
     again
         Seconds of computation in ``recompute``.
     tp, cp, ep, offload
@@ -50,15 +50,14 @@ class LayerParts:
     host
         Seconds of waiting for the host to launch kernels.
     ep_edges
-        Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
+        Seconds of expert-parallel communication exposed in warm-up and cool-down beyond ``ep``.
     forward
-        Seconds of the forward pass in ``total``. Of the waiting for the host it has as much as its own launches are
-        late; the rest is the backward pass's.
+        Seconds of the forward pass in ``total``. It has as much waiting for the host as its own launches are late; the
+        backward pass has the rest.
     weight
         Seconds of the weights' gradients in ``compute``.
     launches_beyond
-        Factor by which launches of alternating passes would take longer than the longest that was measured; 1 where
-        they do not.
+        Factor by which launches of alternating passes would exceed the longest measured ones; 1 if they do not.
     """
 
     compute: Array
@@ -81,12 +80,12 @@ class LayerParts:
 
     @property
     def waiting(self) -> Array:
-        """Seconds in which the device waits for communication, copies and its host, repeated communication aside."""
+        """Seconds of waiting for communication, copies and the host, without repeated communication."""
         return self.tp + self.cp + self.ep + self.offload + self.host
 
     @property
-    def beside(self) -> LayerWindow:
-        """What the device does beside data-parallel communication."""
+    def overlap_window(self) -> LayerWindow:
+        """Work of the device beside data-parallel communication."""
         return LayerWindow(
             computing=self.compute + self.again,
             waiting=self.waiting + self.recompute - self.again,
@@ -97,14 +96,14 @@ class LayerParts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerWindow(Record):
     """
-    What a device does in both passes of one layer while data-parallel communication may be under way: (..., K).
+    Seconds of a device's work in both passes of one layer, beside data-parallel communication: (..., K).
 
     Parameters
     ----------
     computing, waiting
         Seconds of its computation, and of its waiting for others.
     edges
-        Seconds of waiting that only warm-up and cool-down have.
+        Seconds of waiting that occur only in warm-up and cool-down.
     """
 
     computing: Array
@@ -123,12 +122,12 @@ class _Launches:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposed(LayerCommunication):
     """
-    Communication of one layer of each kind that its computation does not hide, shape (..., K).
+    Exposed communication of one layer of each kind, shape (..., K).
 
     Parameters
     ----------
     contention
-        Computation lost beside tensor-parallel collectives that do not overlap, as a fraction of their time.
+        Computation lost to tensor-parallel collectives without overlap, as a fraction of their time.
     """
 
     contention: Array
@@ -136,7 +135,7 @@ class Exposed(LayerCommunication):
 
 def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     """
-    One layer's time by where it goes, with the overlaps, recomputation and offloading that the decisions say.
+    Return the parts of one layer's time, with the decisions' overlaps, recomputation and offloading.
 
     References
     ----------
@@ -148,9 +147,9 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 
 def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
-    device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
+    device, recompute = facts.cluster.device, add_layer_axis(decisions["recompute"])
     exposed = exposed_seconds(facts, decisions, seconds)
-    modules = over_modules(seconds.module_forward, recompute=recompute)
+    modules = sum_over_modules(seconds.module_forward, recompute=recompute)
     inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
     inside_modules = repeated_communication(inside, recompute=recompute, module_forward=seconds.module_forward)
     repeated = recompute_seconds(
@@ -161,7 +160,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
-    apart = working - ep - offload + _apart(facts, decisions, seconds, exposed)
+    apart = working - ep - offload + _separate_seconds(facts, decisions, seconds, exposed)
     launches = _launches(facts, decisions, seconds, apart_seconds=apart)
     host = host_exposed(launches.seconds, device_seconds=working)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + down
@@ -183,16 +182,16 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
 
 
 def _launches(facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array) -> _Launches:
-    launching = launching_seconds(seconds, recompute=with_layer_axis(decisions["recompute"]))
-    alternates, constants = with_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
+    launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
+    alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
     beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
     return _Launches(seconds=np.where(alternates, measured, launching), beyond=beyond)
 
 
-def _apart(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """Seconds of both passes' exchanges and copies where exchanges do not overlap."""
+def _separate_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """Seconds of both passes' all-to-alls and copies if all-to-alls do not overlap."""
     alone = replace(exposed, ep_forward=seconds.ep_forward, ep_backward=seconds.ep_backward)
     down, up = _offload_exposed(facts, decisions, seconds, alone)
     return _both_passes(alone, "ep") + down + up
@@ -211,10 +210,11 @@ def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed
 
 FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED = 1 / 3, 1 / 4
 """
-Fraction of a micro-batch's work that is its forward pass; of one that is recomputed in full.
+Fraction of a micro-batch's work in its forward pass; the second value is for full recomputation.
 
 A backward pass is twice the multiplications of a forward pass, and full recomputation is one more forward pass. The
-passes' own seconds would let a change that shortens a pass and lengthens the other one, such as an overlap, hide less.
+passes' own seconds are not used: a change that shortens one pass and lengthens the other, such as an overlap, would
+then hide less.
 """
 
 
@@ -225,26 +225,26 @@ IDEAL: Decisions = {
     "cuda_graphs": CudaGraphs.FULL_ITERATION,
 }
 """
-Features with which bounds are computed: of the edges of a pipeline, which have no experts, the fastest ones.
+Features for bounds: the fastest ones for the ends of a pipeline, which have no experts.
 
-Layers have a bound of their own, :func:`costmodel.step.compute.least_layer_seconds`.
+Layers have their own bound, :func:`costmodel.step.compute.least_layer_seconds`.
 """
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """Seconds of computation, with what it loses to collectives beside it."""
+    """Seconds of computation, with the loss to collectives beside it."""
     return seconds.forward + seconds.backward + exposed.contention * (seconds.tp_forward + seconds.tp_backward)
 
 
 def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> Exposed:
     """
-    What the overlaps of some decisions leave of a layer's communication.
+    Return the exposed communication of a layer with the overlaps of some decisions.
 
-    Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass: what is left of the backward
-    pass's all-to-alls counts in the forward pass, and the other way round.
+    With overlap, each pass hides the all-to-alls of another micro-batch's opposite pass. The exposed rest of the
+    backward pass's all-to-alls counts in the forward pass, and the other way round.
     """
     device = facts.cluster.device
-    tp_overlap, cp_overlap, ep_overlap = (with_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
+    tp_overlap, cp_overlap, ep_overlap = (add_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
     overlapped = seconds.overlapped
     tp_forward = np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward)
     tp_backward = np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward)
@@ -266,8 +266,8 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
 
 LAST_COLLECTIVE = 1 / 4
 """
-Fraction of a layer's tensor-parallel forward communication with sequence parallelism that is the scatter behind the
-feed-forward.
+Share of the scatter after the feed-forward in a layer's tensor-parallel forward communication with sequence
+parallelism.
 """
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
@@ -286,11 +286,11 @@ class LeastLayer(Record):
     Parameters
     ----------
     seconds
-        The least that both passes take in the steady phase.
+        Least seconds of both passes in the steady phase.
     longest
-        The most that the device may do in them.
+        Most time of the device in both passes.
     loads
-        The least for which it uses its links.
+        Least use of its links.
     """
 
     seconds: Array
@@ -306,7 +306,7 @@ def least_layer(
     most_recompute: int | None,
     may_offload: bool,
 ) -> LeastLayer:
-    """Bounds of a layer over its overlaps and what else is left open: :func:`costmodel.step.step.least_seconds`."""
+    """Return bounds of a layer over its overlaps and other open decisions, for ``step.least_seconds``."""
     values = {name: tuple(values) for name, values in among.items()}
     if "token_dispatcher" in values:
         values["token_dispatcher"] = different_dispatchers(values["token_dispatcher"])
@@ -317,7 +317,7 @@ def least_layer(
 def _least_layer(
     among: tuple[tuple[str, tuple[int, ...]], ...], most_recompute: int | None, may_offload: bool
 ) -> Callable[..., LeastLayer]:
-    """The quantity of some choices, one function for each so that it has a table of its own."""
+    """Return the quantity for a set of open choices, one function each so that it has its own table."""
 
     def quantity(
         facts: Facts,
@@ -335,64 +335,64 @@ def _least_layer(
         cuda_graphs: Numbers,
     ) -> LeastLayer:
         """
-        Bounds of a layer.
+        Return the bounds of a layer.
 
-        Derivation: modules that are computed again, and copies of activations, make a layer longer by no more than all
-        that may be computed again and copied. Then each kernel is launched while the device waits.
+        Derivation: recomputed modules, and copies of activations, lengthen a layer by at most the time of all that may
+        be recomputed and copied. Then each kernel is launched while the device waits.
         """
         given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
         given |= {"recompute": recompute, "activation_offload": activation_offload}
         given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
-        every = {**given, **_left_open(given, dict(among))}
+        every = {**given, **_open_axes(given, dict(among))}
         parts = longest = layer_parts(facts, every)
         if may_offload:
             longest = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
         if most_recompute is not None:
             again = layer_parts(facts, {**every, "recompute": most_recompute})
-            launched = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            launched = sum_over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
             longest = replace(longest, again=again.again, recompute=again.recompute + host, ep_edges=edges)
-        loads, beside = layer_loads(facts, every), longest.beside
+        loads, beside = layer_loads(facts, every), longest.overlap_window
         return LeastLayer(
-            seconds=_over_open(np.minimum, parts.total),
+            seconds=_reduce_open(np.minimum, parts.total),
             longest=LayerWindow(
-                computing=_over_open(np.maximum, beside.computing),
-                waiting=_over_open(np.maximum, beside.waiting),
-                edges=_over_open(np.maximum, beside.edges),
+                computing=_reduce_open(np.maximum, beside.computing),
+                waiting=_reduce_open(np.maximum, beside.waiting),
+                edges=_reduce_open(np.maximum, beside.edges),
             ),
             loads=LinkLoads(
-                scale_up=_over_open(np.minimum, loads.scale_up[None]),  # overlapped or not
-                adapter=_over_open(np.minimum, loads.adapter[None]),
+                scale_up=_reduce_open(np.minimum, loads.scale_up[None]),  # overlapped or not
+                adapter=_reduce_open(np.minimum, loads.adapter[None]),
             ),
         )
 
     return quantity
 
 
-def _left_open(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _open_axes(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """
-    What is left open on two axes in front of the decisions': overlaps, then the rest, on which most parts depend alone.
+    Return the open decisions on two new leading axes: overlaps, then the rest, which determines most parts alone.
 
-    Both have all combinations; overlaps where a layer has such groups.
+    Both have all combinations; overlaps only where a layer has such groups.
     """
     degrees = {name: decisions[name.removesuffix("_overlap")] for name in LAYER_OVERLAPS}
     overlaps = {name: (0, 1) if np.any(np.asarray(degree) > 1) else (0,) for name, degree in degrees.items()}
-    every = {name: in_front(values, decisions) for name, values in _combinations(among).items()}
+    every = {name: add_leading_axis(values, decisions) for name, values in _combinations(among).items()}
     num_axes = 1 + max(np.ndim(decision) for decision in decisions.values())
     for name in {"token_dispatcher", "cuda_graphs"} - set(among):
         own = np.asarray(decisions[name])
         every[name] = own.reshape((1,) * (num_axes - own.ndim) + own.shape)
-    return every | {name: in_front(values, every) for name, values in _combinations(overlaps).items()}
+    return every | {name: add_leading_axis(values, every) for name, values in _combinations(overlaps).items()}
 
 
 def _combinations(choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """All combinations of some values, by name."""
+    """Return all combinations of values, by name."""
     return dict(zip(choices, zip(*product(*choices.values()), strict=True), strict=True))
 
 
-def _over_open(function: np.ufunc, values: Array) -> Array:
-    """The least or the most of what is left open."""
+def _reduce_open(function: np.ufunc, values: Array) -> Array:
+    """Reduce values over the open decisions, to the least or the most."""
     return np.asarray(function.reduce(values, axis=(0, 1)))
 
 
@@ -407,7 +407,7 @@ def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompu
     forward_seconds
         Seconds of the whole forward pass, its exposed communication included.
     modules_seconds
-        Seconds of the recomputed modules alone: for (30) projections of queries, keys and values and the attention
+        Seconds of the recomputed modules: for (30) the projections of queries, keys and values and the attention
         core.
     recompute
         Decision.
@@ -423,21 +423,21 @@ def launching_seconds(seconds: LayerSeconds, *, recompute: NDArray[Any]) -> Arra
     """
     Seconds in which the host launches both passes of a layer, one after the other.
 
-    Full recomputation launches the forward pass again, recomputed modules their own kernels.
+    Full recomputation launches the forward pass again; recomputed modules launch their own kernels.
     """
-    modules = over_modules(seconds.module_host, recompute=recompute)
+    modules = sum_over_modules(seconds.module_host, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
     return np.asarray(seconds.host_forward + seconds.host_backward + again)
 
 
 def alternating_launch_seconds(launching: Array, *, apart_seconds: Array, constants: Constants) -> Array:
     r"""
-    Seconds in which the host launches both passes of a layer by turns with those of another micro-batch.
+    Seconds in which the host launches both passes of a layer, alternating with those of another micro-batch.
 
     .. math:: L_{alt} = \min\left(s L, (1 + b) \max(T_0, L)\right)
 
     Derivation: each launch takes s times as long. Without the overlap the device takes T_0 and the host L. No measured
-    layer is longer than that by more than a fraction b: beyond, the factor is an extrapolation.
+    layer exceeds the longer of both by more than a fraction b; beyond that, the factor is an extrapolation.
 
     Parameters
     ----------
@@ -459,8 +459,8 @@ def host_exposed(launching: Array, *, device_seconds: Array) -> Array:
 
     .. math:: T = \max(0, H_f + H_b - T_f - T_b)
 
-    Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass is so in the
-    next one, of this micro-batch or another. Its queue has room for 1,024 launches, those of some ten layers, and
+    Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass stays ahead in
+    the next one, of this micro-batch or another. Its queue has room for 1,024 launches, those of some ten layers, and
     nothing in between waits for the device. So only the sums over both passes count.
 
     Parameters
@@ -468,7 +468,7 @@ def host_exposed(launching: Array, *, device_seconds: Array) -> Array:
     launching
         Seconds of the launches of both passes.
     device_seconds
-        Seconds of both passes on the device, with recomputation and with what they wait for other than the host.
+        Seconds of both passes on the device, with recomputation and with all waiting except for the host.
     """
     return np.asarray(np.maximum(launching - device_seconds, 0.0))
 
@@ -477,18 +477,18 @@ def _offload_exposed(
     facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed
 ) -> tuple[Array, Array]:
     r"""
-    Seconds that copies to the host add to an average layer's forward pass, and those back to its backward pass.
+    Seconds that copies to the host add to an average layer's forward pass, and copies back to its backward pass.
 
     .. math:: T_{FWD,off} = \max(T_{FWD}, A / B_{D2H} + L), \qquad T_{BWD,off} = \max(T_{BWD}, A / B_{H2D} + L)
 
-    L is what else passes the port of the copies.
+    L is the other traffic on the port of the copies.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equations (34) and (35), there with slow-downs c of the copies and k of the computation.
     Here copy engines take no processors, and share none.
     """
-    offloads = with_layer_axis(decisions["activation_offload"])
+    offloads = add_layer_axis(decisions["activation_offload"])
     if not offloads.any():
         return np.zeros(offloads.shape), np.zeros(offloads.shape)
     device = facts.cluster.device

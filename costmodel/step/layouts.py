@@ -1,8 +1,8 @@
 """
-Stages that differ: what single pipeline ranks cost, and a step of ranks that hold, recompute and offload unlike.
+Custom pipeline layouts: costs of single ranks, and the step of ranks with different layers, recomputation and offload.
 
-A rank is costed by the same formulas as a strategy, as a strategy of one rank: its content on the axis of the ranks,
-its decisions on an axis of their own. Ranks are then joined by the closed form of the schedule.
+A rank is costed by the formulas of a strategy, as a strategy of one rank. Its layers are on the axis of the ranks, its
+decisions on a separate axis. The closed form of the schedule then combines the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
@@ -47,14 +47,14 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
     """
-    What pipeline ranks hold, one of A ranks (or of the possible contents of ranks) per entry.
+    Layers of pipeline ranks, one of A ranks (or of the possible contents of ranks) per entry.
 
     Parameters
     ----------
     rank
         Pipeline rank, shape (A,).
     layers, mtp_layers, full_layers
-        Layers of each kind, those of multi-token prediction included; those of multi-token prediction alone; those
+        Layers of each kind, those of multi-token prediction included; layers of multi-token prediction; layers
         recomputed in full; (A, K).
     largest_chunk, last_chunk, in_flight_imbalance
         As in :class:`costmodel.pipelines.stages.Stages`, shape (A,).
@@ -69,11 +69,11 @@ class Contents:
     in_flight_imbalance: Array
 
     def take(self, which: Ints) -> Contents:
-        """Contents of some of the ranks."""
+        """Return the contents of some ranks."""
         return Contents(**{field.name: getattr(self, field.name)[which] for field in fields(Contents)})
 
     def stages(self, facts: Facts, *, pp: int) -> Stages:
-        """Contents as strategies of one rank: U = 1."""
+        """Return the contents as strategies of one rank: U = 1."""
         every, _ = layers_of_each_kind(facts.model)
         return Stages(
             rank=self.rank[:, None].astype(np.float64),
@@ -94,14 +94,14 @@ class Contents:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCosts:
     """
-    What ranks cost, each alone: shape (..., A).
+    Costs of ranks, each alone: shape (..., A).
 
     Parameters
     ----------
     seconds
         Seconds of one micro-batch, forward and backward.
     steady_state_seconds
-        Seconds of it with what the rank waits meanwhile: :func:`costmodel.step.rank_time.steady_state_seconds`.
+        Seconds of it with the rank's waiting: :func:`costmodel.step.rank_time.steady_state_seconds`.
     ending_seconds
         Seconds of exposed data-parallel communication and of the update of the parameters.
     device_bytes, host_bytes
@@ -120,9 +120,9 @@ class RankCosts:
 
 def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
     """
-    Number of layers of each of a rank's chunks, as even as they come; later chunks get the remainder.
+    Number of layers of each of a rank's chunks, as even as possible; later chunks get the remainder.
 
-    Derivation: a later chunk has fewer micro-batches in flight, so that a layer more there costs the least memory.
+    Derivation: a later chunk has fewer micro-batches in flight, so an additional layer there costs the least memory.
 
     >>> even_chunks(7, vpp=3)
     (2, 2, 3)
@@ -133,9 +133,9 @@ def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
 
 def beside_layers(model: Model) -> float:
     """
-    Number of layers of as much work as what the last chunk has beside its own: head and MTP.
+    Number of layers with as much work as the last chunk has beside its own layers: head and MTP.
 
-    Derivation: the head counts by its FLOPs over a layer's (:func:`costmodel.models.flops.head_layers`); each layer of
+    Derivation: the head counts by its FLOPs over a layer's (:func:`costmodel.models.flops.head_layers`). Each layer of
     multi-token prediction (MTP) is one layer and one more head.
     """
     num_mtp = len(model.mtp_layers)
@@ -144,18 +144,18 @@ def beside_layers(model: Model) -> float:
 
 BESIDE_THE_HEAD = range(-1, 3)
 """
-Layers of the last chunk that are tried, beyond those with which the last rank's chunks are equal by their FLOPs.
+Additional layers of the last chunk that are tried, beyond the number that makes the last rank's chunks equal in FLOPs.
 
-Time tells differently: layers of experts wait for all-to-alls, those in 8 bits are faster than the head.
+Equal FLOPs are not equal time: MoE layers wait for all-to-alls, and layers in 8 bits are faster than the head.
 """
 
 
 def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[tuple[int, ...], ...]:
     """
-    Number of layers of the last rank's chunks, in some ways: its last one has the head beside its own.
+    Number of layers of the last rank's chunks, in several ways: its last chunk also holds the head.
 
-    Derivation: chunks are equal in work where the last one has (n + b) / v - b of n layers, b for the head. A few
-    layers more or less are tried (:data:`BESIDE_THE_HEAD`), the others divided by :func:`even_chunks`.
+    Derivation: chunks are equal in work if the last one has (n + b) / v - b of n layers, b for the head. A few
+    layers more or less are tried (:data:`BESIDE_THE_HEAD`); :func:`even_chunks` divides the others.
 
     >>> last_rank_chunks(7, vpp=3, beside_layers=1.3)
     ((3, 4, 0), (3, 3, 1), (2, 3, 2), (2, 2, 3))
@@ -170,29 +170,29 @@ def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tupl
 
 def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """
-    Number of layers of each chunk that are recomputed in full: equally many, the first chunks one more.
+    Number of fully recomputed layers of each chunk: equally many, the first chunks one more.
 
-    Derivation: layers are taken from each chunk in turn. Early chunks have more micro-batches in flight, so that this
-    keeps no more than the average chunk would.
+    Derivation: layers are taken from each chunk in turn. Early chunks have more micro-batches in flight, so this keeps
+    no more than the average chunk would.
 
     >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
     ((2, 2, 1), (1, 2, 2))
     """
-    taken = _in_turn(sizes)[:num_full]
+    taken = _layer_turns(sizes)[:num_full]
     return tuple(taken.count(chunk) for chunk in range(len(sizes)))
 
 
 @lru_cache(maxsize=2**11)
-def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The chunk of each layer where one of every chunk is taken in turn."""
+def _layer_turns(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the chunk of each layer if one layer of every chunk is taken in turn."""
     return tuple(
         chunk for _, chunk in sorted((turn, chunk) for chunk, size in enumerate(sizes) for turn in range(size))
     )
 
 
 def contents_of(strategy: Strategy, model: Model) -> Contents:
-    """What the ranks of a strategy with a layout hold: A = pp."""
-    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _of_each_stage(strategy, model))
+    """Return the contents of the ranks of a strategy with a layout: A = pp."""
+    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _stage_layers(strategy, model))
     sizes = np.array(_layout(strategy).layers).reshape(strategy.vpp, strategy.pp).T
     mtp = np.zeros_like(layers)
     mtp[-1] = layers_of_each_kind(model)[1]
@@ -209,8 +209,8 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
     )
 
 
-def _of_each_stage(strategy: Strategy, model: Model) -> tuple[Array, Array]:
-    """Layers of each kind of every virtual stage, and those of them that are recomputed in full: (pp * vpp, K)."""
+def _stage_layers(strategy: Strategy, model: Model) -> tuple[Array, Array]:
+    """Return layers of each kind of every virtual stage, and those recomputed in full: (pp * vpp, K)."""
     layout, pp = _layout(strategy), strategy.pp
     sizes = np.array(layout.layers)
     ends = sizes.cumsum()
@@ -229,7 +229,7 @@ def _layout(strategy: Strategy) -> StageLayout:
 
 def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCosts:
     """
-    What ranks cost alone.
+    Return the costs of ranks, each alone.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
 
 def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
     """
-    Seconds of one micro-batch on each rank, without and with what it waits meanwhile: shape (..., A).
+    Seconds of one micro-batch on each rank, without and with its waiting: shape (..., A).
 
     Derivation: :func:`costmodel.step.rank_time.rank_seconds` and :func:`costmodel.step.rank_time.steady_state_seconds`
     of strategies of one rank. Parameters as in :func:`rank_costs`.
@@ -271,7 +271,7 @@ def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> 
 
 
 def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
-    """The decisions with each pair of recomputation and offload once, and where each rank's pair is."""
+    """Return the decisions with each distinct pair of recomputation and offload, and the index of each rank's pair."""
     pairs = np.stack([np.asarray(decisions[name], dtype=np.int64) for name in PER_RANK])
     if pairs.ndim == 1:
         return dict(decisions), ...
@@ -280,12 +280,12 @@ def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
 
 
 PER_RANK = ("recompute", "activation_offload")
-"""Decisions that single ranks may have."""
+"""Decisions that may differ between ranks."""
 
 
 def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
     """
-    Seconds that follow the last micro-batch on each rank: shape (..., A).
+    Seconds after the last micro-batch on each rank: shape (..., A).
 
     Derivation: the exposed data-parallel communication and the update, the T_opt of MoFa's equation (13), one after the
     other. Parameters as in :func:`rank_costs`.
@@ -296,7 +296,7 @@ def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Conten
 
 def contents_update_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
     """
-    Seconds of the update of each rank's parameters alone: shape (..., A).
+    Seconds of the update of each rank's parameters: shape (..., A).
 
     Derivation: :func:`costmodel.step.data_parallel.update_seconds` of strategies of one rank. Parameters as in
     :func:`rank_costs`.
@@ -309,8 +309,8 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
     Bytes of device memory and of host memory of each rank: shape (..., A).
 
     Derivation: each content is costed as the only rank of a strategy. A device holds static memory, activations and the
-    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank.rank_bytes`). The host holds what is
-    offloaded (:func:`costmodel.memory.rank.rank_host_bytes`). Parameters as in :func:`rank_costs`.
+    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank.rank_bytes`). The host holds the offloaded
+    tensors (:func:`costmodel.memory.rank.rank_host_bytes`). Parameters as in :func:`rank_costs`.
     """
     stages = contents.stages(facts, pp=int(decisions["pp"]))
     return rank_bytes(facts, decisions, stages).total[..., 0], rank_host_bytes(facts, decisions, stages)[..., 0]
@@ -318,10 +318,11 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
 
 def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    Seconds that a step adds to its ranks' work whatever they hold: transfers, edges, the host.
+    Seconds of a step that do not depend on the layers of its ranks: transfers, edges, the host.
 
-    Derivation: the terms of :func:`costmodel.step.step.step_seconds` in which only the whole model counts: pipeline
-    fill, all-to-alls of warm-up and cool-down, transfers of an interleaved pipeline, the time per step of the host.
+    Derivation: the terms of :func:`costmodel.step.step.step_seconds` that depend only on the whole model. They are
+    pipeline fill, all-to-alls of warm-up and cool-down, transfers of an interleaved pipeline, the time per step of the
+    host.
     """
     stages = average_rank(facts, decisions)
     parts = layer_parts(facts, decisions)
@@ -335,27 +336,26 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tuple[float, float]:
     r"""
-    Seconds of a step without :func:`constant_seconds`, and of it the slowest rank's waiting.
+    Seconds of a step without :func:`constant_seconds`, and the slowest rank's waiting in it.
 
     .. math:: T = (m - 1/v) \max_i P_i + \sum_i R_i / v + \max_i E_i
 
-    with R and P of a micro-batch on rank i, without and with what it waits meanwhile, and E of what follows the last
-    micro-batch.
+    with R and P of a micro-batch on rank i, without and with its waiting, and E the seconds after the last micro-batch.
 
-    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits
-    (sum R - max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It
-    waits (m - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.in_step_seconds`). The sum
+    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits (sum R -
+    max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It waits (m
+    - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum
     of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
-    waiting = waiting + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
+    waiting = waiting + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
     return float(busy + waiting + ranks.ending_seconds.max()), float(waiting)
 
 
 def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
-    """A strategy with a layout, by the law of plain 1F1B or simulated pass by pass; scalars."""
+    """Return the cost of a strategy with a layout, by the law of plain 1F1B or by simulation; scalars."""
     decisions = strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))}
     m = decisions["num_microbatches"]
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
@@ -375,9 +375,9 @@ def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
 
 def summed_strategy_seconds(facts: Facts, strategy: Strategy) -> float:
     """
-    Seconds of one strategy's step by the sum over its ranks, with a layout or without.
+    Seconds of one strategy's step by the sum over its ranks, with or without a layout.
 
-    Derivation: :func:`joined_seconds` and what is constant with a layout, else
+    Derivation: with a layout, :func:`joined_seconds` and :func:`constant_seconds`; otherwise
     :func:`costmodel.step.step.summed_seconds`.
     """
     decisions = strategy.decisions()
@@ -389,13 +389,13 @@ def summed_strategy_seconds(facts: Facts, strategy: Strategy) -> float:
 
 
 def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
-    """One strategy, with a layout or without, by the closed form of its schedule; scalars."""
+    """Return the cost of one strategy, with or without a layout, by the closed form of its schedule; scalars."""
     return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
 
 
 def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
     """
-    Seconds of one strategy's step by the closed form, of :func:`strategy_cost` without its memory.
+    Seconds of one strategy's step by the closed form, as in :func:`strategy_cost`.
 
     Derivation: :func:`layout_cost` with a layout, :func:`costmodel.step.step.step_seconds` without.
     """
@@ -406,7 +406,7 @@ def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
 
 
 def rank_decisions(strategy: Strategy) -> dict[str, Any]:
-    """The decisions of a strategy with a layout, those of single ranks in arrays."""
+    """Return the decisions of a strategy with a layout, with arrays for those that differ between ranks."""
     layout = _layout(strategy)
     own = {
         "recompute": np.array(layout.recompute, dtype=np.int64),
@@ -416,12 +416,12 @@ def rank_decisions(strategy: Strategy) -> dict[str, Any]:
 
 
 def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
-    """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
-    return _passes(facts, strategy, *_of_each_stage(strategy, facts.model))
+    """Return the passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
+    return _passes(facts, strategy, *_stage_layers(strategy, facts.model))
 
 
 def dealt_passes(facts: Facts, strategy: Strategy, sizes: NDArray[np.int64]) -> Passes:
-    """The same with other numbers of layers in its virtual stages, (N, pp * vpp), and no layers recomputed in full."""
+    """Return the passes for other numbers of layers per virtual stage, (N, pp * vpp), without full recomputation."""
     ends = sizes.cumsum(axis=-1)
     layers = layers_between(facts.model, ends - sizes, ends)
     return _passes(facts, strategy, layers, np.zeros_like(layers))
@@ -436,7 +436,7 @@ def _passes(facts: Facts, strategy: Strategy, layers: Array, full: Array) -> Pas
     total = ((layers - full) * whole).sum(axis=-1) + full @ full_layer
     of_forward, of_weight = (layers * forward).sum(axis=-1), layers @ plain.weight
     of_layers = Passes(forward=of_forward, backward=total - of_forward - of_weight, weight=of_weight)
-    return stage_ends(facts, decisions).added_to(of_layers)
+    return stage_ends(facts, decisions).add_to(of_layers)
 
 
 IN_FULL = (Recompute.FULL, False)
@@ -446,7 +446,7 @@ IN_FULL = (Recompute.FULL, False)
 
 
 def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
-    """A rank that holds its share of everything: no layout has a slowest rank that is faster."""
+    """Return a rank that holds an equal share of everything: no layout has a faster slowest rank."""
     pp = np.asarray(decisions["pp"])
     share = (1.0 / pp)[..., None]
     every, mtp = layers_of_each_kind(facts.model)
@@ -471,14 +471,14 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balance:
     """
-    What no layout undercuts, where ranks share the model evenly and data-parallel communication is hidden.
+    Bounds of any layout, from ranks that share the model evenly with hidden data-parallel communication.
 
     Parameters
     ----------
     seconds
         Seconds of one optimizer step.
     constant_seconds
-        Seconds of it that do not follow from what the ranks hold.
+        Seconds of it that do not depend on the layers of the ranks.
     mean_seconds, layer_seconds
         Seconds of one micro-batch on the average rank, and in the fastest kind of layer.
     """
@@ -491,7 +491,7 @@ class Balance:
 
 def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float = 0.0) -> Balance:
     """
-    The balance of the strategies that the decisions span.
+    Return the balance of the strategies that the decisions span.
 
     Parameters
     ----------
@@ -500,7 +500,7 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
     decisions
         Every decision, as in :func:`costmodel.step.step.cost`.
     extra_seconds
-        Seconds that the average rank needs at least beside these decisions for one micro-batch.
+        Least additional seconds of the average rank for one micro-batch beside these decisions.
     """
     parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
     mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)
@@ -523,9 +523,9 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
 
 def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
     """
-    Lower bound in seconds of a step whatever the features, where ranks share the model evenly.
+    Lower bound in seconds of a step over all features, with ranks that share the model evenly.
 
-    Derivation: :func:`costmodel.step.step.lower_bound_seconds` with the average rank in place of those of a layout. No
+    Derivation: :func:`costmodel.step.step.lower_bound_seconds` with the average rank instead of those of a layout. No
     layout's slowest rank is faster than the mean, nor than its whole layers.
     """
     ideal = {**degrees, **IDEAL}
@@ -538,7 +538,7 @@ def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
 
 
 def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:
-    """Seconds of the average rank, and the least of the slowest one: that mean, or its layers that are whole."""
+    """Return the seconds of the average rank, and the least of the slowest one: that mean, or its whole layers."""
     mean = rank_seconds(facts, decisions, average, layer)[..., 0]
     fewest = np.ceil(facts.model.num_layers / np.asarray(decisions["pp"]))
     return mean, np.maximum(mean, fewest * layer.min(axis=-1))
@@ -548,12 +548,12 @@ def least_recompute_seconds(
     facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float
 ) -> Array:
     r"""
-    Seconds that the average rank spends at least per micro-batch on recomputation to fit into memory.
+    Least seconds per micro-batch that the average rank spends on recomputation to fit into memory.
 
     .. math:: \Delta R = \frac{M - M_{max}}{n} \min_s \frac{\Delta t_s}{\Delta A_s}
 
-    M is the memory of the average rank with the micro-batches in flight n of the last one, which has fewest. Every way
-    s to keep less makes a layer's time grow and its activations shrink. Derivation: the missing bytes over n must be
+    M is the memory of the average rank with the micro-batches in flight n of the last one, which has fewest. Every mode
+    s that keeps less lengthens a layer and shrinks its activations. Derivation: the missing bytes over n must be
     saved per micro-batch, at no less than the best ratio of time to bytes.
 
     Parameters
@@ -565,7 +565,7 @@ def least_recompute_seconds(
     room_bytes
         Memory of a device without the headroom.
     """
-    last = _as_the_last(average_rank(facts, decisions), decisions)
+    last = _place_last(average_rank(facts, decisions), decisions)
     lacking = np.maximum(rank_bytes(facts, decisions, last).total[..., 0] - room_bytes, 0.0)
     alive = microbatches_in_flight(facts, decisions, last)[..., 0]
     alive = alive * (1 + facts.cluster.device.behaviour.memory.fragmentation)
@@ -583,8 +583,8 @@ def least_recompute_seconds(
     return np.where(lacking > 0, lacking / alive * np.where(np.isfinite(price), price, 0.0), 0.0)
 
 
-def _as_the_last(average: Stages, decisions: Decisions) -> Stages:
-    """The average rank, with as few micro-batches in flight as the last one."""
+def _place_last(average: Stages, decisions: Decisions) -> Stages:
+    """Return the average rank, with as few micro-batches in flight as the last one."""
     last = np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])
     return replace(average, rank=last[..., None])
 
@@ -593,8 +593,8 @@ def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     """
     Lower bound in bytes of device and host memory of a layout's fullest rank: shape (...).
 
-    Derivation: the fullest rank holds no less than the average share; with as few micro-batches in flight as the last
-    rank has, which has fewest, that share needs least.
+    Derivation: the fullest rank holds no less than the average share. With as few micro-batches in flight as the last
+    rank, which has fewest, that share needs least.
     """
-    last = _as_the_last(average_rank(facts, decisions), decisions)
+    last = _place_last(average_rank(facts, decisions), decisions)
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

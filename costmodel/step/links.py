@@ -1,4 +1,4 @@
-"""What passes a device's links in a micro-batch beside data-parallel traffic: layers' collectives, copies to hosts."""
+"""Load of a device's links in a micro-batch beside data-parallel traffic: layers' collectives, copies to the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.recompute import recomputes
 from costmodel.memory.footprint import layer_footprint
@@ -23,34 +23,36 @@ from costmodel.tables import Facts, Record, lookup
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkLoads(Record):
     """
-    Seconds per micro-batch for which layers use their device's links, hidden or not.
+    Seconds per micro-batch in which layers use their device's links, hidden or not.
 
     Parameters
     ----------
     scale_up, adapter
-        Seconds on the scale-up network, and on the network adapter with its port: of one layer of each kind, shape
-        (..., K), or of all of a rank, shape (..., U).
+        Seconds on the scale-up network, and on the network adapter with its port. They are for one layer of each kind,
+        shape (..., K), or for all layers of a rank, shape (..., U).
     """
 
     scale_up: Array
     adapter: Array
 
     def of_ranks(self, stages: Stages) -> LinkLoads:
-        """The sum over the layers of each rank."""
-        return LinkLoads(scale_up=stages.of_layers(self.scale_up), adapter=stages.of_layers(self.adapter))
+        """Sum the loads over the layers of each rank."""
+        return LinkLoads(scale_up=stages.sum_over_layers(self.scale_up), adapter=stages.sum_over_layers(self.adapter))
 
 
 def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     """
-    What a layer of each kind loads its device's links with in both passes of a micro-batch.
+    Return the load of a layer of each kind on its device's links in both passes of a micro-batch.
 
-    Derivation: its communication, whether it overlaps or not, and what recomputation repeats of it. Copies of offloaded
+    Derivation: its communication, overlapped or not, and the part that recomputation repeats. Copies of offloaded
     activations pass the adapter's port (:func:`port_share`).
     """
-    seconds, recompute = lookup(layer_seconds, facts, decisions), with_layer_axis(decisions["recompute"])
+    seconds, recompute = lookup(layer_seconds, facts, decisions), add_layer_axis(decisions["recompute"])
     scale_up, adapter = (
         link.total
-        + repeated_communication(link.of_pass("forward"), recompute=recompute, module_forward=seconds.module_forward)
+        + repeated_communication(
+            link.pass_seconds("forward"), recompute=recompute, module_forward=seconds.module_forward
+        )
         for link in (seconds.scale_up, seconds.adapter)
     )
     down, up = offload_seconds(facts, decisions)
@@ -60,11 +62,11 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
 
 def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
     """
-    Seconds for which a layer uses the network adapter in its forward and its backward pass: shape (..., K) each.
+    Seconds in which a layer uses the network adapter in its forward and its backward pass: shape (..., K) each.
 
-    Derivation: its own collectives. Overlapped, a pass has the exchanges of another micro-batch's opposite pass.
+    Derivation: its own collectives. With overlap, a pass has the all-to-alls of another micro-batch's opposite pass.
     """
-    adapter, overlaps = seconds.adapter, with_layer_axis(decisions["ep_overlap"])
+    adapter, overlaps = seconds.adapter, add_layer_axis(decisions["ep_overlap"])
     forward = np.where(overlaps, adapter.ep_backward, adapter.ep_forward)
     backward = np.where(overlaps, adapter.ep_forward, adapter.ep_backward)
     return (
@@ -79,17 +81,17 @@ COMMUNICATION_OF_MODULES = (
     ("mlp", "tp", 1 / 2),
     ("every_other_matmul", "tp", 1 / 2),
 )
-"""Modules that communicate, with whom, and with which share of that group's communication of a layer."""
+"""Modules that communicate, their group, and their share of that group's communication in a layer."""
 
 
 def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[Any], module_forward: Array) -> Array:
     """
     Seconds of the forward pass's communication that recomputation repeats.
 
-    Derivation: full recomputation repeats all of it, modules what runs inside them. The context-parallel ring belongs
-    to the attention core, the all-to-alls to the experts, and of the tensor-parallel collectives, which attention and
-    feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is reduced and scattered, and gathers
-    again (``apply_ac``, ``_op_sac_save_list``).
+    Derivation: full recomputation repeats all of it, modules the communication inside them. The context-parallel ring
+    belongs to the attention core, the all-to-alls to the experts. Attention and feed-forward have equal tensor-parallel
+    collectives, so half of them belong to a dense feed-forward. torchtitan keeps the results of reduce-scatters and
+    repeats gathers (``apply_ac``, ``_op_sac_save_list``).
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[A
     recompute
         Decision.
     module_forward
-        Seconds of each module, on one more axis; 0 where a kind of layer has none.
+        Seconds of each module, on one more axis; 0 if a kind of layer has none.
     """
     modules: Array | float = 0.0
     for name, group, share in COMMUNICATION_OF_MODULES:
@@ -109,10 +111,10 @@ def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[A
 
 def port_share(device: EquippedDevice) -> float:
     """
-    Share of copies to and from the host that pass the port by which the network adapter is reached: 1 or 0.
+    Share of copies to and from the host that pass the port of the network adapter: 1 or 0.
 
     A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
-    topology). What comes from or goes to other nodes passes it like copies from and to the host.
+    topology). Traffic from and to other nodes passes it like copies from and to the host.
     """
     return float(device.host_link == "pcie")
 
@@ -121,10 +123,10 @@ def offload_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     """
     Seconds of copying an average layer's activations to the host in the forward pass, and back in the backward pass.
 
-    Both are alone, shape (..., K), 0 where none are offloaded. Derivation: the kept bytes of the layers that are
-    offloaded over the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and (35).
+    Each is alone, shape (..., K), and 0 if none are offloaded. Derivation: the kept bytes of the offloaded layers over
+    the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and (35).
     """
-    offloads = with_layer_axis(decisions["activation_offload"])
+    offloads = add_layer_axis(decisions["activation_offload"])
     if not offloads.any():
         return np.zeros(offloads.shape), np.zeros(offloads.shape)
     device = facts.cluster.device
@@ -135,12 +137,12 @@ def offload_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
 
 def host_copy_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     """
-    Seconds of copying what a layer keeps to the host, and back: alone, shape (..., K) each.
+    Seconds of copying a layer's kept bytes to the host, and back: each alone, shape (..., K).
 
     Derivation: the kept bytes over the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and
     (35).
     """
     device, footprint = facts.cluster.device, lookup(layer_footprint, facts, decisions)
-    recompute = with_layer_axis(decisions["recompute"])
+    recompute = add_layer_axis(decisions["recompute"])
     kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
     return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

@@ -1,7 +1,7 @@
 """
 The end of a step: data-parallel communication and parameter updates, MoFa (13), (24)-(28).
 
-"Parameters" here are those of one pipeline rank's device, dense and expert apart, since different groups share them.
+"Parameters" here are those on one device of a pipeline rank, dense and expert separately, as their groups differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def data_parallel_collective_seconds(
     kind
         One of :data:`costmodel.network.collectives.COLLECTIVES`: reduce-scatters of gradients, all-gathers of weights.
     nbytes, pieces
-        Bytes of all parameters together, S; number of collectives that pass them, M.
+        Bytes of all parameters together, S; number of collectives for them, M.
     group
         The data-parallel ranks.
 
@@ -87,7 +87,7 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
 
     .. math:: T_{upd,dist} = T_{upd} / d
 
-    where the update was sampled, its time counts, times the bytes that the framework moves over those of the sample.
+    A sampled update replaces the formula, times the bytes that the framework moves over those of the sample.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
 
 def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:
     r"""
-    Seconds of an update of which the host does a part f: gradients down, update, weights up, the rest on the device.
+    Seconds of an update of which the host does a fraction f: gradients down, update, weights up, rest on the device.
 
     .. math::
 
@@ -117,14 +117,14 @@ def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) ->
 
         T = T_{D2H} + \max(T_{cpu}, T_{upd}((1 - f) P)) + T_{H2D}
 
-    With overlap host, device and the two directions of the port work on different tensors:
-    :math:`T = \max(T_{D2H}, T_{cpu}, T_{H2D}, T_{upd})`. The first tensor's way down and the last one's way up, of
-    hundreds, are left out. Copies take no host memory from the update, which reaches 0.7 of the datasheet's.
+    With overlap, host, device and both directions of the port work on different tensors:
+    :math:`T = \max(T_{D2H}, T_{cpu}, T_{H2D}, T_{upd})`. The first tensor's copy down and the last one's copy up, of
+    hundreds, are left out. Copies take no host memory bandwidth from the update, which reaches 0.7 of the datasheet's.
 
     Parameters
     ----------
     device
-        The accelerator: its port, its host's share, and what its framework does
+        The accelerator: its port, its share of the host, and its framework's offloading
         (:class:`costmodel.facts.framework.OptimizerOffload`: f, b and u bytes per parameter, overlap).
     local_parameters
         Number of parameters whose states belong to this device, P.
@@ -150,13 +150,13 @@ def accumulation_seconds(
     device: EquippedDevice, *, parameters: Numbers, gradient_bytes: float, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Seconds in which PyTorch's autograd adds the gradients of each further micro-batch to those before.
+    Seconds in which PyTorch's autograd adds the gradients of each micro-batch after the first to the earlier ones.
 
     .. math:: T = (m - 1) \frac{3 P g}{B}
 
     Derivation: two tensors of P gradients of g bytes are read, one is written; those of the first micro-batch are kept
-    as they come (``torch/csrc/autograd/functions/accumulate_grad.h``). Frameworks whose kernels are not PyTorch's own
-    add them in the matmul, or their calibration has it.
+    as they are (``torch/csrc/autograd/functions/accumulate_grad.h``). Frameworks with kernels other than PyTorch's add
+    them in the matmul, or their calibration includes it.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def accumulation_seconds(
 
 def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
     """
-    Seconds of passes over all parameters of a rank that no sharding shortens: zeroing, copies.
+    Seconds of passes over all parameters of a rank that sharding does not shorten: zeroing, copies.
 
     Derivation: T = n b / B for n parameters, b bytes of memory traffic per parameter in these passes and the achieved
     memory bandwidth B. MoFa prints such a floor under the update of equation (26); its Table 6 has 0.02 s for 6.7e9

@@ -1,9 +1,9 @@
 """
-What communication still costs when it runs beside computation: one law for everything that a device does at once.
+Exposed communication beside computation: one law for everything that a device does at once.
 
-A pass takes the longest of its computation with what it loses, of what each of its links carries, and of what the host
-has to do. Every overlap has this pattern: layers' collectives, transfers between stages, copies to the host, gradients
-and weights.
+A pass takes the longest of three: its computation with its losses, the load of each of its links, and the work of the
+host. Every overlap has this pattern: layers' collectives, transfers between stages, copies to the host, gradients and
+weights.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from costmodel.operators.work import Numbers
 
 def taken_seconds(copying_seconds: Numbers, slowdowns: Slowdowns) -> Numbers:
     r"""
-    Seconds by which communication lengthens a computation that is longer.
+    Seconds by which communication lengthens a longer computation.
 
     .. math:: T_{taken} = c K \left(1 - \frac{1 - \varphi}{k}\right)
 
     Derivation: while bytes are copied, c K seconds, the computation has 1 - phi of the processors and runs k times
-    slower, so that it does (1 - phi) / k of its work.
+    slower. It then does (1 - phi) / k of its work.
 
     Parameters
     ----------
@@ -45,19 +45,20 @@ def excess_seconds(
     scale_up_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds by which links are in use for longer than a computation beside them takes; negative: for less.
+    Seconds by which links are busy for longer than the computation beside them; negative: for less.
 
     .. math:: \max(T + L_a, K + L_s) - (1 - b) C, \qquad b = \min(k (1 - 1 / c), 1)
 
-    Derivation: beside a computation, which takes k C, links carry in k C seconds what they alone carry in k C / c. What
-    is then left has the device for itself. Where both together would take longer than one after the other, b is 1.
+    Derivation: beside a computation, which takes k C, links transfer in k C seconds as much as alone in k C / c. The
+    rest of the communication then has the device to itself. If both together took longer than one after the other, b is
+    1.
 
     Parameters
     ----------
     communication_seconds, compute_seconds, copying_seconds, slowdowns
         T, C, K and c, k as in :func:`exposed_overlapped_seconds`.
     adapter_seconds, scale_up_seconds
-        Seconds for which others use the network adapter, if this communication does, and the scale-up network: L.
+        Seconds in which others use the network adapter, if this communication does, and the scale-up network: L.
     """
     slowed = min(slowdowns["slowdown_compute"] * (1 - 1 / slowdowns["slowdown_communication"]), 1.0)
     busiest = np.maximum(communication_seconds + adapter_seconds, copying_seconds + scale_up_seconds)
@@ -75,18 +76,18 @@ def exposed_overlapped_seconds(
     waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds beyond the computation, and what it waits for anyway, when one communication runs beside it.
+    Exposed seconds of one communication beside a computation, beyond the computation's own waiting.
 
     .. math:: T_{exp} = \min\left(T, \max(T_{taken}, T_{excess} - W)\right)
 
-    A pass with it ends when the computation has got what it lost, and when each link has carried everything, hidden or
-    not. It never takes longer than one after the other, as which software can run both. Longer computation, longer
-    waiting or a slower link never makes a pass with it shorter.
+    The pass ends after the computation has made up its loss, and after each link has transferred everything, hidden or
+    not. It never takes longer than one after the other, which software can also run. Longer computation, longer waiting
+    or a slower link never makes the pass shorter.
 
     Parameters
     ----------
     communication_seconds, compute_seconds
-        Each of them alone: T, C.
+        Seconds of each alone: T, C.
     slowdowns
         c, k and phi, of :func:`taken_seconds` and :func:`excess_seconds`.
     copying_seconds
@@ -99,7 +100,7 @@ def exposed_overlapped_seconds(
     References
     ----------
     MoFa, arXiv:2511.09837, equations (22), (23), (34), (35): max(c T, k C) - C, there without others on the links. Both
-    slow each other down as long as both run; what is left then has the device for itself.
+    slow each other down while both run; the rest then has the device to itself.
 
     >>> none = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
     >>> float(exposed_overlapped_seconds(3.0, 2.0, none))
@@ -129,7 +130,7 @@ def exposed_tp_seconds(
     copying_seconds: Numbers | None = None,
 ) -> Numbers:
     r"""
-    Seconds of exposed tensor-parallel communication in n pieces, pipelined with its matmul.
+    Exposed seconds of tensor-parallel communication in n pieces, pipelined with its matmul.
 
     .. math:: T_{exp} = T/n + (n-1)\, T_{exp}(T/n, C/n)
 
@@ -159,7 +160,7 @@ def exposed_cp_seconds(
     copying_seconds: Numbers | None = None,
 ) -> Numbers:
     r"""
-    Seconds of exposed context-parallel communication of ring attention.
+    Exposed seconds of context-parallel communication of ring attention.
 
     .. math:: T_{exp} = \sum_{i=1}^{c-1} T_{exp}(R_{i+1}, A_i)
 
@@ -199,7 +200,7 @@ def exposed_dp_seconds(
     waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds of exposed data-parallel communication in n equal pieces: the first alone, the others hidden.
+    Exposed seconds of data-parallel communication in n equal pieces: the first alone, the others hidden.
 
     .. math:: T_{exp} = T / n + T_{exp}\left((n - 1) T / n, W_2 + \ldots + W_n\right)
 
@@ -208,8 +209,8 @@ def exposed_dp_seconds(
     communication_seconds
         Reduce-scatter of the gradients, or all-gather of the parameters, alone.
     window_seconds
-        Computation behind which the later pieces run: the backward of the chunks that follow in the cool-down, the
-        forward of the chunks that precede in the warm-up.
+        Computation that hides the later pieces: the backward passes of the chunks that follow in the cool-down, the
+        forward passes of the chunks that precede in the warm-up.
     slowdowns, copying_seconds
         As in :func:`exposed_overlapped_seconds`, of all pieces.
     num_pieces
@@ -247,7 +248,7 @@ def exposed_dp_seconds_measured(
     window: float,
 ) -> Numbers:
     r"""
-    Seconds of exposed data-parallel communication by a law measured on one cluster.
+    Exposed seconds of data-parallel communication by a law measured on one cluster.
 
     .. math:: T_{exp} = u T + \max(0, c T - w p A)
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
@@ -38,9 +38,9 @@ def p2p_seconds(
 
     .. math:: T_{pp} = b s h D / (t c B)
 
-    Each tensor-parallel rank sends its share of the sequence; without sequence parallelism each sends all of it
+    Each tensor-parallel rank sends its share of the sequence. Without sequence parallelism each sends all of it
     (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``), or a share that the
-    receivers gather, where the framework does so.
+    receivers gather, if the framework does so.
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
@@ -84,13 +84,13 @@ def p2p_copying_seconds(
 
 
 def _bare_seconds(cluster: Cluster, hop: Array) -> Array:
-    """Seconds of a transfer's bytes, without what both sides wait for."""
+    """Seconds of a transfer's bytes, without the waiting of both sides."""
     return np.maximum(hop - cluster.device.constants.p2p_overhead_seconds, 0.0)
 
 
 def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    Seconds of a transfer that its sender waits for: :func:`p2p_seconds` without interleaving, else zero.
+    Seconds of a transfer that blocks its sender: :func:`p2p_seconds` without interleaving, otherwise zero.
 
     References
     ----------
@@ -102,14 +102,14 @@ def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def sent_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
-    Seconds per micro-batch that a plain pipeline's rank waits for its own transfers, shape (..., U).
+    Seconds per micro-batch in which a plain pipeline's rank waits for its own transfers, shape (..., U).
 
     Interleaved ranks do not wait for theirs.
 
-    Derivation: each rank sends activations to the next rank and gradients to the one before, two transfers; the ends of
-    the pipeline have one neighbour.
+    Derivation: each rank sends activations to the next rank and gradients to the previous one, two transfers; the ends
+    of the pipeline have one neighbour.
     """
-    return np.asarray((2 - stages.first - stages.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
+    return np.asarray((2 - stages.first - stages.last) * add_layer_axis(whole_p2p_seconds(facts, decisions)))
 
 
 def micro_batch_bytes(
@@ -127,24 +127,23 @@ def micro_batch_bytes(
 
 def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
     """
-    Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); a plain one has none here.
+    Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); zero for a plain one.
 
-    Warm-up and cool-down expose all transfers, the steady phase what (23) leaves. Only interleaved chunks have other
-    work to hide a transfer behind; those of the plain schedule, which waits for every one, are part of
-    :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its synchronisation
-    (``p2p_overhead_seconds`` of the device).
+    Warm-up and cool-down expose all transfers, the steady phase those of (23). Only interleaved chunks have other
+    work to hide a transfer. Transfers of the plain schedule, which waits for each, are part of :func:`rank_seconds`.
+    A hidden transfer takes the time of its bytes, without synchronisation (``p2p_overhead_seconds`` of the device).
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Seconds of one layer, beside which transfers run; None: enough to hide all that can be hidden.
+        Seconds of one layer, beside which transfers run; None: enough to hide as much as possible.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk: a
-    third of what a chunk takes, as a backward pass is twice a forward pass.
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk. It is a
+    third of the chunk's time, as a backward pass is twice a forward pass.
     """
     cluster = facts.cluster
     hop, group = lookup(p2p_seconds, facts, decisions), pipeline_ranks(decisions)
@@ -155,7 +154,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
         hidden = np.asarray(np.minimum(bare, taken_seconds(copying, cluster.device.slowdowns)))
     else:
         seconds = lookup(layer_seconds, facts, decisions)
-        chunk = partial(_of_forward_chunk, decisions, stages)
+        chunk = partial(_forward_chunk_seconds, decisions, stages)
         hidden = exposed_overlapped_seconds(
             bare,
             chunk(parts.compute),
@@ -171,12 +170,12 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
 
 
-def _of_forward_chunk(decisions: Decisions, stages: Stages, layer: Array) -> Array:
-    """Seconds of the forward pass of an average chunk, of seconds that a layer of each kind takes in both passes."""
+def _forward_chunk_seconds(decisions: Decisions, stages: Stages, layer: Array) -> Array:
+    """Seconds of the forward pass of an average chunk, from seconds of a layer of each kind in both passes."""
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
-    return np.asarray(FORWARD_FRACTION * added(stages.all_layers * layer) / num_chunks)
+    return np.asarray(FORWARD_FRACTION * sum_last(stages.all_layers * layer) / num_chunks)
 
 
 def pipeline_ranks(decisions: Decisions) -> Group:
-    """The ranks of one pipeline, a group per replica."""
+    """Return the ranks of one pipeline, a group per replica."""
     return pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})

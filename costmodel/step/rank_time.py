@@ -1,4 +1,4 @@
-"""What pipeline ranks take for a micro-batch, and what the slowest one waits for others."""
+"""Seconds of pipeline ranks for a micro-batch, and the waiting of the slowest rank."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, any_of, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, add_layer_axis, any_of, largest, sum_last
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import pipeline_group
 from costmodel.operators.work import Numbers
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, in_step_seconds
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, unequal_chunks_seconds
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
@@ -37,7 +37,7 @@ def pipeline_seconds(
     facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array, waiting: Array
 ) -> Array:
     """
-    Seconds of a step's pipeline: busy time, bubble, and what its edges add.
+    Seconds of a step's pipeline: busy time, bubble, and the additions of its edges.
 
     Derivation: MoFa's equation (12) without the transfers between ranks, of unequal ranks: :func:`busy_seconds` of the
     slowest one, its waiting, and the all-to-alls that only warm-up and cool-down expose.
@@ -56,9 +56,9 @@ def rank_seconds(
     """
     Seconds of one micro-batch on each different rank, forward and backward: R, shape (..., U).
 
-    In a plain pipeline a rank sends what it computed before it goes on (:func:`whole_p2p_seconds`).
+    In a plain pipeline a rank sends its result before it continues (:func:`whole_p2p_seconds`).
 
-    Derivation: the sum of its layers (MoFa's equations (7) and (8)), of embedding and head where it holds them, of its
+    Derivation: the sum of its layers (MoFa's equations (7) and (8)), of embedding and head if it holds them, of its
     transfers and of the host's time per micro-batch.
 
     Parameters
@@ -68,16 +68,16 @@ def rank_seconds(
     layer
         Seconds of one layer of each kind, shape (..., K).
     full_layer
-        Seconds of one layer that is recomputed in full, of each kind, where a rank has some.
+        Seconds of one fully recomputed layer of each kind, if a rank has such layers.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    edges = stages.first * with_layer_axis(edge.first) + stages.last * with_layer_axis(edge.last)
-    edges = edges + with_layer_axis(lookup(slices_seconds, facts, decisions))
+    edges = stages.first * add_layer_axis(edge.first) + stages.last * add_layer_axis(edge.last)
+    edges = edges + add_layer_axis(lookup(slices_seconds, facts, decisions))
     edges = edges + sent_seconds(facts, decisions, stages)
     always = facts.cluster.device.constants.microbatch_seconds
-    layers = stages.of_layers(layer)
+    layers = stages.sum_over_layers(layer)
     if full_layer is not None:
-        layers = layers + added(stages.full_layers * (full_layer - layer)[..., None, :])
+        layers = layers + sum_last(stages.full_layers * (full_layer - layer)[..., None, :])
     return np.asarray(layers + edges + always)
 
 
@@ -88,7 +88,7 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer:
     Derivation: the sum of :func:`rank_seconds` over the ranks; p ranks have 2 (p - 1) transfers.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    layers = added(stages.all_layers * layer)
+    layers = sum_last(stages.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     pp = np.asarray(decisions["pp"])
     hops = 2 * (pp - 1) * whole_p2p_seconds(facts, decisions)
@@ -97,12 +97,12 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer:
 
 def way_through_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array, ranks: Array) -> Array:
     r"""
-    Seconds of the longest way through all passes of one interleaved rank, shape (...): no order takes less.
+    Seconds of the longest path through all passes of one interleaved rank, shape (...): no order takes less.
 
     .. math:: T \ge \max_r \Big[m R_r + \sum_{i < r} C_i\Big]
 
     with the seconds C of the ranks' first chunks. Derivation: rank r's first pass waits for a forward pass of the first
-    chunk of each rank in front. Their backward passes of the last micro-batch wait for its last one. Both passes of
+    chunk of each rank before it. Their backward passes of the last micro-batch wait for its last one. Both passes of
     those chunks, embedding and host included, are C.
 
     Parameters
@@ -114,10 +114,10 @@ def way_through_seconds(facts: Facts, decisions: Decisions, stages: Stages, laye
     """
     edge, constants = lookup(embedding_head_seconds, facts, decisions), facts.cluster.device.constants
     num_in_front = stages.rank + stages.num_ranks - 1
-    first = with_layer_axis(edge.first) * (num_in_front > 0)
-    always = np.maximum(num_in_front, 0) * constants.microbatch_seconds / with_layer_axis(decisions["vpp"])
-    chunks = added(stages.in_front * layer[..., None, :]) + first + always
-    way = with_layer_axis(microbatches(facts, decisions)) * ranks + chunks
+    first = add_layer_axis(edge.first) * (num_in_front > 0)
+    always = np.maximum(num_in_front, 0) * constants.microbatch_seconds / add_layer_axis(decisions["vpp"])
+    chunks = sum_last(stages.in_front * layer[..., None, :]) + first + always
+    way = add_layer_axis(microbatches(facts, decisions)) * ranks + chunks
     return largest(np.where(stages.num_ranks > 0, way, 0.0))
 
 
@@ -132,10 +132,10 @@ def waiting_seconds(
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
-    Pipelines that do not matter are not simulated: by the formula of their schedule they have a time all the same.
+    Pipelines outside of ``matters`` are not simulated; they get the time of their schedule's formula.
 
-    Derivation: the seconds of the pipeline's order less the slowest rank's own work, by the law of plain pipelines
-    (:mod:`costmodel.pipelines.plain`) or pass by pass (:func:`simulated_waiting_seconds`). Schedules without an order
+    Derivation: the seconds of the pipeline's order minus the slowest rank's own work, by the law of plain pipelines
+    (:mod:`costmodel.pipelines.plain`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an order
     wait for their idle time (:func:`costmodel.pipelines.schedules.idle_seconds`) and for each barrier of a vocabulary
     in slices. The measured fill of the head's slot is added.
     """
@@ -152,11 +152,11 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
     """
     Seconds in which the slowest rank waits, by the formula of its schedule for the mean of the others: shape (...).
 
-    In 1F1B it is a sum over the ranks, which may be added in any order.
+    In 1F1B it is a sum over the ranks, in any order.
 
     Derivation: :func:`costmodel.pipelines.schedules.idle_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
     each barrier of a vocabulary in slices, and the waiting of unequal chunks
-    (:func:`costmodel.pipelines.interleaved.in_step_seconds`).
+    (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -174,38 +174,38 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
     if np.any(np.asarray(decisions["vpp"]) > 1):
         others = mean_of_others_seconds(ranks, every, stages, pp=np.asarray(decisions["pp"]))
         pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, others))
-        waiting = waiting + in_step_seconds(
+        waiting = waiting + unequal_chunks_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
     return np.asarray(waiting)
 
 
 def has_plain_law(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
-    """Whether a pipeline is one of 1F1B with one chunk per rank that fills, for which there is an exact law."""
+    """Return True where a full pipeline runs 1F1B with one chunk per rank, for which there is an exact law."""
     full = np.asarray(microbatches(facts, decisions)) >= decisions["pp"]
     return np.asarray(is_plain(decisions) & full)
 
 
 def is_simulated(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
-    """Whether a pipeline is simulated, if its schedule has an order for it."""
+    """Return True where a pipeline is simulated, if its schedule has an order for it."""
     many = (np.asarray(decisions["pp"]) > 1) & ~has_plain_law(facts, decisions)
     return np.asarray(many & has_own_order(decisions))
 
 
 def has_own_order(decisions: Decisions) -> NDArray[np.bool_]:
     """
-    Whether ranks work in an order that does not depend on their seconds, of which :mod:`costmodel.pipelines` knows all.
+    Return True where the order of passes does not depend on their seconds; :mod:`costmodel.pipelines` has them.
 
-    The authors of V-Half order the passes anew for the times of each model. In equal stages' order a rank with both
-    ends of the model would wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6). What a
-    vocabulary in slices adds to the orders is not told.
+    The authors of V-Half order the passes anew for the times of each model. In the order for equal stages a rank with
+    both ends of the model would wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6). The orders
+    with a vocabulary in slices are not published.
     """
     fixed = np.asarray(decisions["schedule"]) != Schedule.V_HALF
     return np.asarray(fixed & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
 
 
 def is_plain(decisions: Decisions) -> NDArray[np.bool_]:
-    """Whether pipelines run 1F1B with one chunk per rank, for which unequal ranks have a law of their own."""
+    """Return True where pipelines run 1F1B with one chunk per rank, for which unequal ranks have their own law."""
     one_chunk = (np.asarray(decisions["vpp"]) == 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
     return np.asarray(one_chunk & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
 
@@ -218,21 +218,21 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     """
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
-    edges = stages.first * with_layer_axis(edge.first_forward) + stages.last * with_layer_axis(edge.last_forward)
-    forward = stages.of_layers(parts.forward) + edges
+    edges = stages.first * add_layer_axis(edge.first_forward) + stages.last * add_layer_axis(edge.last_forward)
+    forward = stages.sum_over_layers(parts.forward) + edges
     seconds = plain_seconds(forward, ranks - forward, stages.num_ranks, num_microbatches=m)
     return np.asarray(seconds - busy_seconds(largest(ranks), num_microbatches=m))
 
 
 def mean_of_others_seconds(ranks: Array, every: Array, stages: Stages, *, pp: Array) -> Array:
     """
-    Seconds of one micro-batch on the average rank but the last one, shape (...).
+    Seconds of one micro-batch on the average rank except the last one, shape (...).
 
-    Derivation: what the last rank has beside its layers, the head and multi-token prediction, makes its own chunk long,
-    not those for which it waits. Ranks that hold the head in part are all alike.
+    Derivation: the last rank's additional work, the head and multi-token prediction, lengthens its own chunk, not those
+    for which it waits. Ranks that hold the head in part are all equal.
     """
     is_last = (stages.last == 1) & (stages.num_ranks > 0)
-    last = added(np.where(is_last, ranks, 0.0))
+    last = sum_last(np.where(is_last, ranks, 0.0))
     alone = (pp == 1) | ~is_last.any(axis=-1)
     return np.asarray(np.where(alone, every / pp, (every - last) / np.maximum(pp - 1, 1)))
 
@@ -243,8 +243,8 @@ def steady_state_seconds(
     """
     Seconds of one micro-batch on each rank, with its waiting for others chunk by chunk: P, (..., U).
 
-    Derivation: R and :func:`costmodel.pipelines.interleaved.chunks_waiting_seconds`, where 1F1B interleaves; the last
-    chunk has the head and multi-token prediction beside its layers.
+    Derivation: R and :func:`costmodel.pipelines.interleaved.chunks_waiting_seconds`, if 1F1B interleaves; the last
+    chunk has the head and multi-token prediction in addition to its layers.
 
     Parameters
     ----------
@@ -255,60 +255,60 @@ def steady_state_seconds(
     ranks
         Seconds of each rank's own work, shape (..., U).
     average
-        Seconds of the work of an average rank of the others, shape (...).
+        Seconds of the work of the average among the other ranks, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    of_layer = with_layer_axis(added(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
-    beside = stages.last * with_layer_axis(edge.last) + added(stages.mtp_layers * layer[..., None, :])
+    of_layer = add_layer_axis(sum_last(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
+    beside = stages.last * add_layer_axis(edge.last) + sum_last(stages.mtp_layers * layer[..., None, :])
     waiting = chunks_waiting_seconds(
         ranks,
         stages.last_chunk * of_layer + beside,
-        with_layer_axis(average),
-        vpp=with_layer_axis(decisions["vpp"]),
-        group=with_layer_axis(decisions["group"]),
+        add_layer_axis(average),
+        vpp=add_layer_axis(decisions["vpp"]),
+        group=add_layer_axis(decisions["group"]),
     )
     in_chunks = (np.asarray(decisions["vpp"]) > 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
     in_chunks = in_chunks & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED)
-    return np.asarray(ranks + np.where(with_layer_axis(in_chunks), waiting, 0.0))
+    return np.asarray(ranks + np.where(add_layer_axis(in_chunks), waiting, 0.0))
 
 
 def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Passes:
-    """The passes of the rank that takes longest."""
+    """Return the passes of the rank that takes longest."""
     edge = lookup(embedding_head_seconds, facts, decisions)
     slowest = ranks.argmax(axis=-1)[..., None]
 
-    def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
-        edges = stages.first * with_layer_axis(first) + stages.last * with_layer_axis(last)
-        seconds = np.asarray(stages.of_layers(layer) + edges)
+    def select_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
+        edges = stages.first * add_layer_axis(first) + stages.last * add_layer_axis(last)
+        seconds = np.asarray(stages.sum_over_layers(layer) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
-    forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
-    weight = of_slowest(parts.weight, 0.0, edge.last_weight)
+    forward = select_slowest(parts.forward, edge.first_forward, edge.last_forward)
+    weight = select_slowest(parts.weight, 0.0, edge.last_weight)
     return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
 
 
 def all_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Passes:
-    """The passes of all ranks together: the whole model once."""
+    """Return the passes of all ranks together: the whole model once."""
     edge = lookup(embedding_head_seconds, facts, decisions)
-    forward = added(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
-    weight = added(stages.all_layers * parts.weight) + edge.last_weight
+    forward = sum_last(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    weight = sum_last(stages.all_layers * parts.weight) + edge.last_weight
     every = all_ranks_seconds(facts, decisions, stages, parts.total)
     return Passes(forward=forward, backward=every - forward - weight, weight=weight)
 
 
 def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
     """
-    The passes of every virtual stage of one strategy in model order, shape (pp * vpp,).
+    Return the passes of every virtual stage of one strategy in model order, shape (pp * vpp,).
 
-    Embedding and head are on the first and the last one. What a rank does per micro-batch beside its layers is part of
-    the backward passes of its chunks, each an equal share.
+    Embedding and head are on the first and the last one. The work of a rank per micro-batch beside its layers is part
+    of the backward passes of its chunks, in equal shares.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     decisions
-        Scalars; the vocabulary not in slices.
+        Scalars; without a vocabulary in slices.
     """
     layers, parts = _stage_layers(facts.model, decisions), layer_parts(facts, decisions)
     of_layers = Passes(
@@ -316,7 +316,7 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
         weight=layers @ parts.weight,
         backward=layers @ (parts.total - parts.forward - parts.weight),
     )
-    return stage_ends(facts, decisions).added_to(of_layers)
+    return stage_ends(facts, decisions).add_to(of_layers)
 
 
 def _stage_layers(model: Model, decisions: Decisions) -> Array:
@@ -324,24 +324,24 @@ def _stage_layers(model: Model, decisions: Decisions) -> Array:
 
 
 LAID_OUT_BY = ("pp", "vpp", "schedule", "vocabulary")
-"""Decisions that say which layers each virtual stage has."""
+"""Decisions that determine the layers of each virtual stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageEnds:
     """
-    Seconds per micro-batch of what virtual stages do beside their layers; each of the shape of the decisions.
+    Seconds per micro-batch of virtual stages beside their layers; each of the shape of the decisions.
 
     Parameters
     ----------
     first_forward, first_backward
-        On the first stage: the embedding.
+        Seconds of the first stage: the embedding.
     last_forward, last_backward, last_weight
-        On the last one: the head with its loss, multi-token prediction.
+        Seconds of the last one: the head with its loss, multi-token prediction.
     always
-        On each.
+        Seconds of each stage.
     hop
-        A transfer that its sender waits for.
+        Seconds of a transfer that blocks its sender.
     """
 
     first_forward: Array
@@ -352,25 +352,25 @@ class StageEnds:
     always: Array
     hop: Array
 
-    def of(self, shape: tuple[int, ...], which: Any) -> StageEnds:
-        """Those of some strategies, the decisions spread to a shape."""
+    def take(self, shape: tuple[int, ...], which: Any) -> StageEnds:
+        """Return those of some strategies, with the decisions broadcast to a shape."""
         return StageEnds(**{one.name: np.broadcast_to(getattr(self, one.name), shape)[which] for one in fields(self)})
 
-    def added_to(self, layers: Passes) -> Passes:
-        """The passes of stages whose layers take given seconds, the stages on the last axis."""
+    def add_to(self, layers: Passes) -> Passes:
+        """Return the passes of stages from the seconds of their layers, with stages on the last axis."""
         forward, backward, weight = (np.array(one) for one in (layers.forward, layers.backward, layers.weight))
         forward[..., 0] += self.first_forward  # one after the other: the first stage may be the last one too
         forward[..., -1] += self.last_forward
         weight[..., -1] += self.last_weight
         backward[..., 0] += self.first_backward
         backward[..., -1] += self.last_backward
-        backward[..., 1:] += with_layer_axis(self.hop)
-        backward[..., :-1] += with_layer_axis(self.hop)
-        return Passes(forward=forward, backward=backward + with_layer_axis(self.always), weight=weight)
+        backward[..., 1:] += add_layer_axis(self.hop)
+        backward[..., :-1] += add_layer_axis(self.hop)
+        return Passes(forward=forward, backward=backward + add_layer_axis(self.always), weight=weight)
 
 
 def stage_ends(facts: Facts, decisions: Decisions) -> StageEnds:
-    """What virtual stages do beside their layers; the host's time per micro-batch is shared by a rank's chunks."""
+    """Return the work of virtual stages beside their layers; a rank's chunks share the host's time per micro-batch."""
     edge = lookup(embedding_head_seconds, facts, decisions)
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     return StageEnds(
@@ -393,10 +393,10 @@ def simulated_waiting_seconds(
     matters: NDArray[np.bool_] | None = None,
 ) -> Array:
     """
-    Seconds in which the slowest rank waits, pipelines of an order simulated pass by pass: shape (...).
+    Seconds in which the slowest rank waits, for pipelines simulated pass by pass: shape (...).
 
-    Derivation: those of one order together (:func:`costmodel.pipelines.wavefronts.spans_seconds`), each from the
-    seconds of its virtual stages as :func:`stage_passes` has them, less the slowest rank's own work.
+    Derivation: pipelines of one order are simulated together (:func:`costmodel.pipelines.wavefronts.spans_seconds`),
+    each with the seconds of its virtual stages (:func:`stage_passes`), minus the slowest rank's own work.
 
     Parameters
     ----------
@@ -405,9 +405,9 @@ def simulated_waiting_seconds(
     parts, ranks
         Seconds of the layers, and of the ranks of each strategy.
     otherwise
-        Seconds of those that are not simulated.
+        Seconds of pipelines that are not simulated.
     matters
-        Which are worth it, all unless told.
+        True for pipelines that are worth a simulation; default: all.
     """
     m, ends = microbatches(facts, decisions), stage_ends(facts, decisions)
     columns = {name: decisions[name] for name in (*LAID_OUT_BY, "group")} | {"num_microbatches": m}
@@ -417,7 +417,7 @@ def simulated_waiting_seconds(
     simulated = np.broadcast_to(is_simulated(facts, decisions), shape)
     where = np.nonzero(simulated if matters is None else simulated & any_of(matters, shape))
     waiting = np.array(np.broadcast_to(otherwise, shape))
-    slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.of(shape, where)
+    slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.take(shape, where)
     forward, weight, total = (
         np.broadcast_to(one, (*shape, one.shape[-1]))[where] for one in (parts.forward, parts.weight, parts.total)
     )
@@ -430,7 +430,7 @@ def simulated_waiting_seconds(
             continue
         which = np.flatnonzero(of_each.ravel() == index)
         layers = _stage_layers(facts.model, one).T
-        passes = of_ends.of(of_each.shape, which).added_to(
+        passes = of_ends.take(of_each.shape, which).add_to(
             Passes(
                 forward=forward[which] @ layers,
                 weight=weight[which] @ layers,
@@ -449,7 +449,7 @@ def simulated_waiting_seconds(
 
 def pipeline_order(decisions: Decisions) -> dict[str, Any] | None:
     """
-    What :mod:`costmodel.pipelines` needs beside the passes of one strategy; None where its schedule has no order.
+    Return the inputs of :mod:`costmodel.pipelines` beside the passes of one strategy; None without an order.
 
     Parameters
     ----------
@@ -466,7 +466,7 @@ def pipeline_order(decisions: Decisions) -> dict[str, Any] | None:
 
 def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
     """
-    Seconds of one pipeline by the law of plain ones where it fills, else simulated pass by pass.
+    Seconds of one pipeline by the law of plain ones if it is full, otherwise by simulation.
 
     Derivation: :func:`costmodel.pipelines.plain.plain_seconds` and
     :func:`costmodel.pipelines.wavefronts.spans_seconds`.
@@ -476,7 +476,7 @@ def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
     passes
         Seconds of every virtual stage in model order, shape (pp * vpp,).
     order
-        As :func:`pipeline_order` has it; of 1F1B.
+        Result of :func:`pipeline_order`; of 1F1B.
     """
     forward, backward, weight = (np.asarray(one) for one in (passes.forward, passes.backward, passes.weight))
     m = order["num_microbatches"]
@@ -502,12 +502,12 @@ def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
 
     .. math:: T = \min(1, m / p) \sum_k L_k E_k
 
-    Derivation: each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the
-    EP column depends on neither the number of micro-batches nor of ranks). With m micro-batches a rank exposes at most
-    m times its own, the p-th part of the model's.
+    Derivation: warm-up and cool-down each pass all chunks once, so that the whole model's all-to-alls are exposed once.
+    In MoFa's Table 8 the EP column depends on neither the number of micro-batches nor of ranks. With m micro-batches a
+    rank exposes at most m times its own, the p-th part of the model's.
     """
     filled = np.minimum(np.asarray(microbatches(facts, decisions)) / decisions["pp"], 1.0)
-    return np.asarray(filled * added(stages.all_layers * parts.ep_edges))
+    return np.asarray(filled * sum_last(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(
@@ -528,9 +528,9 @@ def slices_seconds(
 
     .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce} + 3 T_{scalars}
 
-    The last layer's output goes to every slice and the sum of its gradients back, the sum of the embeddings to the
-    first layer and its gradient back. Three values of 4 bytes per token are reduced: the softmax's maximum and sum, and
-    the label's logit. An interlaced pipeline waits for all of them. The barriers of the other ways hide them behind the
+    The last layer's output goes to every slice and the sum of its gradients returns. The sum of the embeddings goes to
+    the first layer and its gradient returns. Three values of 4 bytes per token are reduced: the softmax's maximum and
+    sum, and the label's logit. An interlaced pipeline waits for all of them. With barriers they are hidden by the
     passes of other micro-batches, which lose the processors that the collectives take (:mod:`costmodel.step.overlap`).
 
     References

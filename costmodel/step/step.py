@@ -2,7 +2,7 @@
 One optimizer step of any strategy: MoFa (14), (16), with the slowest rank's pace and the fullest rank's memory.
 
 Decisions may be scalars or arrays that broadcast against each other. Each part is computed at the broadcast shape of
-the decisions that it depends on; only the last sums have the shape of all of them.
+the decisions that it depends on; only the last sums have the shape of all decisions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from costmodel.tables import Facts, lookup, microbatches
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     """
-    What a strategy costs; every field has the broadcast shape of the decisions.
+    Cost of a strategy; every field has the broadcast shape of the decisions.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Cost:
 
 def cost(facts: Facts, decisions: Decisions, at_most: Array | None = None) -> Cost:
     """
-    Step time and memory of the strategies that the decisions span.
+    Return the step time and the memory of the strategies that the decisions span.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def cost(facts: Facts, decisions: Decisions, at_most: Array | None = None) -> Co
     decisions
         Every decision of :class:`costmodel.strategy.Strategy` by name; scalars, or arrays that broadcast.
     at_most
-        Seconds above which a bound of the step time, itself above them, will do: those pipelines are not simulated.
+        Seconds above which a lower bound of the step time is returned instead; those pipelines are not simulated.
     """
     stages = different_ranks(facts, decisions)
     seconds, bubble = step_and_bubble_seconds(facts, decisions, stages, at_most)
@@ -103,15 +103,15 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
 
     .. math:: T_{step} = T_{warmup} + T_{steady} + T_{cooldown} + T_{opt}
 
-    written as what the slowest rank does in it, which is the same sum. It works, and it waits for the pipeline to fill
-    and to drain. What is exposed of the transfers between ranks and of the optimizer is added.
+    written as the time of the slowest rank, which is the same sum. It computes, and it waits while the pipeline fills
+    and drains. Exposed transfers between ranks and the exposed time of the optimizer are added.
 
     Parameters
     ----------
     facts, decisions
         As in :func:`cost`.
     stages
-        What the ranks hold: :func:`costmodel.memory.rank.different_ranks`.
+        Different ranks with their layers: :func:`costmodel.memory.rank.different_ranks`.
 
     References
     ----------
@@ -126,12 +126,12 @@ def step_and_bubble_seconds(
     """
     Seconds of one optimizer step as in :func:`step_seconds`, and of the waiting in it; ``at_most`` as in :func:`cost`.
 
-    Derivation: MoFa's equation (14). The pipeline by :func:`costmodel.step.rank_time.pipeline_seconds`, exposed
-    transfers, the host's time per step, and the ending of the rank that ends last.
+    Derivation: MoFa's equation (14): the pipeline by :func:`costmodel.step.rank_time.pipeline_seconds`, exposed
+    transfers, the host's time per step, and the end of the rank that finishes last.
     """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, stages, parts.total)
-    beside = _beside_seconds(facts, decisions, stages, parts)
+    beside = _other_seconds(facts, decisions, stages, parts)
     if at_most is None:
         waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
         return np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside), waiting
@@ -143,23 +143,23 @@ def step_and_bubble_seconds(
     return np.where(matters, seconds, least), waiting
 
 
-def _beside_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
-    """Seconds of a step beside its pipeline's passes."""
+def _other_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+    """Seconds of a step outside of its pipeline's passes."""
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
     sent = pp_seconds(facts, decisions, stages, parts)
     return np.asarray(sent + facts.cluster.device.constants.step_seconds + largest(ending))
 
 
 FLOAT_NOISE = 1e-12
-"""Relative difference between two sums of the same terms in another order: of a bound, a table, a scalar."""
+"""Largest relative difference between two sums of equal terms in another order: a bound, a table, a scalar."""
 
 
 def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    Seconds of one optimizer step by the sum over the ranks, as pipelines of any layout are compared.
+    Seconds of one optimizer step by the sum over the ranks, in which pipelines of any layout are compared.
 
     Derivation: :func:`step_seconds` with :func:`costmodel.step.rank_time.idle_waiting_seconds` in 1F1B: ranks may be
-    added up in any order. Of plain pipelines it is an upper bound.
+    added up in any order. For plain pipelines it is an upper bound.
     """
     stages, parts = different_ranks(facts, decisions), layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, stages, parts.total)
@@ -167,7 +167,7 @@ def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks, ~in_turn)
     summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
     pipeline = pipeline_seconds(facts, decisions, stages, parts, ranks, np.where(in_turn, summed, waiting))
-    return np.asarray(pipeline + _beside_seconds(facts, decisions, stages, parts))
+    return np.asarray(pipeline + _other_seconds(facts, decisions, stages, parts))
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -177,19 +177,19 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Lower bound in seconds of a step over all choices of features, from the degrees alone.
 
-    Nothing is recomputed or offloaded, and each communication takes the faster of its two ways by the fastest
-    dispatcher. Data-parallel communication is hidden, states are updated where that is fastest, and no kernel is
-    launched alone.
+    Nothing is recomputed or offloaded, and each communication takes the faster of its two ways with the fastest
+    dispatcher. Data-parallel communication is hidden, states are updated on the faster of device and host, and no
+    kernel is launched alone.
 
-    Derivation: each term of :func:`step_seconds` is replaced by the least that any feature makes of it.
+    Derivation: each term of :func:`step_seconds` is replaced by its least value over all features.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     decisions
-        The degrees, ``sequence_parallel``, ``schedule`` and ``vocabulary``; features are ignored. Schedules that do
-        weights' gradients apart are taken to wait for nothing.
+        The degrees, ``sequence_parallel``, ``schedule`` and ``vocabulary``; features are ignored. Schedules with
+        separate weights' gradients are assumed not to wait.
     """
     ideal = {**decisions, **IDEAL}
     layer, stages = lookup(least_layer_seconds, facts, ideal), different_ranks(facts, ideal)
@@ -208,10 +208,10 @@ def least_seconds(
     """
     Lower bound in seconds of a step over all choices of overlaps and over less sharding.
 
-    Derivation: each layer and transfer takes the fastest of its overlaps, and what ends the step the least of them
-    (:func:`costmodel.step.data_parallel.least_ending_seconds`). Less sharding leaves each rank more to update. Modules
-    that are computed again, and copies of activations, make a layer longer, which may hide more data-parallel
-    communication (:func:`costmodel.step.layer.least_layer`).
+    Derivation: each layer and transfer takes the fastest of its overlaps, and the end of the step the least of them
+    (:func:`costmodel.step.data_parallel.least_ending_seconds`). Less sharding leaves each rank more to update.
+    Recomputed modules, and copies of activations, lengthen a layer, which may hide more data-parallel communication
+    (:func:`costmodel.step.layer.least_layer`).
 
     Parameters
     ----------
@@ -220,12 +220,12 @@ def least_seconds(
     decisions
         All but the overlaps, which are ignored.
     among
-        Values of ``token_dispatcher`` and ``cuda_graphs``, of none, one or both: the bound is one for each of them, and
-        the decisions' own are ignored.
+        Values of ``token_dispatcher`` and ``cuda_graphs``, for either, both or neither: the bound holds for each value,
+        and the decisions' own values are ignored.
     most_recompute
-        A set of modules: the bound is one for every part of it, the decisions' own recomputation and offload are none.
+        A set of modules: the bound holds for every subset; the decisions have neither recomputation nor offload.
     may_offload
-        Whether the bound is one with activation offload, too.
+        True if the bound also holds with activation offload.
     """
     layer = least_layer(facts, decisions, among=among, most_recompute=most_recompute, may_offload=may_offload)
     fastest = {name: IDEAL[name] for name in among}
@@ -239,24 +239,24 @@ def least_seconds(
 
 def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequence[int], mbs: int) -> Array:
     r"""
-    Seconds that a layer takes for one sequence at least, added up over its devices: shape of tp and cp, then kinds.
+    Least seconds of a layer for one sequence, summed over its devices: shape of tp and cp, then kinds.
 
     .. math:: w_k = \min_e t c T(k; t, c, e, b) / b
 
-    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with as many sequences in a micro-batch as any
-    strategy has, whole experts, and no device that is slower than others. Fewer sequences, split experts and the
-    slowest of several devices take more in sum.
+    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with the largest micro-batch of any strategy, whole
+    experts, and no device slower than others. Fewer sequences, split experts and the slowest of several devices take
+    more in sum.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     tp, cp
-        Degrees that split a layer; where neither does, it takes least in sum.
+        Degrees that split a layer; without a split the sum is least.
     ep
-        Values that a strategy may have.
+        Expert-parallel degrees that a strategy may have.
     mbs
-        The largest that one may have.
+        Largest micro-batch that a strategy may have.
     """
     tp, cp = np.broadcast_arrays(tp, cp)
     seconds = least_layer_seconds(
@@ -280,15 +280,15 @@ def least_layers_seconds(facts: Facts, of_layer: Array, decisions: Decisions) ->
 
     .. math:: T_{step} \ge \frac{B}{d t c} \max\left(\frac{1}{p} \sum_k n_k w_k, \max_k \lceil n_k / p \rceil w_k\right)
 
-    with n layers of each kind. Derivation: some rank holds as much as the mean of them, and some rank as many layers of
-    a kind as the mean, rounded up.
+    with n layers of each kind. Derivation: some rank holds at least the mean number of layers, and some rank at least
+    the mean number of layers of a kind, rounded up.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     of_layer
-        Of :func:`least_layer_device_seconds`: w, shape (..., K).
+        Result of :func:`least_layer_device_seconds`: w, shape (..., K).
     decisions
         tp, cp, pp and dp.
     """
@@ -301,12 +301,12 @@ def least_layers_seconds(facts: Facts, of_layer: Array, decisions: Decisions) ->
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:
     """
-    Lower bound in seconds of a step's pipeline whose layers take given seconds at least, shape (..., K).
+    Lower bound in seconds of a step's pipeline from the least seconds of its layers, shape (..., K).
 
-    Derivation: busy time and bubble of the slowest rank, of interleaved pipelines no more than
-    :func:`costmodel.step.rank_time.way_through_seconds`; in plain pipelines two of the ways through their order
+    Derivation: busy time and bubble of the slowest rank; for interleaved pipelines at most
+    :func:`costmodel.step.rank_time.way_through_seconds`; for plain pipelines two of the paths through their order
     (:func:`costmodel.pipelines.plain.least_plain_seconds`). GPipe of unequal ranks takes longer: (m - 1)(max F + max B)
-    and all ranks once. Schedules that do weights' gradients apart are taken to wait for nothing.
+    and all ranks once. Schedules with separate weights' gradients are assumed not to wait.
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, layer)
@@ -323,9 +323,9 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
 
 def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, pipeline: Array) -> Array:
     """
-    Lower bound in seconds of a step whose pipeline takes given seconds at least.
+    Lower bound in seconds of a step from the least seconds of its pipeline.
 
-    Derivation: the pipeline, transfers of which all is hidden that can be, and :func:`ideal_update_seconds`.
+    Derivation: the pipeline, transfers hidden as far as possible, and :func:`ideal_update_seconds`.
     """
     sent = pp_seconds(facts, {**ideal, "pp_overlap": either(ideal)}, stages).min(axis=0)
     return _least_step(facts, ideal, pipeline, sent + ideal_update_seconds(facts, ideal))
@@ -333,7 +333,7 @@ def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, pipeline: Arra
 
 def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    Lower bound in seconds of the update, however states are sharded and wherever they live.
+    Lower bound in seconds of the update, for any sharding and any place of the states.
 
     Derivation: T = min(T_host(s), T_device(s)) + T_pass(s), with the share s = N / (tp cp pp dp) of the N parameters of
     all layers. Some device updates at least s parameters, no faster than the faster of device and host. It also passes
@@ -350,5 +350,5 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def _least_step(facts: Facts, decisions: Decisions, pipeline: Array, beside: Array) -> Array:
-    """Seconds of a step without data-parallel communication, with the least of pipeline, transfers and update given."""
+    """Seconds of a step without data-parallel communication, from the least of pipeline, transfers and update."""
     return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + facts.cluster.device.constants.step_seconds)

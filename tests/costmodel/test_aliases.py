@@ -91,10 +91,10 @@ def test_devices_of_the_measured_runs_are_found():
     [
         (
             "a100",
-            "'a100' means several devices. Which of a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or a100-80gb-pcie?",
+            "'a100' means several devices. Write a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or a100-80gb-pcie.",
         ),
-        ("NVIDIA V100", "'NVIDIA V100' means several devices. Which of v100-16gb-sxm or v100-32gb-sxm?"),
-        ("gh200", "'gh200' means several devices. Which of gh200-96gb or gh200-144gb?"),
+        ("NVIDIA V100", "'NVIDIA V100' means several devices. Write v100-16gb-sxm or v100-32gb-sxm."),
+        ("gh200", "'gh200' means several devices. Write gh200-96gb or gh200-144gb."),
         ("mi300z", "'mi300z' is not in the catalog. Did you mean 'mi300x'?"),
         ("mi350x", "'mi350x' is not in the catalog. Did you mean 'mi355x', 'mi325x' or 'mi300x'?"),
         ("h100-80gb-smx", "'h100-80gb-smx' is not in the catalog. Did you mean 'h100-80gb-sxm'?"),

@@ -68,7 +68,7 @@ def test_a_pattern_names_the_block_of_each_layer():
         ({"kv_lora_rank": 16}, "model.qk_nope_head_dim: is required with 'kv_lora_rank', but missing."),
         ({"q_lora_rank": 16}, "model.kv_lora_rank: is required with 'q_lora_rank', but missing."),
         ({"ffn_hidden_size": None}, "model.ffn_hidden_size: is required by the dense layers, but missing."),
-        ({"squared_relu": True}, "model.squared_relu: is of a feed-forward without a gate."),
+        ({"squared_relu": True}, "model.squared_relu: needs a feed-forward without a gate."),
         ({"pattern": "*-*"}, "model.pattern: has 3 letters, the model 4 layers."),
         ({"pattern": "*-*X"}, "model.pattern: unknown letter 'X'. Known: *, -, E, M."),
         ({"pattern": "M---"}, "model.mamba_num_heads: is required by the Mamba layers, but missing."),
@@ -158,7 +158,7 @@ def test_every_other_layer_is_a_gated_delta_net():
         ({"full_attention_interval": None}, "full_attention_interval: is required with 'linear_num_key_heads'"),
         ({"linear_key_head_dim": None}, "linear_key_head_dim: is required with 'linear_num_key_heads'"),
         ({"linear_num_value_heads": 5}, "linear_num_value_heads: must be a multiple of the 2 key heads, got 5"),
-        ({"pattern": "M*M*"}, "full_attention_interval: is of layers with an attention each"),
+        ({"pattern": "M*M*"}, "full_attention_interval: needs layers with an attention each"),
     ],
 )
 def test_a_gated_delta_net_is_whole(changes, message):

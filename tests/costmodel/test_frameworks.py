@@ -93,11 +93,11 @@ def test_a_factor_may_be_of_one_architecture():
             "framework.factors.atention_efficiency: of test-framework is no constant .* mean 'attention_efficiency'",
         ),
         ({"fused_attention": 2.0}, "factors.fused_attention: of test-framework is no constant of a calibration"),
-        ({"times": 2.0}, "factors.times: of test-framework is nothing that a factor could multiply"),
-        ({"measured": 2.0}, "factors.measured: of test-framework is nothing that a factor could multiply"),
+        ({"times": 2.0}, "factors.times: of test-framework is not a number that a factor can multiply"),
+        ({"measured": 2.0}, "factors.measured: of test-framework is not a number that a factor can multiply"),
         (
             {"communication_sm_fraction": 9.0},
-            "factors.communication_sm_fraction: of test-framework makes it impossible: Input should be less than",
+            "factors.communication_sm_fraction: of test-framework makes the constant impossible: Input should be",
         ),
         (
             {"atention_efficiency@volta": 0.5},

@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_operators,
     mtp_operators,
 )
-from costmodel.lowering.recompute import per_module
+from costmodel.lowering.recompute import sum_by_module
 from costmodel.operators.work import Operator
 from costmodel.strategy import MODULES, CudaGraphs
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
@@ -69,8 +69,8 @@ def test_recomputed_experts_are_all_between_router_and_sum():
     chosen = [MODULES.index(name) for name in ("experts", "shared_experts", "expert_activation")]
     forward = [operator.flops for operator in operators]
 
-    dropped = per_module(operators, [operator.saved_bytes for operator in operators], dropped=True)
-    repeated = per_module(operators, forward, dropped=False)
+    dropped = sum_by_module(operators, [operator.saved_bytes for operator in operators], dropped=True)
+    repeated = sum_by_module(operators, forward, dropped=False)
 
     assert sum(dropped[module] for module in chosen) == pytest.approx(kept)
     assert sum(repeated[module] for module in chosen) == pytest.approx(sum(forward))
@@ -402,7 +402,7 @@ def test_recomputing_every_other_matmul_drops_what_eager_kernels_hand_on():
     for memory in (MemoryModel(), MemoryModel(unfused_kernels=True)):
         operators = layer_operators(LAYERS["dense"], a_shape(memory=memory))
         nbytes = [one.saved_bytes for one in operators]
-        dropped = per_module(operators, nbytes, dropped=True)[MODULES.index("every_other_matmul")]
+        dropped = sum_by_module(operators, nbytes, dropped=True)[MODULES.index("every_other_matmul")]
         kept.append(float(sum(nbytes) - dropped))
 
     assert kept[1] == pytest.approx(kept[0])

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.workload import Precision
-from costmodel.lowering.recompute import over_modules
+from costmodel.lowering.recompute import sum_over_modules
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import (
     activation_bytes,
@@ -158,6 +158,6 @@ def test_activations_of_a_gpt_layer(tp, sequence_parallel, sbh):
     )
 
     assert footprint.saved_bytes == pytest.approx([sbh * 2048 * 2 * 1024])
-    dropped = over_modules(footprint.module_bytes, recompute=Recompute.SELECTIVE)
+    dropped = sum_over_modules(footprint.module_bytes, recompute=Recompute.SELECTIVE)
     assert dropped == pytest.approx([6 / tp * 2048 * 2 * 1024])
     assert footprint.input_bytes == pytest.approx([2 * 2048 * 2 * 1024 / (tp if sequence_parallel else 1)])

@@ -68,7 +68,7 @@ WRONG = [
     (COUNT, "12m", "there is no unit 'm' here. Write 12M"),
     (COUNT, "2G", "there is no unit 'G' here. Write 2B"),
     (COUNT, "15 trillion", "There is no unit 'trillion' here. Write 15T"),
-    (COUNT, "15GB", "'GB' is a unit of bytes. Write 15 alone, or behind it one of k, K, M, B, T"),
+    (COUNT, "15GB", "'GB' is a unit of bytes. Write 15 alone, or followed by one of k, K, M, B, T"),
     (COUNT, "5min", "'min' is a unit of seconds. Write 5 alone"),
     (COUNT, "512 GPUs", "There is no unit 'GPUs'. Write 512 alone"),
     (SEQUENCE, "8T", "'T' is a unit of a count. Write 8 alone"),

@@ -271,7 +271,7 @@ def test_fragments_are_a_share_of_what_is_allocated():
     """A tenth of all but the runtime, beside its gigabyte."""
     held = bytes_of(with_retention(the_facts(DENSE), fragmentation=0.1))
 
-    runtime = held.by_part()["runtime"]
+    runtime = held.part_bytes()["runtime"]
     assert runtime == pytest.approx(1 * GB + 0.1 * (held.total - runtime))
 
 
@@ -317,7 +317,7 @@ def test_the_total_is_the_sum():
     """Every part counts."""
     held = bytes_of(with_profile(the_facts(LATENT_MOE), embedding_buffers=1.0), pp=2, dp=2, ep=4, recompute=1)
 
-    assert held.total == pytest.approx(np.sum(list(held.by_part().values()), axis=0))
+    assert held.total == pytest.approx(np.sum(list(held.part_bytes().values()), axis=0))
 
 
 # --- host memory -------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class TestSampledCollectives:
         [
             ({"kind": "all_gathr"}, "Did you mean 'all_gather'"),
             ({"nbytes": -1}, "negative"),
-            ({"ranks": 3, "nodes": 2}, "each node needs as many"),
+            ({"ranks": 3, "nodes": 2}, "must be a multiple of nodes"),
         ],
     )
     def test_bad_input_is_refused(self, case, problem):

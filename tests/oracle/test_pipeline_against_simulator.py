@@ -13,8 +13,8 @@ from costmodel.pipelines.interleaved import (
     busy_seconds,
     chunks_in_flight,
     chunks_waiting_seconds,
-    in_step_seconds,
     p2p_exposed_seconds,
+    unequal_chunks_seconds,
 )
 from costmodel.pipelines.plain import least_plain_seconds, plain_seconds
 from costmodel.pipelines.stages import layers_per_chunk
@@ -120,7 +120,7 @@ def step_seconds(chunks: np.ndarray, num_microbatches: int, waiting: np.ndarray 
     slowest, pace = ranks.max(), (ranks + waiting).max()
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
     bubble = bubble_seconds(slowest, ranks.sum(), vpp=vpp)
-    return float(busy + bubble + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches))
+    return float(busy + bubble + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches))
 
 
 def errors(layouts: list[Layout], *, head_layers: float) -> np.ndarray:

@@ -327,9 +327,12 @@ def test_defaults_may_be_of_larger_clusters():
         ),
         (
             {"factors": {"communication_sm_fraction": 9.0}},
-            "factors.communication_sm_fraction: of nemo-25.07, changed makes it imposs",
+            "factors.communication_sm_fraction: of nemo-25.07, changed makes the constant imposs",
         ),
-        ({"factors": {"times": 2.0}}, "factors.times: of nemo-25.07, changed is nothing that a factor could multiply."),
+        (
+            {"factors": {"times": 2.0}},
+            "factors.times: of nemo-25.07, changed is not a number that a factor can",
+        ),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -355,7 +355,7 @@ BAD_VALUES = [
     (
         "cluster__device",
         "a100",
-        "cluster.device: 'a100' means several devices. Which of a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or ",
+        "cluster.device: 'a100' means several devices. Write a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or ",
     ),
     ("cluster__device", "H100-80GB-SXMX", "Did you mean 'h100-80gb-sxm'?"),
     ("training__precision", "bf17", "training.precision: 'bf17' is not in the catalog. Did you mean 'bf16'?"),

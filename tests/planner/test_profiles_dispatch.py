@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited
+from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited_places
 from planner.profiles.dispatch import MeasuredExchanges, learned_dispatch
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
@@ -80,7 +80,7 @@ class TestLaw:
         draw = np.random.default_rng(0).integers(0, 4, (20000, 8))
         seen = np.mean([len(set(row)) for row in draw.tolist()])
 
-        assert visited(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
+        assert visited_places(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
 
     def test_with_many_processors_a_network_passes_what_is_for_other_nodes(self):
         found = seconds_per_byte(TRUE, exchanges(np.array([64]), 10**6, leaves=True))
@@ -126,14 +126,14 @@ class TestLearnedDispatch:
 
         assert learned_dispatch(samples).with_calls == {"ours"}
         times = learned_dispatch(calls)
-        as_kernel = dataclasses.replace(calls.exchanges, includes_call=np.zeros(len(calls), dtype=bool))
+        attach_kernel = dataclasses.replace(calls.exchanges, includes_call=np.zeros(len(calls), dtype=bool))
         assert times.with_calls == frozenset()
-        np.testing.assert_allclose(times.law(as_kernel), times.law(calls.exchanges))
+        np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.exchanges))
 
     def test_a_library_of_which_no_sample_is_known_is_refused(self):
         times = learned_dispatch(measured())
 
-        with pytest.raises(SpecError, match=r"no sample is of 'our'\. Did you mean 'ours'"):
+        with pytest.raises(SpecError, match=r"'our' was not sampled\. Did you mean 'ours'"):
             times.seconds(exchanges(np.array([8]), 8, leaves=False, name="our"), 1.0)
 
     def test_too_few_samples_and_times_that_are_none_are_refused(self):

@@ -1,1 +1,1 @@
-"""What a framework changes: its settings, and how it deals layers to stages."""
+"""Effects of a framework on the lowering: its settings, and its assignment of layers to stages."""

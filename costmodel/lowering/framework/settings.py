@@ -1,4 +1,4 @@
-"""A device's calibration and a framework's behaviour joined: what formulas read of both, and the recipe's bytes."""
+"""Combine a device's calibration with a framework's behaviour and settings, and with the bytes of the recipe."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
 
 FACTORS = "cluster.framework.factors"
-"""The entry of a job that a framework's factors come from."""
+"""Entry of a job that holds a framework's factors."""
 
 CAPPED = 1.0
-"""A factor never lifts a fraction of a peak above the peak."""
+"""Upper bound of a fraction of a peak after a factor is applied."""
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "bf16+fp32": 6.0}
 
@@ -31,7 +31,7 @@ NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
 """
 Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
 
-Weights of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
+Weights of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and then cast (Megatron-LM,
 ``reuse_grad_buf_for_mxfp8_param_ag``).
 """
 
@@ -49,8 +49,8 @@ logits twice and writes their gradient over them, then multiplies it in place. U
 
 LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
 """
-Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: Megatron-LM's FP32 copy beside them, in which all
-happens in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
+Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: also Megatron-LM's FP32 copy, on which all operations
+are in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
@@ -61,18 +61,18 @@ no time for FP32 (``benchmarks/measured_runs/README.md``).
 """
 
 PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_bytes": 1.0}
-"""Parts that are timed alone have dropout, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
+"""Dropout of parts that are timed alone, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
 
 
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
-"""Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` by the same names."""
+"""Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
 
 
 def equipped(
     device: Device, framework: Framework, settings: Settings | None = None, model: Model | None = None
 ) -> EquippedDevice:
     """
-    A device as a framework with its settings uses it.
+    Build a device as a framework with its settings uses it.
 
     Parameters
     ----------
@@ -81,26 +81,26 @@ def equipped(
     framework
         Framework: the behaviour of its code, and factors on the constants of the device's calibration.
     settings
-        Settings of the framework, defaults included; None: its recipes' own.
+        Settings of the framework, defaults included; None: the settings of its recipes.
     model
-        Trained model, where a setting counts its layers.
+        Trained model, if a setting counts its layers.
 
     Raises
     ------
     SpecError
-        If a factor names no constant, or makes it impossible.
+        If a factor names no constant, or makes a constant impossible.
     """
     settings = framework.settings if settings is None else settings
     constants = _constants(device, framework)
     if settings.composition == "parts":
         constants = replace(constants, step_seconds=0.0)
     known = {one.name: getattr(device, one.name) for one in fields(Device)}
-    networks = tuple(_achieved(network, constants) for network in device.networks)
+    networks = tuple(_apply_efficiency(network, constants) for network in device.networks)
     behaviour = _behaviour(framework.behaviour, settings, model)
     return EquippedDevice(**{**known, "networks": networks}, constants=constants, behaviour=behaviour)
 
 
-def _achieved(network: Network, constants: Constants) -> Network:
+def _apply_efficiency(network: Network, constants: Constants) -> Network:
     efficiency = constants.link_efficiency.get(network.name, 1.0)
     return network if efficiency == 1 else replace(network, bandwidth=network.bandwidth * efficiency)
 
@@ -109,7 +109,7 @@ def _achieved(network: Network, constants: Constants) -> Network:
 
 
 def _constants(device: Device, framework: Framework) -> Constants:
-    """Constants of the calibration, at the clock of the device's power limit, times the framework's factors."""
+    """Return the calibration's constants at the clock of the device's power limit, times the framework's factors."""
     constants = device.calibration.constants
     if device.power_clock != 1:
         constants = replace(constants, throttled_clock=constants.throttled_clock * device.power_clock)
@@ -117,15 +117,15 @@ def _constants(device: Device, framework: Framework) -> Constants:
         name, _, architecture = key.partition("@")
         before = getattr(constants, _constant(framework, name))
         if architecture in ("", device.architecture):
-            constants = _changed(constants, name, _scaled(before, factor, framework, name), framework)
+            constants = _replace_constant(constants, name, _scale(before, factor, framework, name), framework)
     return constants
 
 
-def _changed(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:
+def _replace_constant(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:
     try:
         return replace(constants, **{name: value})
     except ValidationError as error:
-        problem = f"of {framework.name} makes it impossible: {error.errors()[0]['msg']}."
+        problem = f"of {framework.name} makes the constant impossible: {error.errors()[0]['msg']}."
         raise SpecError(f"{FACTORS}.{name}", problem) from None
 
 
@@ -137,12 +137,12 @@ def _constant(framework: Framework, name: str) -> str:
     return name
 
 
-def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
-    """A number that is no count, or every number of a mapping, times the factor; fractions stay fractions."""
+def _scale(value: Any, factor: float, framework: Framework, name: str) -> Any:
+    """Multiply a number that is not a count, or every number of a mapping, by the factor; fractions stay fractions."""
     if isinstance(value, dict):
         return {key: min(part * factor, CAPPED) for key, part in value.items()}
     if not isinstance(value, float):
-        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is nothing that a factor could multiply.")
+        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is not a number that a factor can multiply.")
     return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor
 
 
@@ -150,7 +150,7 @@ def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
 
 
 def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) -> Behaviour:
-    """Behaviour of the code with its settings."""
+    """Apply settings to the behaviour of the code."""
     changes: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Behaviour)}
     kernels, host, memory = changes["kernels"], changes["host"], changes["memory"]
     communication, optimizer, offload = changes["communication"], changes["optimizer"], changes["offload"]
@@ -193,7 +193,7 @@ def with_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
 
 
 def loss_of(memory_model: MemoryModel) -> Loss:
-    """The loss of a memory model: one that keeps no more than 16-bit logits is the fused one."""
+    """Return the loss of a memory model: ``fused`` if it keeps at most 16-bit logits."""
     return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
 
 
@@ -202,7 +202,7 @@ def loss_of(memory_model: MemoryModel) -> Loss:
 
 def stored_precision(precision: Precision, settings: Settings) -> Precision:
     """
-    A recipe with the bytes that a framework with its settings stores and sends.
+    Return a recipe with the bytes that a framework with its settings stores and sends.
 
     References
     ----------
@@ -225,7 +225,7 @@ def stored_precision(precision: Precision, settings: Settings) -> Precision:
 
 
 def _narrow_weights(precision: Precision) -> Precision:
-    """With ``fp8_param_gather``: the copy by rows, or the one by rows and columns, is the weight."""
+    """Apply ``fp8_param_gather``: the copy by rows, or the one by rows and columns, becomes the weight."""
     return replace(
         precision,
         weight_bytes=precision.copy_bytes - precision.transposed_bytes,
@@ -235,7 +235,7 @@ def _narrow_weights(precision: Precision) -> Precision:
 
 
 def trained_model(model: Model, settings: Settings) -> Model:
-    """A model with as many layers of multi-token prediction as are trained."""
+    """Return a model with as many layers of multi-token prediction as are trained."""
     if settings.mtp_layers is None or settings.mtp_layers == len(model.mtp_layers):
         return model
     kind = model.mtp_layers[-1:] or model.layers[-1:]

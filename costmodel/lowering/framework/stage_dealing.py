@@ -1,4 +1,4 @@
-"""How frameworks deal layers to the stages of a pipeline, where they do it otherwise than the planner."""
+"""Assignment of layers to pipeline stages by frameworks, where it differs from the planner's."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from costmodel.facts.framework import Framework
 
 SLOTS_AT_ENDS = 2
 """
-Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``).
+Slots of embedding and head if layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``).
 """
 
 
 def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
-    Number of layers of each stage as a framework deals them; None: as the planner does.
+    Number of layers of each stage as a framework assigns them; None: as the planner does.
 
-    Derivation: the framework's ``stages`` names the law. ``filled``: each stage but the last has L / p layers, rounded
-    up, the last one the rest, where p divides neither L nor L + 2 (:func:`filled_stages`). ``modules``: equally many
-    modules per stage, embedding and head among them (:func:`module_stages`). Any other: None, and
-    :func:`costmodel.pipelines.stages.layers_per_chunk` deals the layers.
+    Derivation: the framework's ``stages`` names the rule. ``filled``: each stage but the last has L / p layers, rounded
+    up, the last one the rest, unless p divides L or L + 2 (:func:`filled_stages`). ``modules``: equally many modules
+    per stage, embedding and head among them (:func:`module_stages`). Otherwise None, and
+    :func:`costmodel.pipelines.stages.layers_per_chunk` assigns the layers.
     """
     deal = {"filled": filled_stages, "modules": module_stages}.get(framework.stages)
     return deal(num_layers, num_stages) if deal else None
@@ -25,10 +25,10 @@ def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tupl
 
 def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
-    Number of layers of each stage in Megatron-Bridge's recipes, where Megatron-LM cannot deal them evenly.
+    Number of layers of each stage in Megatron-Bridge's recipes, if Megatron-LM cannot split them evenly.
 
-    It can with and without embedding and head as a layer each; recipes of other models (DeepSeek-V3, Kimi-K2: 61
-    layers) print a layout that fills one stage after the other.
+    Megatron-LM splits layers evenly with or without embedding and head as a layer each. Recipes of other models
+    (DeepSeek-V3, Kimi-K2: 61 layers) print a layout that fills one stage after the other.
 
     References
     ----------
@@ -46,18 +46,18 @@ def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
 
 MODULES_AT_ENDS = (1, 3)
 """
-Number of layers for which GPT-NeoX's list of modules counts what is in front of its layers, and what is behind them.
+Number of layers that GPT-NeoX's list of modules counts before its layers, and after them.
 
-Of 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables of
-arXiv 2509.22832's predictor).
+With 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables
+of arXiv 2509.22832's predictor).
 """
 
 
 def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
-    Number of layers of each stage where DeepSpeed deals modules evenly, later stages getting the remainder.
+    Number of layers of each stage if DeepSpeed splits modules evenly, with the remainder on later stages.
 
-    None for stages too short for their end.
+    None if a stage is too short for its end of the model.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Graphs of other configurations, made of the graph of a recorded one."""
+"""Graphs of other configurations, built from a recorded graph."""
 
 from costmodel.traces.change.edits import faster, without_launches, without_overlap
 from costmodel.traces.change.layout import Layout, Network

@@ -1,4 +1,4 @@
-"""Collectives of tensor-parallel ranks: which they are in a graph, the graph without them, and with others."""
+"""Tensor-parallel collectives: found in a graph, removed from it, or added to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Task
 from costmodel.traces.structure import Parts, Phase, Role
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-"""What tensor-parallel ranks do together."""
+"""Collectives of tensor-parallel ranks."""
 
 NAMED = re.compile(r"(?i)tensor|(?<![a-z])tp(?![a-z])")
 """Descriptions of their groups: Megatron-LM's ``TENSOR_MODEL_PARALLEL_GROUP``, torchtitan's ``mesh_tp``."""
@@ -35,24 +35,24 @@ def tensor_parallel_tasks(
     graph: ExecutionGraph, parts: Sequence[Parts], *, tp: int, elements: float
 ) -> NDArray[np.bool_]:
     """
-    Which tasks are collectives of the tensor-parallel ranks; shape (tasks,).
+    Return a mask of tasks that are tensor-parallel collectives; shape (tasks,).
 
-    Groups are known by their description; else by their ranks, which are next to each other; else by their number and
-    by whole micro-batches that they carry.
+    Groups are identified by their description; else by their ranks, which are consecutive; else by their size and by
+    elements that are whole micro-batches.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     tp
-        Number of tensor-parallel ranks.
+        Tensor-parallel size.
     elements
         Elements of the hidden states of a micro-batch.
 
     Raises
     ------
     SpecError
-        If collectives in passes do not say whose they are, or none are these ranks'.
+        If collectives in passes do not name their group, or none belongs to these ranks.
     """
     tasks = graph.tasks
     talks = (tasks.kind == Kind.COMMUNICATION) & (tasks.message != UNKNOWN)
@@ -63,8 +63,8 @@ def tensor_parallel_tasks(
     if (silent & in_pass).any():
         raise SpecError(
             "tp",
-            f"cannot be changed: {int((silent & in_pass).sum()):,} communications in passes do not say whose ranks "
-            "they join, so that those of tensor parallelism are not known.",
+            f"cannot be changed: {int((silent & in_pass).sum()):,} communications in passes do not name the "
+            "ranks of their group, so that tensor-parallel ones cannot be identified.",
             "PyTorch 2.4 and later record it.",
         )
     if not found.any():
@@ -73,7 +73,7 @@ def tensor_parallel_tasks(
 
 
 def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | None:
-    """Whether a message is theirs; None: nobody knows."""
+    """Return True if a message is tensor-parallel, None if that is unknown."""
     if message.operation in ("send", "recv", "barrier", "broadcast"):
         return False
     if message.num_ranks not in (0, tp):
@@ -93,17 +93,17 @@ def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | No
 
 def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
     """
-    The graph without some communications, and without the calls that are only there for them.
+    Remove some communications from a graph, and the calls that exist only for them.
 
-    Calls are the launch, the event in front that it waits for, and the one behind it. What waited for a communication
-    waits for what that waited for, unless that is on its own stream.
+    These calls are the launch, the event that it waits for, and the event behind it. A task that waited for a
+    communication waits for the tasks that it waited for, except those on its own track.
 
     Parameters
     ----------
     graph
         Any graph.
     dropped
-        Which tasks go; shape (tasks,).
+        Mask of tasks to remove; shape (tasks,).
     """
     edges = graph.edges
     bridges = _bridges(graph, dropped)
@@ -129,7 +129,7 @@ def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Executio
 
 
 def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
-    """From what dropped tasks waited for to what waited for them, where these are on different tracks."""
+    """Connect tasks before dropped ones with tasks behind them, where these are on different tracks."""
     edges, track = graph.edges, graph.tasks.track
     is_wait = edges.dependency != Dependency.LAUNCH
     into: dict[int, list[tuple[int, int]]] = {}
@@ -146,7 +146,7 @@ def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
 
 
 def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Calls that launch dropped tasks and nothing else, and events recorded and awaited right before and behind."""
+    """Return a mask of calls that launch only dropped tasks, and of events recorded and awaited right around them."""
     tasks, edges = graph.tasks, graph.edges
     launches = edges.dependency == Dependency.LAUNCH
     found = np.zeros(len(tasks), dtype=bool)
@@ -174,19 +174,19 @@ def with_tensor_parallel(
     graph: ExecutionGraph, parts: Sequence[Parts], wanted: Wanted, nanoseconds: Callable[[Message], int]
 ) -> ExecutionGraph:
     """
-    The graph with collectives in each layer of each pass, for which computation waits.
+    Add collectives to each layer of each pass, for which computation waits.
 
-    They run on the stream that computes, in front of the last kernel of their part: where in the part they are does not
-    matter, as everything behind waits for all of them.
+    They run on the computing stream, in front of the last kernel of their part. Their place within the part does not
+    matter, since everything behind waits for all of them.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     wanted
-        What is added.
+        Collectives to add.
     nanoseconds
-        What each takes.
+        Time of each.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def with_tensor_parallel(
 
 
 def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[int, Phase, Role]]:
-    """The last kernel that computes of each layer, embedding and head of each pass, with what it is of."""
+    """Return the last computing kernel of each layer, embedding and head of each pass, with its phase and role."""
     tasks = graph.tasks
     phase, microbatch, layer, role = (
         _of_events(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
@@ -224,7 +224,7 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
 
 
 def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
-    """A column of the parts for each task; shape (tasks,)."""
+    """Return a column of the parts for each task; shape (tasks,)."""
     tasks = graph.tasks
     found = np.full(len(tasks), unknown, dtype=np.int64)
     for number, one in enumerate(parts):
@@ -234,7 +234,7 @@ def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown
 
 
 def _with_messages(graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers) -> ExecutionGraph:
-    """Communications put in front of some tasks, on their tracks; several in front of one follow each other."""
+    """Insert communications in front of some tasks, on their tracks; several in front of one task follow each other."""
     tasks, edges = graph.tasks, graph.edges
     given: dict[str, Any] = {
         "kind": Kind.COMMUNICATION,

@@ -1,4 +1,4 @@
-"""What each event adds to a stretch of time: shares that sum to it exactly, with nothing counted twice."""
+"""Share of each event in an interval of time: shares sum to it exactly, with nothing counted twice."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from costmodel.traces.operators.device import covered_nanoseconds
 from costmodel.traces.operators.timing import own_nanoseconds
 
 LINKS = ("HtoD", "DtoH")
-"""What the names of copies contain that go over the link between host and device."""
+"""Parts of the names of copies over the link between host and device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
     """
-    An iteration of a rank by what it is spent on; arrays of shape (rows,).
+    Breakdown of a rank's iteration; arrays of shape (rows,).
 
     Parameters
     ----------
     rows
         Events that run in it.
     exposed
-        Nanoseconds that each adds: of computation what none before it covers, of copies and communication what neither
-        computation nor one before it covers.
+        Exposed nanoseconds of each event: of computation, the time that no earlier computation covers; of copies and
+        communication, the time that neither computation nor an earlier one covers.
     hidden
-        Nanoseconds of communication beside computation.
+        Nanoseconds of communication overlapped with computation.
     idle
-        Nanoseconds in which nothing runs: with all of ``exposed`` they are the iteration.
+        Nanoseconds in which nothing runs; with the sum of ``exposed`` they are the iteration.
     """
 
     rows: NDArray[np.intp]
@@ -42,15 +42,15 @@ class Shares:
 
 def shares(trace: Trace, iteration: Iteration) -> Shares:
     """
-    What an iteration of a rank is spent on.
+    Break down the time of a rank's iteration.
 
-    Computation goes first, then communication, then copies over the host's link. Where nothing runs on a device, the
-    thread of the iteration computes, and what its library sends goes on in the background.
+    Computation has precedence, then communication, then copies over the host's link. Without a device, the thread of
+    the iteration computes, and its library communicates in the background.
 
     Parameters
     ----------
     trace, iteration
-        Of one rank.
+        Trace and iteration of one rank.
     """
     layers = _on_device(trace) if trace.has_device else _on_thread(trace, iteration)
     begin, end = iteration.begin, iteration.end
@@ -96,7 +96,7 @@ def _on_thread(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], ..
 
 
 def _alone(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
-    """Of each stretch what neither those that began before it cover, nor some others."""
+    """Return the part of each interval that neither earlier ones of its kind nor some others cover."""
     order = np.lexsort((-end, start))
     latest = np.maximum.accumulate(np.append(start[order][:1], end[order]))[:-1] if len(order) else end
     fresh = np.maximum(start[order], latest) if len(order) else start

@@ -1,4 +1,4 @@
-"""A trace from its columns: in the order of time, every table in the order in which its entries are met."""
+"""Build a trace from its columns: events in the order of time, table entries in the order of their first use."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Entry = TypeVar("Entry", bound=Hashable)
 
 def assembled(columns: Columns, about: Described, source: str) -> Trace:
     """
-    The trace of at least one event.
+    Build the trace of at least one event.
 
     Parameters
     ----------
     columns
-        Its events; they are empty afterwards: memory does not hold them twice.
+        Its events. They are empty afterwards, so that memory does not hold them twice.
     about
-        What stands beside them.
+        Rank, devices and process groups, which stand beside the events.
     source
-        Where it comes from.
+        Name of the file.
     """
     begin, rows = _sorted(columns)
     names, rows["name"] = _in_order(list(columns.names), rows["name"])
@@ -60,7 +60,7 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
 
 
 def _sorted(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:
-    """When the first event starts; and all columns in the order of time, the longer first."""
+    """Return the start of the first event and all columns in the order of time, longer events first."""
     start = _taken(columns, "start", np.int64)
     duration = np.maximum(_taken(columns, "duration", np.int64), 0)
     order = np.lexsort((-duration, start))
@@ -74,14 +74,14 @@ def _sorted(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:
 
 
 def _taken(columns: Columns, name: str, dtype: type[np.signedinteger]) -> NDArray[Any]:
-    """A column that every event has; gives its memory away."""
+    """Take a column that every event has, and release its memory."""
     column: array[int] = getattr(columns, name)
     setattr(columns, name, array(column.typecode))
     return np.frombuffer(column, dtype=dtype)
 
 
 def _listed(columns: Columns, name: str, num_events: int) -> Integers:
-    """A column that some events have."""
+    """Take a column that only some events have; ``UNKNOWN`` for the others."""
     column = np.full(num_events, UNKNOWN, dtype=np.int64)
     rows, entries = (np.frombuffer(one.pop(name), dtype=np.int64) for one in (columns.rows, columns.entries))
     column[rows] = entries
@@ -93,7 +93,7 @@ def _track(on_stream: bool, process: object, number: object) -> Track:
 
 
 def _in_order(entries: Sequence[Entry], column: NDArray[Any]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
-    """Entries in the order in which a column meets them, each once; and the column with their new places."""
+    """Order entries by their first use in a column, without duplicates; renumber the column."""
     first = np.full(len(entries) + 1, len(column))
     first[column[::-1]] = np.arange(len(column))[::-1]
     met = [place for place in np.argsort(first[:-1], kind="stable") if first[place] < len(column)]

@@ -1,4 +1,4 @@
-"""What a trace lacks, what that means, and how to record it."""
+"""Doubts about a trace: information that is missing, its consequence, and how to record it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from costmodel.traces.reading.document import Document
 from costmodel.traces.reading.sources import EXPORT, Source
 
 LEAST_UNLAUNCHED = 0.05
-"""Share of kernels without a launch from which on it is worth a sentence: a few are always cut at the beginning."""
+"""Share of kernels without a launch above which it is reported: a few are always cut off at the beginning."""
 
 TRAINING = r"Backward|autograd::engine|Optimizer\.step"
-"""Names that only training has."""
+"""Names that occur only in training."""
 
 MOST_NAMED = 8
-"""Ranks that a sentence names."""
+"""Ranks that a sentence lists."""
 
 
 # --- of a file -------------------------------------------------------------------------------------------------
 
 
 def no_events(where: str, document: Document, columns: Columns, text: Source) -> SpecError:
-    """Why there is nothing to make a trace of."""
+    """Return the error for a file without events."""
     if text.broken:
         return SpecError(where, f"is broken before its first event: {text.broken}.", "Copy it again.")
     if "nodes" in document.top:
@@ -44,7 +44,7 @@ def no_events(where: str, document: Document, columns: Columns, text: Source) ->
 
 
 def losses(document: Document, columns: Columns, text: Source) -> tuple[str, ...]:
-    """What of the file is not in the trace."""
+    """Describe the parts of the file that are not in the trace."""
     found = []
     if text.broken or document.truncated:
         why = text.broken or "the text ends inside of the list of events, or goes on with what is no JSON"
@@ -72,7 +72,7 @@ def _events(number: int) -> str:
 
 
 def doubts(trace: Trace) -> tuple[str, ...]:
-    """What the trace does not say, what that means, and how to record it."""
+    """Describe the information that a trace lacks, its consequence, and how to record it."""
     return tuple(doubt for check in CHECKS if (doubt := check(trace)))
 
 
@@ -80,7 +80,7 @@ def _without_device(trace: Trace) -> str:
     if trace.has_device:
         return ""
     return (
-        "Nothing ran on a device, or it was not recorded: what the host did is all there is. Where there is a device, "
+        "Nothing ran on a device, or it was not recorded: only the host's events are known. Where there is a device, "
         "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
     )
 
@@ -89,7 +89,7 @@ def _without_host(trace: Trace) -> str:
     if len(trace.of(Category.CALL, Category.OPERATOR)):
         return ""
     return (
-        "The host was not recorded: what launched a kernel, and what waited for one, is not known. Record with "
+        "The host was not recorded: launches of kernels, and waits for them, are unknown. Record with "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
     )
 
@@ -189,10 +189,10 @@ CHECKS: Sequence[Callable[[Trace], str]] = (
     _without_backward,
     _without_rank,
 )
-"""What may be missing; each gives a sentence, or nothing."""
+"""Checks of a trace; each returns a sentence, or ""."""
 
 
 def _has_name(trace: Trace, pattern: str, *categories: Category) -> bool:
-    """Whether an event of some categories has such a name."""
+    """True where an event of some categories has a name that the pattern finds."""
     used = np.unique(trace.events.name[trace.of(*categories)])
     return any(re.search(pattern, trace.names[place]) for place in used)

@@ -1,4 +1,4 @@
-"""The sizes of a training job on one rank, of which tensors' sizes are made."""
+"""Sizes of a training job on one rank, which explain sizes of tensors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class Sizes:
     sequence_length, microbatch_size
         Tokens of a sequence, sequences of a micro-batch.
     tp, cp
-        Ways in which tensor- and context-parallel ranks split.
+        Tensor- and context-parallel degrees.
     sequence_parallel
-        Whether norms and residuals are split over the tensor-parallel ranks.
+        True where norms and residuals are split over the tensor-parallel ranks.
     top_k
-        Experts that a token visits; 1: the model has none.
+        Experts per token; 1 for a dense model.
     num_parameters
         Parameters of a rank, the mean over pipeline ranks.
     widths, whole
-        Sizes of weights by name, of a rank and before they are split: hidden size, heads, feed-forward, vocabulary ...
+        Sizes of weights by name, on one rank and before they are split: hidden size, heads, feed-forward, vocabulary
+        ...
     """
 
     sequence_length: int
@@ -53,7 +54,7 @@ class Sizes:
 
 def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
     """
-    The sizes of a job.
+    Return the sizes of a job on one rank.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
 
 
 def _widths(model: Model, tp: int, etp: int, ep: int, *, padded_for: int) -> dict[str, int]:
-    """Sizes of weights by name, the most usual first."""
+    """Return the sizes of weights by name, the most common first."""
     found = {"hidden size": model.hidden_size}
     for place, kind in enumerate(model.kinds):
         for block in kind.blocks:
@@ -166,5 +167,5 @@ def _of_attention(block: Attention, split: int) -> dict[str, int]:
 
 
 def _split(number: int, split: int) -> int:
-    """Heads of a rank: at least one, which several ranks then share."""
+    """Return the heads of a rank: at least one, which several ranks then share."""
     return max(1, number // split)

@@ -1,4 +1,4 @@
-"""All parts of a trace: iteration, phase, micro-batch and layer of each event."""
+"""Iteration, phase, micro-batch and layer of each event, found in this order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAPH_LAUNCHES = ("cudaGraphLaunch", "hipGraphLaunch")
 
 @dataclass(kw_only=True, slots=True)
 class _Columns:
-    """What is known of each event while parts are being found; ``layer`` has ``FRONT`` and ``BACK``, too."""
+    """Parts of each event while they are being found; ``layer`` may also be ``FRONT`` or ``BACK``."""
 
     iteration: NDArray[np.int32]
     phase: Integers
@@ -39,17 +39,17 @@ class _Columns:
 
 def parts(trace: Trace) -> Parts:
     """
-    Find what each event of a trace is part of.
+    Find the iteration, phase, micro-batch and layer of each event of a trace.
 
-    What is annotated is believed. Else the backward pass is what autograd runs, its operators are joined with those
-    of the forward pass by their sequence numbers, and layers are what repeats itself in a forward pass. What runs on
-    a device is part of what the call is that launched it; without any operators, kernels are taken by their names
-    and their order.
+    Annotations take precedence. Without them the backward pass is everything that autograd runs, sequence numbers join
+    its operators with those of the forward pass, and layers are repetitions within a forward pass. Events on a device
+    belong to the parts of the call that launched them. Without any operators, kernels are assigned by their names and
+    their order.
 
     Parameters
     ----------
     trace
-        What the profiler recorded on one rank.
+        Trace of one rank.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def parts(trace: Trace) -> Parts:
 
 
 def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.int32]:
-    """The iteration at each time; ``UNKNOWN`` outside."""
+    """Return the iteration at each time; ``UNKNOWN`` outside."""
     begins = np.array([one.begin for one in found], dtype=np.int64)
     ends = np.array([one.end for one in found], dtype=np.int64)
     place = np.searchsorted(begins, when, side="right") - 1
@@ -87,7 +87,7 @@ def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.in
 
 
 def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
-    """Parts of a trace with operators."""
+    """Find the parts of a trace with operators."""
     nest = nesting(trace)
     nodes = autograd_nodes(trace, nest)
     host = np.isin(trace.events.category, ON_THREADS)
@@ -114,7 +114,7 @@ def _find_in_iteration(
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
-    """Micro-batches and layers of the events of the host in one iteration."""
+    """Find micro-batches and layers of the host's events in one iteration."""
     events = trace.events
     main = rows[events.track[rows] == one.thread]
     is_call = events.category[main] == Category.CALL
@@ -147,14 +147,14 @@ def _find_in_iteration(
 
 
 def _hand_to_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
-    """Calls in the forward pass are part of what began last before them."""
+    """Give calls in the forward pass the parts of the last event that began before them."""
     starts = trace.events.start
     for column in (columns.microbatch, columns.layer):
         column[calls] = by_time(column[forward], starts[forward], starts[calls])
 
 
 def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
-    """The backward pass of events around autograd's nodes: of the first node within it, or else of the last before."""
+    """Return the backward pass of events around nodes: that of the first node within them, else of the last before."""
     events = trace.events
     starts = events.start[backward.rows]
     place = np.searchsorted(starts, events.start[rows])
@@ -164,7 +164,7 @@ def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Intege
 
 
 def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
-    """Micro-batches as annotations of the main thread number them, also for what other threads do meanwhile."""
+    """Number micro-batches as annotations of the main thread do, also for events of other threads at the same time."""
     number, begin, end = numbered(trace, main)
     if len(number) == 0:
         return
@@ -192,7 +192,7 @@ def _layers_of_backward(
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
-    """Layers of an iteration's backward passes: of the operators that made their nodes, or by their own repetition."""
+    """Find the layers of backward passes: from the operators that made their nodes, else from their own repetition."""
     events = trace.events
     for number in np.unique(columns.microbatch[rest]):
         rows = rest[columns.microbatch[rest] == number]
@@ -213,7 +213,7 @@ def _layers_of_backward(
 
 
 def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integers, columns: _Columns) -> None:
-    """Parts of a trace without operators: by annotations, or the kernels of the stream that has the most of them."""
+    """Find the parts of a trace without operators: by annotations, or from the stream with the most kernels."""
     events = trace.events
     kernels = trace.of(Category.KERNEL)
     if len(kernels) == 0:
@@ -250,7 +250,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
 
 
 def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns) -> None:
-    """Micro-batches of kernels as annotations around their calls number them."""
+    """Number micro-batches of kernels as annotations around their calls do."""
     main = one.rows(trace)
     main = main[trace.events.track[main] == one.thread]
     known = rows[(launched[rows] >= 0) & np.isin(columns.phase[rows], (Phase.FORWARD, *BACKWARD))]
@@ -261,7 +261,7 @@ def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launche
 
 
 def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
-    """The record, with roles and the summary."""
+    """Build the record, with roles and the summary."""
     role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
     for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):
         rows = columns.layer == place
@@ -278,7 +278,7 @@ def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Part
 
 
 def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Summary:
-    """What was found, how, and what was not."""
+    """Summarise the parts, how they were found, and those that were not."""
     counts = Counter(cut.num_layers for cut in columns.cuts)
     num_layers = counts.most_common(1)[0][0] if counts else 0
     model = next((cut for cut in columns.cuts if cut.num_layers == num_layers), None)

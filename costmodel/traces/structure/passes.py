@@ -1,4 +1,4 @@
-"""Which pass through the model, that is which micro-batch, an event belongs to."""
+"""Passes through the model, that is micro-batches, to which events belong."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from costmodel.traces.structure.phases import by_time
 from costmodel.traces.structure.records import Phase
 
 LEAST_NODES = 0.05
-"""Nodes of a backward pass as a share of the largest one: a pass of fewer is part of another one."""
+"""Nodes of a backward pass as a share of the largest pass; a pass with fewer is part of another one."""
 
 LEAST_JOINED = 0.5
-"""Share of a backward pass's nodes that operators must have made for these to be its forward pass."""
+"""Share of a backward pass's nodes that recorded operators must have made for these to be its forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backward:
     """
-    The nodes of one iteration's backward passes.
+    Nodes of one iteration's backward passes.
 
     Parameters
     ----------
     rows, passes
-        Their rows in the order in which they ran, and which pass each belongs to.
+        Rows of the nodes in the order in which they ran, and the pass of each.
     lowest, joined
-        Of each pass: its lowest sequence number, and whether its forward pass was recorded.
+        For each pass, its lowest sequence number, and True where its forward pass was recorded.
     """
 
     rows: NDArray[np.intp]
@@ -42,13 +42,13 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     """
     Divide autograd's nodes into passes.
 
-    PyTorch's engine runs of all nodes that are ready the one that was made last: within a pass sequence numbers
-    fall. A number continues the pass that has come down to the lowest one above it, or begins a new pass.
+    PyTorch's engine runs the ready node that was made last, so sequence numbers fall within a pass. A number continues
+    the pass whose last number is the lowest above it, or begins a new pass.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     rows
         Nodes of one iteration in the order in which they ran.
     forward
@@ -79,7 +79,7 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
 
 
 def _piles(sequence: list[int]) -> Integers:
-    """For each number the descending run that it continues."""
+    """Assign each number to the descending run that it continues."""
     tops: list[int] = []
     result = []
     for number in sequence:
@@ -96,14 +96,14 @@ def _piles(sequence: list[int]) -> Integers:
 
 def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
     """
-    The pass of each event of the forward pass: that whose backward pass uses what it made.
+    Return the pass of each event of the forward pass: the one whose backward pass uses its results.
 
-    Operators that made nothing for a recorded backward pass are one pass of their own, the last one.
+    Operators that made nothing for a recorded backward pass are one more pass, the last one.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     rows
         Events of one iteration's forward passes on its main thread.
     backward
@@ -124,7 +124,7 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
 
 
 def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
-    """Numbers of micro-batches that annotations among some events have, and when these begin and end."""
+    """Return the micro-batch numbers of annotations among some events, with their begins and ends."""
     events = trace.events
     rows = rows[events.category[rows] == Category.ANNOTATION]
     found = [names.number_in(trace.name_of(row), names.MICROBATCH) for row in rows]
@@ -137,13 +137,13 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
     """
     Find the pass of each event of a sequence by order alone.
 
-    Its n-th stretch of forward passes belongs to the n-th of backward passes. A stretch that is the shortest one
-    several times over is several passes: those that a pipeline begins and ends with.
+    The n-th stretch of forward passes belongs to the n-th stretch of backward passes. A stretch that repeats the
+    shortest one several times is several passes: the warm-up and cool-down of a pipeline.
 
     Parameters
     ----------
     phase
-        Of each event, a :class:`Phase`.
+        A :class:`Phase` for each event.
     tokens
         A number for each kind of event.
 
@@ -161,7 +161,7 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
 
 
 def _divided(stretch: Integers, tokens: Integers) -> Integers:
-    """Number the passes of stretches anew, those that are the shortest one several times over as several."""
+    """Renumber the passes of stretches; a stretch that repeats the shortest one counts as several passes."""
     begins = np.flatnonzero(np.diff(stretch, prepend=-1))
     parts = np.split(tokens, begins[1:])
     shortest = min(parts, key=len)

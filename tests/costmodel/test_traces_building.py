@@ -170,7 +170,7 @@ class TestStep:
         assert len(graph.tasks) == 20
         assert times.iteration == measured(graph).iteration == 20 * 13_000 - 3_000
         assert critical_path(graph, times)[-1].end == times.iteration
-        assert any("pauses of streams stay" in doubt for doubt in graph.doubts)
+        assert any("pauses of streams are kept" in doubt for doubt in graph.doubts)
 
     def test_an_iteration_in_which_nothing_ran_is_refused(self):
         """Its thread was not recorded, and its kernels neither."""

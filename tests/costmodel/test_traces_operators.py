@@ -235,7 +235,7 @@ class TestDevices:
         found = traced_operators(made.trace())
         assert not [one for one in found.operators if one.nanoseconds]
         assert [one.nanoseconds for one in found.others] == [30]
-        assert "8 bits" in found.others[0].reason
+        assert "8-bit" in found.others[0].reason
 
     def test_communication_is_no_computation(self) -> None:
         """Kernels that carry a message are left out."""

@@ -253,7 +253,7 @@ class _Builder:
         if orphans and self._has_no_launches:
             yield "No launch was recorded: pauses of streams are kept, since their cause is unknown."
         elif orphans:
-            yield f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
+            yield f"{orphans:,} kernels have no recorded launch: they follow the task before them on their stream."
         if streams.inferred:
             yield (
                 f"{streams.inferred:,} waits of streams do not name their event: the last ended task was taken. "

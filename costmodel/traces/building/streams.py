@@ -254,7 +254,7 @@ class Streams:
             if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
             track, made = self.track_of(wait, row), begun[wait.record]
-            if made > begun[number]:  # nobody waits for an event that is recorded later
+            if made > begun[number]:  # no stream waits for an event that is recorded later
                 continue
             last = self.launched_before(track, made)
             launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN

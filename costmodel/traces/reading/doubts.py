@@ -47,7 +47,7 @@ def losses(document: Document, columns: Columns, text: Source) -> tuple[str, ...
     """Describe the parts of the file that are not in the trace."""
     found = []
     if text.broken or document.truncated:
-        why = text.broken or "the text ends inside of the list of events, or goes on with what is no JSON"
+        why = text.broken or "the text ends inside of the list of events, or is not JSON"
         found.append(
             f"The file is broken: {why}. Events behind that are missing, and so are entries that stand there. "
             "Copy it again, or record again and wait until the profiler has written it."
@@ -150,9 +150,9 @@ def _without_sizes(trace: Trace) -> str:
         {trace.messages[place].library for place in np.unique(trace.events.message[rows]) if silent[place]}
     )
     return (
-        f"{num_silent:,} of {len(rows):,} communications do not say what they send to whom ({', '.join(libraries)}): "
+        f"{num_silent:,} of {len(rows):,} communications have no recorded size or group ({', '.join(libraries)}): "
         "their times are used as they are, and ranks do not wait for each other in them. Recent releases of PyTorch "
-        "say it of collectives and of single sends and receives; batches of these and token dispatchers do not."
+        "record both for collectives and single sends and receives, but not for their batches and token dispatchers."
     )
 
 
@@ -174,7 +174,7 @@ def _without_backward(trace: Trace) -> str:
 def _without_rank(trace: Trace) -> str:
     if trace.rank is not None:
         return ""
-    return "The trace does not say of which rank it is; PyTorch writes it where torch.distributed is initialised."
+    return "The trace does not record its rank; PyTorch writes it where torch.distributed is initialised."
 
 
 CHECKS: Sequence[Callable[[Trace], str]] = (

@@ -160,7 +160,7 @@ def _with_rank(trace: Trace) -> Trace:
     """
     known = _known_rank(trace)
     if not known:
-        raise SpecError(trace.source, "does not say of which rank it is.", "Put it into the name: 'rank3.json.gz'.")
+        raise SpecError(trace.source, "does not record its rank.", "Put it into the name: 'rank3.json.gz'.")
     return known
 
 
@@ -197,5 +197,5 @@ def _missing_ranks(traces: Sequence[Trace]) -> tuple[str, ...]:
     some = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     return (
         f"Traces of {len(traces):,} of {world_size:,} ranks were read, not of {some}: how long collectives wait for "
-        "those is not known, and stays as it was recorded. Record every rank, or one of each pipeline stage.",
+        "those is unknown, and stays as recorded. Record every rank, or one of each pipeline stage.",
     )

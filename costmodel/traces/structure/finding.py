@@ -285,7 +285,7 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
     num_microbatches = int(columns.microbatch.max(initial=UNKNOWN)) + 1
     doubts = []
     if found and found[0].found in ("repetition", "whole"):
-        how = "they are what repeats itself" if found[0].found == "repetition" else "the whole trace is taken as one"
+        how = "they were found by repetition" if found[0].found == "repetition" else "the whole trace is taken as one"
         doubts.append(f"Nothing marks iterations: {how}.")
     if not (columns.phase == Phase.BACKWARD).any():
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
@@ -294,7 +294,7 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
     if model and model.found == "repetition":
         in_layers = trace.events.name[columns.layer >= 0]
         if not names.matches(trace, names.ATTENTION)[in_layers].any():
-            doubts.append("No layer has an attention that is known by its name: what repeats itself may be no layer.")
+            doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":

@@ -1,4 +1,4 @@
-"""A measured iteration and its replay as one trace, in which Perfetto shows both, and the critical path."""
+"""A measured iteration and its replay as one trace for Perfetto, with the critical path."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Columns: TypeAlias = dict[str, Integers]
 
 def side_by_side(report: ReplayReport) -> Trace:
     """
-    Both sides as one trace.
+    Build one trace of both sides.
 
-    Each rank has a process for its threads and one for its streams on either side, and a track with the critical path
-    among the replayed ones. Launches keep their arrows.
+    Each rank has a process for its threads and one for its streams on each side, and a track with the critical path on
+    the replayed side. Arrows of launches are kept.
 
     Parameters
     ----------
     report
-        Of a replay.
+        Report of a replay.
     """
     graph = report.graph
     tracks: list[Track] = []
@@ -81,7 +81,7 @@ def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: i
 
 
 def _recorded(graph: ExecutionGraph, column: str) -> Integers:
-    """A column of the events that tasks were made of."""
+    """Return a column of the recorded events behind the tasks."""
     found = np.full(len(graph.tasks), UNKNOWN, dtype=np.int64)
     for number, trace in enumerate(graph.traces):
         own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
@@ -114,7 +114,7 @@ EMPTY = {"nbytes": 0}
 
 
 def _events(sides: Sequence[Columns]) -> Events:
-    """Tables one after the other, in the order of their start; what they lack is unknown."""
+    """Concatenate tables in the order of their start; missing columns are unknown."""
     lengths = [len(one["start"]) for one in sides]
 
     def column(name: str) -> NDArray[np.signedinteger]:

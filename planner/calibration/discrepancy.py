@@ -1,6 +1,4 @@
-"""
-Errors of the cost model on a stack beyond its constants: correlated for runs of one model, more so for similar layouts.
-"""
+"""Errors of the cost model on a stack beyond its constants: correlated for runs of one model and similar layouts."""
 
 from __future__ import annotations
 
@@ -25,9 +23,10 @@ class Discrepancy:
     model
         Common to all runs of one model.
     layout, reach
-        Of its layouts, and the distance over which it falls to 1/e: a doubled degree, or a changed feature, is 1.
+        Deviation of its layouts, and the distance over which it falls to 1/e: a doubled degree, or a changed feature,
+        is 1.
     repeat
-        Of one run.
+        Deviation of one run.
 
     References
     ----------

@@ -1,6 +1,4 @@
-"""
-Checks of rows against physics and their own model: impossible values are refused with column, value and allowed range.
-"""
+"""Checks of rows against physics and their model: impossible values are refused with column and allowed range."""
 
 from __future__ import annotations
 
@@ -119,8 +117,8 @@ def require_plausible(run: Run, facts: Facts) -> None:
     Raises
     ------
     SpecError
-        For a step faster than the matmul peak or far too slow, a peak above the device's memory or below the bytes of
-        the weights, or FLOP/s that contradict the step time.
+        For a step faster than the matmul peak or far too slow, or for FLOP/s that contradict the step time. For a peak
+        above the device's memory or below the bytes of the weights.
     """
     _require_step(run, facts)
     _require_peak(run, facts)

@@ -1,5 +1,6 @@
 """
 Rows of a file of measured runs: read, validated one by one, refused with a reason where they are wrong.
+
 A column is a fact about the measurement (``COLUMNS``), or a dotted key of a job file, such as
 ``training.global_batch_size`` or ``strategy.tp``. An empty cell means that the source does not state it.
 """

@@ -112,9 +112,7 @@ def _changes(one: Costed, other: Costed) -> Iterator[Change]:
 
 
 def _matters_in_both(name: str, one: Strategy, other: Strategy) -> bool:
-    """
-    Return True if a decision has an effect in both; where it has one in only one of them, a degree differs and counts.
-    """
+    """Return True if a decision has an effect in both; if in only one, a degree differs and counts."""
     return value_of(one, name) is not None and value_of(other, name) is not None
 
 

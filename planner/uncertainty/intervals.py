@@ -200,8 +200,7 @@ class Error:
 
 def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
     """
-    Return the spreads of every kind with enough groups, narrow or broad; with few groups, broader ones widened by
-    these.
+    Return the spreads of every kind, narrow or broad; with few groups, those of a broader kind, widened.
 
     Parameters
     ----------
@@ -380,15 +379,14 @@ def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[S
     if not others:
         return spread, basis
     factor = math.sqrt(1 + len(others))
-    what = "one feature" if len(others) == 1 else f"{len(others)} features"
+    what = "one thing" if len(others) == 1 else f"{len(others)} things"
     widened = replace(spread, lower=factor * spread.lower, upper=factor * spread.upper)
     return widened, f"{basis} (times {factor:.2f} for {what} that no run shows)"
 
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:
     """
-    Return the fraction by which a layout must be predicted slower than another of its job to exceed the prediction
-    noise.
+    Return the least predicted difference between two layouts of a job that exceeds the noise, as a fraction.
 
     It is much less than the error of one prediction, since shared errors cancel.
     """

@@ -138,7 +138,7 @@ class TestLearnedCollectives:
     def test_times_that_are_none_are_refused(self):
         samples = measured()
 
-        with pytest.raises(SpecError, match="no positive numbers"):
+        with pytest.raises(SpecError, match="not positive numbers"):
             learned_collectives(dataclasses.replace(samples, seconds=samples.seconds * np.nan), DATASHEET)
 
 

@@ -32,23 +32,25 @@ def awaited(graph: ExecutionGraph) -> Awaited:
     waits = np.flatnonzero(np.isin(tasks.waiting, (Waiting.DEVICE, Waiting.STREAM)))
     if not len(waits):
         return {}
-    streams, launched = _streams(graph), _launched(graph)
+    streams, launched = _streams(graph), _launch_times(graph)
     found = {}
     for task in waits.tolist():
         is_stream = tasks.waiting[task] == Waiting.STREAM
         tracks = [int(tasks.waits_for[task])] if is_stream else streams.get(int(tasks.track[task]), [])
-        last = ((track, _before(*launched[track], int(tasks.start[task]))) for track in tracks if track in launched)
+        last = (
+            (track, _last_before(*launched[track], int(tasks.start[task]))) for track in tracks if track in launched
+        )
         found[task] = tuple((track, place) for track, place in last if place != UNKNOWN)
     return found
 
 
-def _before(places: NDArray[np.intp], when: Integers, moment: int) -> int:
+def _last_before(places: NDArray[np.intp], when: Integers, moment: int) -> int:
     """Return the last task launched, with all before it, no later than a moment: a call may launch and wait."""
     number = int(np.searchsorted(when, moment, side="right"))
     return int(places[number - 1]) if number else UNKNOWN
 
 
-def _launched(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Integers]]:
+def _launch_times(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Integers]]:
     """Return for each stream its tasks, and the times by which each of them and all before it had been launched."""
     tasks, edges = graph.tasks, graph.edges
     when = np.full(len(tasks), np.iinfo(np.int64).min)

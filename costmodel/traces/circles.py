@@ -28,7 +28,7 @@ LONGEST_NAME = 60
 """Characters of a name in a sentence."""
 
 
-def without_circles(graph: ExecutionGraph) -> ExecutionGraph:
+def break_circles(graph: ExecutionGraph) -> ExecutionGraph:
     """
     Break circular waits, with a doubt on the dropped waits.
 
@@ -168,7 +168,11 @@ class _Waits:
         doubt = self._doubt(graph.edges[~kept], free, alone)
         collective[alone] = UNKNOWN
         changed = replace(
-            tasks, waiting=waiting, waits_for=waits_for, collective=collective, duration=_recorded(graph, alone)
+            tasks,
+            waiting=waiting,
+            waits_for=waits_for,
+            collective=collective,
+            duration=_recorded_durations(graph, alone),
         )
         return replace(graph, tasks=changed, edges=graph.edges[kept], doubts=(*graph.doubts, doubt))
 
@@ -196,7 +200,7 @@ class _Waits:
         return self.graph.names[int(self.graph.tasks.name[task])][:LONGEST_NAME]
 
 
-def _recorded(graph: ExecutionGraph, members: Integers) -> Integers:
+def _recorded_durations(graph: ExecutionGraph, members: Integers) -> Integers:
     """Return durations; those of some collectives' members count from their own begin, without a wait."""
     tasks, duration = graph.tasks, graph.tasks.duration.copy()
     for task in members[tasks.event[members] != UNKNOWN].tolist():

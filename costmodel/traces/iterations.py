@@ -97,7 +97,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """
     if len(trace.events) == 0:
         return ()
-    return _by_steps(trace) or _by_updates(trace) or _by_repetition(trace) or (_whole(trace),)
+    return _find_by_steps(trace) or _find_by_updates(trace) or _find_by_repetition(trace) or (_whole_trace(trace),)
 
 
 def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
@@ -137,7 +137,7 @@ def main_thread(trace: Trace) -> int:
     mine = threads[events.track]
     backward = named(trace, re.compile(re.escape(BACKWARD)))
     for rows in (
-        mine & (events.category == Category.OPERATOR) & ~_on(events.track, backward, threads),
+        mine & (events.category == Category.OPERATOR) & ~_on_autograd_threads(events.track, backward, threads),
         mine & (events.category == Category.OPERATOR),
         mine,
     ):
@@ -152,13 +152,15 @@ def named(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     return names[trace.events.name] if len(names) else np.zeros(len(trace.events), dtype=bool)
 
 
-def _on(track: NDArray[np.int32], backward: NDArray[np.bool_], threads: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _on_autograd_threads(
+    track: NDArray[np.int32], backward: NDArray[np.bool_], threads: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Return a mask of events on autograd's threads; none if all threads run autograd, which then has no own thread."""
     runs = np.bincount(track[backward], minlength=len(threads)) > 0
     return runs[track] if (~runs & threads)[track].any() else np.zeros(len(track), dtype=bool)
 
 
-def _by_steps(trace: Trace) -> tuple[Iteration, ...]:
+def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations by the profiler's marks: from one mark to the next, the last to the end of its own."""
     events = trace.events
     rows = np.flatnonzero(named(trace, STEP) & (events.category == Category.ANNOTATION))
@@ -169,10 +171,10 @@ def _by_steps(trace: Trace) -> tuple[Iteration, ...]:
     begins = events.start[rows]
     ends = np.append(begins[1:], events.end[rows[-1]])
     names = [trace.name_of(row) for row in rows]
-    return _made(names, begins, ends, thread, "steps")
+    return _build_iterations(names, begins, ends, thread, "steps")
 
 
-def _by_updates(trace: Trace) -> tuple[Iteration, ...]:
+def _find_by_updates(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations that end with an update of the parameters; the first begins with the trace."""
     events = trace.events
     update = named(trace, UPDATE) & (events.category == Category.ANNOTATION)
@@ -191,10 +193,10 @@ def _by_updates(trace: Trace) -> tuple[Iteration, ...]:
     if not on_thread:
         kernels = trace.of(Category.KERNEL)
         firsts = np.append(0, np.searchsorted(kernels, updates[last[:-1]], side="right"))
-        begins = _when_launched(trace, kernels, firsts, begins)
+        begins = _launch_times(trace, kernels, firsts, begins)
         ends = np.append(begins[1:], ends[-1])
     names = [f"iteration {number}" for number in range(len(ends))]
-    return _made(names, begins, ends, track if on_thread else main_thread(trace), "optimizer")
+    return _build_iterations(names, begins, ends, track if on_thread else main_thread(trace), "optimizer")
 
 
 def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -212,7 +214,7 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.int
     return np.flatnonzero(np.append(between > least, True))
 
 
-def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
+def _find_by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     """Find the iterations of a trace that repeats from its first event to its last."""
     events = trace.events
     thread = main_thread(trace)
@@ -224,12 +226,14 @@ def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
         return ()
     begins = events.start[rows[::period]]
     if not operators.any():
-        begins = _when_launched(trace, rows, np.arange(0, len(rows), period), begins)
+        begins = _launch_times(trace, rows, np.arange(0, len(rows), period), begins)
     ends = np.append(begins[1:], events.end[rows].max())
-    return _made([f"iteration {number}" for number in range(len(begins))], begins, ends, thread, "repetition")
+    return _build_iterations(
+        [f"iteration {number}" for number in range(len(begins))], begins, ends, thread, "repetition"
+    )
 
 
-def _when_launched(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.intp], begins: Integers) -> Integers:
+def _launch_times(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.intp], begins: Integers) -> Integers:
     """
     Return the launch of the first kernel of each iteration: kernels begin later, within calls that wait for them.
 
@@ -267,7 +271,7 @@ def whole_period(sequence: NDArray[np.int32]) -> int:
     return 0
 
 
-def _whole(trace: Trace) -> Iteration:
+def _whole_trace(trace: Trace) -> Iteration:
     """Return the whole trace as one iteration."""
     end = int(trace.events.end.max())
     return Iteration(
@@ -280,7 +284,9 @@ def _whole(trace: Trace) -> Iteration:
     )
 
 
-def _made(names: list[str], begins: Integers, ends: Integers, thread: int, found: Found) -> tuple[Iteration, ...]:
+def _build_iterations(
+    names: list[str], begins: Integers, ends: Integers, thread: int, found: Found
+) -> tuple[Iteration, ...]:
     """Build the records of consecutive iterations."""
     return tuple(
         Iteration(

@@ -58,7 +58,7 @@ def replay(graph: ExecutionGraph) -> Replayed:
     Parameters
     ----------
     graph
-        Graph without circular waits (:func:`costmodel.traces.circles.without_circles`).
+        Graph without circular waits (:func:`costmodel.traces.circles.break_circles`).
     """
     return replayed(graph, *_Machine(graph).run())
 
@@ -118,7 +118,7 @@ class _Machine:
         self.cause, self.held_by = [UNKNOWN] * number, [UNKNOWN] * number
         self.start, self.end = [UNKNOWN] * number, [UNKNOWN] * number
         launches = edges.dependency == Dependency.LAUNCH
-        self.launched, self.later = _by_task(edges, launches), _by_task(edges, ~launches)
+        self.launched, self.later = _group_by_task(edges, launches), _group_by_task(edges, ~launches)
         self.come: list[int] = []
         self.threads: list[tuple[int, int]] = []
         self.members, self.absent = _members(tasks)
@@ -132,25 +132,25 @@ class _Machine:
         self.come = [task for task, missing in enumerate(self.missing) if not missing]
         while self.come or self.threads:
             while self.come:
-                self._has_come(self.come.pop())
+                self._start(self.come.pop())
             if self.threads:
                 now, task = heappop(self.threads)
-                self._thread_runs(task, now)
+                self._run_thread(task, now)
         assert UNKNOWN not in self.end, "Tasks wait for each other in a circle."
         columns = (self.start, self.end, self.cause, self.held_by)
         start, end, cause, held_by = (np.array(column, dtype=np.int64) for column in columns)
         return start, end, cause, held_by
 
-    def _has_come(self, task: int) -> None:
+    def _start(self, task: int) -> None:
         """Start a task whose dependencies have all ended."""
         if self.host[task]:
             heappush(self.threads, (self.ready[task], task))
         elif self.collective[task] == UNKNOWN:
-            self._done(task, self.ready[task], self.ready[task] + self.duration[task])
+            self._finish(task, self.ready[task], self.ready[task] + self.duration[task])
         else:
-            self._joins(task, self.collective[task])
+            self._join(task, self.collective[task])
 
-    def _joins(self, task: int, collective: int) -> None:
+    def _join(self, task: int, collective: int) -> None:
         self.absent[collective] -= 1
         if self.absent[collective]:
             return
@@ -159,38 +159,38 @@ class _Machine:
         for member in members:
             if member != last:
                 self.held_by[member] = last
-            self._done(member, self.ready[member], self.ready[last] + self.duration[member])
+            self._finish(member, self.ready[member], self.ready[last] + self.duration[member])
 
-    def _thread_runs(self, task: int, now: int) -> None:
+    def _run_thread(self, task: int, now: int) -> None:
         for launched, lag in self.launched.get(task, ()):
             track = self.track[launched]
             self.on_stream[track] = max(launched, self.on_stream.get(track, UNKNOWN))
             self._allow(launched, now + lag, task)
         if self.waiting[task] == Waiting.NOTHING:
-            self._done(task, now, now + self.duration[task])
+            self._finish(task, now, now + self.duration[task])
             return
         self.start[task] = now
-        unfinished = [one for one in self._awaited(task) if self.end[one] == UNKNOWN]
+        unfinished = [one for one in self._find_awaited(task) if self.end[one] == UNKNOWN]
         self.open[task] = len(unfinished)
         for one in unfinished:
             self.waiters.setdefault(one, []).append(task)
-        for one in self._awaited(task):
-            self._comes_back(task, one)
+        for one in self._find_awaited(task):
+            self._note_end(task, one)
         if not unfinished:
-            self._done(task, now, max(now, self.ready[task]) + self.duration[task])
+            self._finish(task, now, max(now, self.ready[task]) + self.duration[task])
 
-    def _awaited(self, task: int) -> list[int]:
+    def _find_awaited(self, task: int) -> list[int]:
         if self.waiting[task] == Waiting.TASK:
             return [self.waits_for[task]]
         tracks = self.awaited.get(task, ())
         return [min(last, self.on_stream[track]) for track, last in tracks if track in self.on_stream]
 
-    def _comes_back(self, task: int, awaited: int) -> None:
+    def _note_end(self, task: int, awaited: int) -> None:
         """Note the end of a task that a thread waits for, which may be later than the call."""
         if self.end[awaited] > self.ready[task]:
             self.ready[task], self.held_by[task] = self.end[awaited], awaited
 
-    def _done(self, task: int, start: int, end: int) -> None:
+    def _finish(self, task: int, start: int, end: int) -> None:
         self.start[task], self.end[task] = start, end
         follower = self.follower[task]
         if follower != UNKNOWN:
@@ -198,10 +198,10 @@ class _Machine:
         for later, lag in self.later.get(task, ()):
             self._allow(later, end + lag, task)
         for waiter in self.waiters.pop(task, ()):
-            self._comes_back(waiter, task)
+            self._note_end(waiter, task)
             self.open[waiter] -= 1
             if not self.open[waiter]:
-                self._done(waiter, self.start[waiter], self.ready[waiter] + self.duration[waiter])
+                self._finish(waiter, self.start[waiter], self.ready[waiter] + self.duration[waiter])
 
     def _allow(self, task: int, when: int, cause: int) -> None:
         if when > self.ready[task] or self.cause[task] == UNKNOWN:
@@ -211,7 +211,7 @@ class _Machine:
             self.come.append(task)
 
 
-def _by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+def _group_by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
     """Return the tasks and lags that leave each task, by task; launched ones in the order of their stream."""
     found: dict[int, list[tuple[int, int]]] = {}
     rows = np.flatnonzero(chosen)

@@ -71,7 +71,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     target = Path(path)
     draft = target.with_name(f".{target.name[:100]}.{os.getpid()}.tmp")
     try:
-        with _opened(draft, packed=target.suffix == ".gz") as file:
+        with _open(draft, packed=target.suffix == ".gz") as file:
             _write(trace, file)
         draft.replace(target)
     except OSError as error:
@@ -80,7 +80,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _opened(path: Path, *, packed: bool) -> TextIO:
+def _open(path: Path, *, packed: bool) -> TextIO:
     if packed:
         return cast(TextIO, gzip.open(path, "wt", encoding="utf-8", compresslevel=FASTEST))
     return path.open("w", encoding="utf-8")
@@ -94,7 +94,7 @@ def _write(trace: Trace, file: TextIO) -> None:
             {"id": place, "name": one.name, "totalGlobalMem": one.memory_bytes, "numSms": one.num_processors}
             for place, one in enumerate(trace.devices)
         ],
-        "distributedInfo": _distributed(trace),
+        "distributedInfo": _distributed_info(trace),
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
     }
@@ -107,7 +107,7 @@ def _write(trace: Trace, file: TextIO) -> None:
     file.write("\n]}\n")
 
 
-def _distributed(trace: Trace) -> Plain:
+def _distributed_info(trace: Trace) -> Plain:
     groups = [{"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()]
     known = {"rank": trace.rank, "world_size": trace.world_size}
     return {**{name: number for name, number in known.items() if number is not None}, "pg_config": groups}
@@ -163,12 +163,12 @@ def _names(trace: Trace) -> Iterator[str]:
     processes = {track.process: track.kind for track in trace.tracks}
     for process, kind in processes.items():
         label = f"GPU {process}" if kind == "stream" else "CPU"
-        yield _named("process_labels", f'"pid": {_number(process)}, "tid": 0', "labels", label)
+        yield _name_event("process_labels", f'"pid": {_number(process)}, "tid": 0', "labels", label)
     for track in trace.tracks:
-        yield _named("thread_name", _place(track), "name", f"{track.kind} {track.number}")
+        yield _name_event("thread_name", _place(track), "name", f"{track.kind} {track.number}")
 
 
-def _named(kind: str, where: str, entry: str, name: str) -> str:
+def _name_event(kind: str, where: str, entry: str, name: str) -> str:
     return f'{{"ph": "M", "name": "{kind}", {where}, "ts": 0, "args": {json.dumps({entry: name})}}}'
 
 

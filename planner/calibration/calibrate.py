@@ -177,7 +177,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    reasons = [_of_another_device(one, base) or unreported_recompute(one) for one in timed]
+    reasons = [_reject_other_device(one, base) or unreported_recompute(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
@@ -189,7 +189,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
     _require_enough(timed, others, first)
     require_consistent(timed)
-    fitted = _fitted(timed, known, base)
+    fitted = _fit_runs(timed, known, base)
     log_event(__name__, "next runs are chosen")
     return Calibration(
         device=_device(fitted, base, timed, name, runs.name),
@@ -207,7 +207,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
             timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
         ),
         first=first,
-        far=_far(timed, fitted.fit.residuals),
+        far=_far_rows(timed, fitted.fit.residuals),
     )
 
 
@@ -215,7 +215,7 @@ FAR = 2.0
 """Factor from which on a row is listed: it has little weight in the fit, and the user may know the reason."""
 
 
-def _far(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
+def _far_rows(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
     """Return rows far from the fit; a residual is the logarithm of predicted over measured time."""
     ratios = zip(timed, np.exp(-residuals), strict=True)
     return tuple((case.run.id, float(ratio)) for case, ratio in ratios if not 1 / FAR < ratio < FAR)
@@ -232,7 +232,7 @@ def base_name(case: Case) -> str:
     return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
-def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
+def _reject_other_device(one: Case, base: str | None) -> RejectedRow | None:
     name = base_name(one)
     if base in (None, name):
         return None
@@ -350,7 +350,7 @@ def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Pred
     return predictor, start, fitted
 
 
-def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+def _fit_runs(timed: Sequence[Case], known: References, base: str) -> _Fitted:
     log_event(__name__, "runs read", runs=len(timed))
     predictor, start, fitted = stack_fit(timed, known, base)
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
@@ -369,7 +369,7 @@ def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
         folds=folds,
         covariance=widths,
         noise=noise,
-        determined=_determined(chosen, fitted.logs, widths, priors),
+        determined=_build_determined(chosen, fitted.logs, widths, priors),
     )
 
 
@@ -414,7 +414,7 @@ def _require_explained(residuals: Array) -> None:
         )
 
 
-def _determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
+def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
     at_bound = np.isclose(logs, priors.lower, atol=1e-3) | np.isclose(logs, priors.upper, atol=1e-3)
     return tuple(
         Determined(

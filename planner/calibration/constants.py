@@ -191,8 +191,10 @@ def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[
     """
     known = known or table()
     _require_few(known)
-    of_calibrations = (constant for entry in known.calibrations for constant in _of_calibrations(entry))
-    of_frameworks = (constant for entry in known.frameworks for constant in _of_frameworks(entry)) if frameworks else ()
+    of_calibrations = (constant for entry in known.calibrations for constant in _calibration_constants(entry))
+    of_frameworks = (
+        (constant for entry in known.frameworks for constant in _framework_constants(entry)) if frameworks else ()
+    )
     return (*of_calibrations, *of_frameworks)
 
 
@@ -212,7 +214,7 @@ def _require_few(known: Table) -> None:
             raise SpecError(TABLE, problem)
 
 
-def _of_calibrations(entry: CalibrationEntry) -> Iterator[Constant]:
+def _calibration_constants(entry: CalibrationEntry) -> Iterator[Constant]:
     for name in entry.of:
         if name not in catalog.calibrations():
             raise SpecError(TABLE, f"'{name}' is not a calibration.")
@@ -220,7 +222,7 @@ def _of_calibrations(entry: CalibrationEntry) -> Iterator[Constant]:
         yield entry.constant(f"{entry.fields[0]} of {name}", entry.fields, prior, calibration=name)
 
 
-def _of_frameworks(entry: FrameworkEntry) -> Iterator[Constant]:
+def _framework_constants(entry: FrameworkEntry) -> Iterator[Constant]:
     for name in entry.of:
         prior = entry.prior.get(name, 1.0)
         yield entry.constant(f"{entry.field} under {name}", (entry.field,), prior, framework=name)

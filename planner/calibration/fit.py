@@ -127,7 +127,7 @@ def fit(
         places = (logs + share * step for share in (1.0, 0.5, 0.25))
         tried = ((there, logarithms(there) - measured) for there in places)
         there, new = next((one for one in tried if _cost(*one, weights, priors) < before), (logs, residuals))
-        derivatives = _updated(derivatives, there - logs, new - residuals)
+        derivatives = _update_derivatives(derivatives, there - logs, new - residuals)
         logs, residuals = there, new
         if before - _cost(logs, residuals, weights, priors) <= CONVERGED * before:
             if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
@@ -167,7 +167,7 @@ def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors
     return np.asarray(np.clip(there, priors.lower, priors.upper) - logs)
 
 
-def _updated(jacobian: Array, step: Array, change: Array) -> Array:
+def _update_derivatives(jacobian: Array, step: Array, change: Array) -> Array:
     """Update derivatives to explain the change after a step, each row along the constants that it depends on."""
     steps = step * (jacobian != 0)
     length = (steps**2).sum(axis=1)

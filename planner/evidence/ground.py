@@ -153,7 +153,7 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
         sentence = f"no measured run of {run.unknown_release}, costed as {run.release}"
         yield Gap(dimension="software", value=run.unknown_release, runs=0, sentence=sentence)
     own = ground.runs("software", run.software)
-    others = _of_stack(run, ground) - own
+    others = _count_of_stack(run, ground) - own
     beside = f" (of other releases of it: {others:,})" if others else ""
     none = f"no measured run of {run.software}{beside}"
     yield from _few("software", run.software, own, none=none, what=run.software)
@@ -163,7 +163,7 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
         yield Gap(dimension="release", value=run.release, runs=0, sentence=sentence)
 
 
-def _of_stack(run: Traits, ground: Ground) -> int:
+def _count_of_stack(run: Traits, ground: Ground) -> int:
     counter = ground.of_values("software")
     return sum(count for value, count in counter.items() if stack_of(str(value)) == run.stack)
 
@@ -198,7 +198,7 @@ def _kind(run: Traits, ground: Ground) -> Iterator[Gap]:
         runs, on = ground.runs("kind", run.kind, run.architecture), f"on {run.architecture}"
         value, none = f"{run.kind} {on}", f"no measured run of {models} {on}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {on}")
-    if _of_stack(run, ground):
+    if _count_of_stack(run, ground):
         runs, by = ground.runs("kind", run.kind, run.stack), f"with {run.stack}"
         value, none = f"{run.kind} {by}", f"no measured run of {models} {by}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {by}")
@@ -235,11 +235,11 @@ def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
             continue
         stacks = next(each for each in run.related if _total(ground, name, each) >= FEWEST_RUNS or ANY in each)
         runs = sum(ground.runs(name, value, stack) for stack in stacks)
-        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_listed(stacks)}"
-        does, called = _said(name, value)
+        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_stacks_text(stacks)}"
+        does, called = _feature_words(name, value)
         beside = ground.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""
-        what = f"{called} with {_listed(stacks)}" if of else called
+        what = f"{called} with {_stacks_text(stacks)}" if of else called
         few = list(_few(name, value, runs, none=f"no measured run{of} {does}{others}", what=what))
         yield from few or _feature_on(run, ground, name, value)
 
@@ -248,12 +248,12 @@ def _feature_on(run: Traits, ground: Ground, name: str, value: str) -> Iterator[
     """Yield a feature that few runs on its generation of devices have, where there are enough of these."""
     if run.is_own_device or ground.total(name, run.architecture) < FEWEST_RUNS:
         return
-    does, called = _said(name, value)
+    does, called = _feature_words(name, value)
     runs, on = ground.runs(name, value, run.architecture), f"on {run.architecture}"
     yield from _few(name, f"{value} {on}", runs, none=f"no measured run {on} {does}", what=f"{called} {on}")
 
 
-def _said(name: str, value: str) -> tuple[str, str]:
+def _feature_words(name: str, value: str) -> tuple[str, str]:
     """Return the verb phrase for a run with a feature, and the name of the feature."""
     does, called = FEATURES[name]
     shown = VALUES.get((name, value), value)
@@ -264,7 +264,7 @@ def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:
     return sum(ground.total(name, stack) for stack in stacks)
 
 
-def _listed(stacks: Sequence[str]) -> str:
+def _stacks_text(stacks: Sequence[str]) -> str:
     """List stacks in words."""
     return stacks[0] if len(stacks) == 1 else f"{', '.join(stacks[:-1])} or {stacks[-1]}"
 

@@ -111,10 +111,12 @@ def features_of_runs(runs: Iterable[tuple[str, Strategy]]) -> list[ShownFeatures
     for stack, strategy in runs:
         by_stack.setdefault(stack, []).append(strategy)
     every = [strategy for own in by_stack.values() for strategy in own]
-    return [ShownFeatures(stack=stack, runs=_counted(own)) for stack, own in (*sorted(by_stack.items()), (ANY, every))]
+    return [
+        ShownFeatures(stack=stack, runs=_count_values(own)) for stack, own in (*sorted(by_stack.items()), (ANY, every))
+    ]
 
 
-def _counted(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
+def _count_values(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in MATTERS_ABOVE}
     for strategy in strategies:
         for name, count in counts.items():

@@ -166,12 +166,12 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         },
         degrees={name: degree for name in DEGREES if (degree := int(getattr(strategy, name))) > 1},
         features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
-        recompute=_recomputed(strategy),
+        recompute=_recomputation(strategy),
         launches_beyond=float(layer_parts(facts, strategy.decisions()).launches_beyond.max()),
     )
 
 
-def _recomputed(strategy: Strategy) -> tuple[str, ...]:
+def _recomputation(strategy: Strategy) -> tuple[str, ...]:
     """Return the recomputation of a strategy, including that of single stages."""
     layout = strategy.layout
     values = {int(strategy.recompute), *(map(int, layout.recompute) if layout else ())}

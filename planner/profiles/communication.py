@@ -128,20 +128,22 @@ def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives
     samples = samples[(samples.calls.ranks > 1) & (samples.calls.nbytes > 0)]
     if len(samples) < FEWEST:
         raise SpecError("samples", f"{len(samples)} of a fabric are too few.", f"At least {FEWEST} are needed.")
-    medians = thinned(samples)
+    medians = curve_medians(samples)
     law = SampledCollectives(fabric=fabric, estimates=constants(medians, fabric))
-    by_ranks, by_sizes = (_left_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
+    by_ranks, by_sizes = (_hold_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
     tiers: list[Deviations | None] = []
     for leaves in (False, True):
         own = medians[(medians.calls.nodes > 1) == leaves]
         parts = ([part.of(leaves) for part in all_parts] for all_parts in (by_ranks, by_sizes))
         tiers.append(
-            _deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts)) if len(own) else None
+            _learn_deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts))
+            if len(own)
+            else None
         )
     return replace(law, inside=tiers[0], between=tiers[1])
 
 
-def thinned(samples: Measured) -> Measured:
+def curve_medians(samples: Measured) -> Measured:
     """Return the medians of a curve's samples of nearly equal size."""
     sizes = _sizes(samples.calls)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -273,7 +275,7 @@ class _Part:
         return _Part(known=self.known[known], unseen=self.unseen[unseen], law=self.law)
 
 
-def _left_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
+def _hold_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
     """Hold out each number of ranks once, or each fold of sizes; none where there is only one."""
     folds, folds_of_medians = (one.calls.ranks if by_ranks else _size_folds(one.calls) for one in (samples, medians))
     parts = []
@@ -296,9 +298,11 @@ def _sizes(calls: Calls) -> NDArray[np.intp]:
     return np.round(PER_OCTAVE * np.log2(calls.nbytes)).astype(np.intp)
 
 
-def _deviations(own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]) -> Deviations:
+def _learn_deviations(
+    own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]
+) -> Deviations:
     """Learn the law's error with a process, and calibrate the width of intervals."""
-    left = _calm(own.calls, np.log(own.seconds / law.law(own.calls)))
+    left = _clip_outliers(own.calls, np.log(own.seconds / law.law(own.calls)))
     sizes_alone = np.arange(len(LENGTHS)) > 0
     apart = likeliest_smoothness(
         own.calls.features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone
@@ -323,25 +327,27 @@ def _error(parts: list[_Part], smoothness: Smoothness) -> float:
     """Return the mean over curves of the median error on held-out samples."""
     by_curve: dict[tuple[int, int, int], list[float]] = {}
     for part in parts:
-        errors, _ = _foretold(part, smoothness)
+        errors, _ = _predict_errors(part, smoothness)
         for curve, error in zip(part.unseen.calls.curves, errors.tolist(), strict=True):
             by_curve.setdefault(curve, []).append(error)
     return float(np.mean([np.median(errors) for errors in by_curve.values()]))
 
 
 def _widening(parts: list[_Part], smoothness: Smoothness) -> float:
-    scores = [np.divide(*_foretold(part, smoothness)) for part in parts]
+    scores = [np.divide(*_predict_errors(part, smoothness)) for part in parts]
     return widening(np.concatenate(scores)) if scores else 1.0
 
 
-def _foretold(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
+def _predict_errors(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
     """Return absolute errors of logarithms on held-out samples, and their predicted standard deviations."""
     calls, law = part.unseen.calls, part.law
     errors = np.log(part.unseen.seconds / law.law(calls))
     variance = np.full(len(calls), smoothness.variance + smoothness.noise)
     if len(part.known):
         known = part.known
-        process = _process(known.calls, _calm(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness)
+        process = _process(
+            known.calls, _clip_outliers(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness
+        )
         errors = errors - process.mean(calls.features)
         variance = process.deviation(calls.features) ** 2
     variance = variance + law.estimates.variance(lambda values: law_seconds(values, calls, law.fabric))
@@ -360,7 +366,7 @@ def _process(calls: Calls, left: Rows, smoothness: Smoothness) -> GaussianProces
     )
 
 
-def _calm(calls: Calls, left: Rows) -> Rows:
+def _clip_outliers(calls: Calls, left: Rows) -> Rows:
     """Clip outliers of the remaining error: far from zero, or from the median of neighbouring sizes of the curve."""
     most = max(FAR_OFF, MOST_DEVIATIONS * 1.48 * float(np.median(np.abs(left))))
     left = np.clip(left, -most, most)

@@ -135,9 +135,11 @@ def fitted_device(
     machine, stated = samples[0].machine, {**(facts or {})}
     base = _base(stated.pop("base", None))
     _require_facts(stated)
-    measured = {key: value for key, value in _measured(samples, machine).items() if key not in base or key in BETTER}
-    known = catalog.merged(catalog.merged(_in_nodes(base, measured), measured), stated)
-    entry = {"name": name, **_assumed(known), **known}
+    measured = {
+        key: value for key, value in _measured_entries(samples, machine).items() if key not in base or key in BETTER
+    }
+    known = catalog.merged(catalog.merged(_set_node_size(base, measured), measured), stated)
+    entry = {"name": name, **_assumptions(known), **known}
     collectives, links = sampled_fabric(samples, _fabric(entry))
     if links is not None and "networks" not in stated:
         measured["networks"] = entry["networks"] = _networks(links, entry)
@@ -185,7 +187,7 @@ def _source(samples: Sequence[Sample]) -> str:
     return f"planner fit: {len(samples)} samples of {machine.device}"
 
 
-def stated_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+def change_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
     """
     Return a device of the catalog with changed facts as plain data, with its own calibration for further constants.
 
@@ -248,7 +250,7 @@ def _require_facts(stated: Mapping[str, Any]) -> None:
             raise SpecError(f"facts.{field}", f"is {value:g}; the unit is {unit}.")
 
 
-def _in_nodes(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[str, Any]:
+def _set_node_size(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the catalog's device with the sampled devices per node; its innermost network still spans a node."""
     node = measured.get("devices_per_node")
     if not base or node is None or base["networks"][0]["num_peers"] != base["devices_per_node"]:
@@ -301,7 +303,7 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
 # --- what was measured --------------------------------------------------------------------------------------
 
 
-def _measured(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
+def _measured_entries(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
     """Return the entries of a device that samples contain."""
     found: dict[str, Any] = {}
     for field in ("memory_bytes", "num_processors", "devices_per_node"):
@@ -357,7 +359,7 @@ def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, 
     return best | dict(stated)
 
 
-def _assumed(known: Mapping[str, Any]) -> dict[str, Any]:
+def _assumptions(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return assumptions for entries that are neither measured nor stated; the file names them."""
     memory, bandwidth = known.get("memory_bytes", 0), known.get("memory_bandwidth", 0.0)
     return {

@@ -79,9 +79,9 @@ def learned_dispatch(samples: MeasuredExchanges) -> SampledDispatch:
     if len(samples) < FEWEST:
         raise SpecError("samples", f"{len(samples)} of token exchanges are too few.", f"At least {FEWEST} are needed.")
     law = _law(samples)
-    features, left = law.features(samples.exchanges), _left(law, samples)
+    features, left = law.features(samples.exchanges), _remaining_error(law, samples)
     smoothness = likeliest_smoothness(features, left, lengths=_lengths(features.shape[1]))
-    times = _with_process(law, samples, smoothness)
+    times = _add_process(law, samples, smoothness)
     scores = []
     for ranks in np.unique(samples.exchanges.ranks):
         out = samples.exchanges.ranks == ranks
@@ -89,7 +89,7 @@ def learned_dispatch(samples: MeasuredExchanges) -> SampledDispatch:
         familiar = np.isin(unseen.exchanges.implementations, known.exchanges.implementations)
         if len(known) < FEWEST or not np.any(familiar):
             continue
-        part = _with_process(_law(known, start=law), known, smoothness)
+        part = _add_process(_law(known, start=law), known, smoothness)
         scores.append(_scores(part, unseen[familiar]))
     return replace(times, widening=max(1.0, widening(np.concatenate(scores)))) if scores else times
 
@@ -107,7 +107,7 @@ def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) ->
     kernels, calls = (
         set(exchanges.implementations[rows].tolist()) for rows in (~exchanges.includes_call, exchanges.includes_call)
     )
-    known = _known(names)
+    known = _priors(names)
     empty = Estimates(names=tuple(known), logarithms=np.zeros(len(known)), covariance=np.eye(len(known)))
     law = SampledDispatch(
         implementations=names,
@@ -127,7 +127,7 @@ def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) ->
     return replace(law, estimates=found)
 
 
-def _known(implementations: tuple[str, ...]) -> dict[str, Known]:
+def _priors(implementations: tuple[str, ...]) -> dict[str, Known]:
     """Return the priors of the law's constants: a processor copies about 40 GB/s, and a token adds about 1 us."""
     known = dict(SHARED)
     for name in implementations:
@@ -142,7 +142,7 @@ def _known(implementations: tuple[str, ...]) -> dict[str, Known]:
     return {name: known[name] for name in constant_names(implementations)}
 
 
-def _left(law: SampledDispatch, samples: MeasuredExchanges) -> Rows:
+def _remaining_error(law: SampledDispatch, samples: MeasuredExchanges) -> Rows:
     """Return logarithms of measured over computed times, clipped at ``FAR_OFF`` standard deviations."""
     left = np.log(samples.seconds_per_byte / law.law(samples.exchanges))
     most = FAR_OFF * max(1.48 * float(np.median(np.abs(left))), 0.01)
@@ -154,10 +154,10 @@ def _lengths(count: int) -> Rows:
     return np.array([2.0, 1.5, *[1.5] * (count - 2)])
 
 
-def _with_process(law: SampledDispatch, samples: MeasuredExchanges, smoothness: Smoothness) -> SampledDispatch:
+def _add_process(law: SampledDispatch, samples: MeasuredExchanges, smoothness: Smoothness) -> SampledDispatch:
     process = projected(
         law.features(samples.exchanges),
-        _left(law, samples),
+        _remaining_error(law, samples),
         lengths=smoothness.lengths,
         variance=smoothness.variance,
         noise=smoothness.noise,

@@ -40,7 +40,7 @@ def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFa
         return None, None
     measured = collective_samples(samples)
     times = learned_collectives(measured, fabric)
-    return _stored(times, measured), times
+    return _store(times, measured), times
 
 
 def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
@@ -51,7 +51,7 @@ def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
     return (Unlearned(name="collectives", reason=f"{number} samples; at least {FEWEST} are needed"),)
 
 
-def _stored(times: SampledCollectives, measured: Measured) -> SampledFabric:
+def _store(times: SampledCollectives, measured: Measured) -> SampledFabric:
     errors = np.abs(np.log(times.seconds_of(measured.calls) / measured.seconds))
     estimates = times.estimates
     return SampledFabric(

@@ -80,11 +80,11 @@ def learned(
     if base:
         lowest, highest = np.minimum(alone.lowest, base.lowest), np.maximum(alone.highest, base.highest)
         starts.append(replace(base, rates=rates, lowest=lowest, highest=highest))
-    found = [_beyond(start, shapes, seconds, families) for start in starts]
+    found = [_learn_difference(start, shapes, seconds, families) for start in starts]
     return min(found, key=lambda one: one[0])[1]
 
 
-def _beyond(
+def _learn_difference(
     start: SampledTimes, shapes: Shapes, seconds: Rows, families: Sequence[Hashable]
 ) -> tuple[float, SampledTimes]:
     """Learn the difference of samples from a start; return the mean error on held-out families, and the times."""
@@ -117,7 +117,7 @@ def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     if len(seconds) < FEWEST:
         fastest = [float(np.max(amount / seconds)) for amount in (shapes.flops if computes else 1.0, shapes.nbytes)]
         return _rates(np.log([*fastest, LEAST_SHARE * smallest]), computes)
-    optimize = _imported("scipy.optimize")
+    optimize = _import_library("scipy.optimize")
     start = np.log(
         [
             float(np.quantile(shapes.flops / seconds, 0.95)) if computes else 1.0,
@@ -163,8 +163,8 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
             noise=ASSUMED_NOISE,
             num_points=len(values),
         )
-    kernels = _imported("sklearn.gaussian_process.kernels")
-    regressor = _imported("sklearn.gaussian_process").GaussianProcessRegressor
+    kernels = _import_library("sklearn.gaussian_process.kernels")
+    regressor = _import_library("sklearn.gaussian_process").GaussianProcessRegressor
     spread = np.std(features, axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     some = np.random.default_rng(0).permutation(len(values))[:NUM_TUNED]
@@ -210,13 +210,13 @@ def left_out(process: GaussianProcess, features: Rows, values: Rows, families: S
     errors, deviations = np.empty(len(values)), np.empty(len(values))
     for number in numbers:
         out = folds == number
-        part = process if len(numbers) < 2 else _of_part(process, features[~out], values[~out], len(values))
+        part = process if len(numbers) < 2 else _fit_part(process, features[~out], values[~out], len(values))
         errors[out] = np.abs(values[out] - part.mean(features[out]))
         deviations[out] = part.deviation(features[out])
     return errors, deviations
 
 
-def _of_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
+def _fit_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
     if num_all <= NUM_TUNED:
         return tuned(features, values)
     return projected(
@@ -260,6 +260,6 @@ def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes
     return replace(base, rates=estimated_rates(shapes, seconds))
 
 
-def _imported(name: str) -> Any:
+def _import_library(name: str) -> Any:
     library = name.partition(".")[0]
     return optional_library(name, "samples", f"Learning needs {library}, which is not installed.", extra="fit")

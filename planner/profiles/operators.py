@@ -94,12 +94,12 @@ def sampled_operators(
     for number, (key, group) in enumerate(groups.items()):
         log_progress(__name__, "operators are learned", number, len(groups), operator=" ".join(key))
         beside = 0.0 if key[0] in NO_PASS else host_seconds
-        made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
+        made = _learn(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
         (found if isinstance(made, SampledOperator) else unlearned).append(made)  # type: ignore[arg-type]
     return tuple(found), tuple(unlearned)
 
 
-def _learned(
+def _learn(
     key: tuple[str, str, str], group: Sequence[Sample], num_processors: int, host_seconds: float
 ) -> SampledOperator | Unlearned:
     operator, of_pass, dtype = key
@@ -115,7 +115,7 @@ def _learned(
     if times.left_out_error > MOST_ERROR:
         reason = f"samples contradict each other: median error {times.left_out_error:.0%} on held-out families"
         return Unlearned(name=name, reason=reason)
-    return _stored(key, times, shapes, seconds, sizes)
+    return _store(key, times, shapes, seconds, sizes)
 
 
 def families(operator: str, sizes: Mapping[str, np.ndarray]) -> list[Hashable]:
@@ -124,7 +124,7 @@ def families(operator: str, sizes: Mapping[str, np.ndarray]) -> list[Hashable]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _stored(
+def _store(
     key: tuple[str, str, str],
     times: SampledTimes,
     shapes: Shapes,

@@ -204,9 +204,9 @@ def anchor(
     own = device_of(problem.machine.device, fitted).runtime_bytes
     runtime = max(0.0, own + peaks.offset_bytes) if peaks else own
     return Anchor(
-        device=_sourced(way.device(found.values, runtime_bytes=runtime), found.values, runs),
+        device=_add_sources(way.device(found.values, runtime_bytes=runtime), found.values, runs),
         runs=runs,
-        moved=_moved(way, found.values),
+        moved=_list_moved(way, found.values),
         posterior=found,
         peaks=peaks,
     )
@@ -232,7 +232,7 @@ def _require_explained(runs: Sequence[AnchorRun]) -> None:
         )
 
 
-def _moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
+def _list_moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
     known = device_of(way.entry, way.fitted).calibration.constants
     return tuple(
         Moved(field=field, before=before, after=value)
@@ -241,7 +241,7 @@ def _moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
     )
 
 
-def _sourced(device: dict[str, Any], values: Mapping[str, float], runs: Sequence[AnchorRun]) -> dict[str, Any]:
+def _add_sources(device: dict[str, Any], values: Mapping[str, float], runs: Sequence[AnchorRun]) -> dict[str, Any]:
     """Return the device with the small runs as the source of its changed constants."""
     text = f"small runs: {', '.join(one.case.run.id for one in runs)}"
     calibration = device["calibration"]

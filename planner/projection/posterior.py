@@ -60,7 +60,7 @@ class Posterior:
         before, upper = self._logarithm(seconds, self.logs), priors_of(self.way.constants).upper
         slopes = np.zeros(len(self.logs))
         for index in range(len(self.logs)):
-            there, step = _moved(self.logs, index, upper)
+            there, step = _move(self.logs, index, upper)
             slopes[index] = (self._logarithm(seconds, there) - before) / step
         return float(np.sqrt(slopes @ self.covariance @ slopes))
 
@@ -96,7 +96,7 @@ def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
         measured,
         weights=weights,
         priors=priors_of(chosen),
-        start=_near(way, timed, chosen, measured, noises),
+        start=_find_start(way, timed, chosen, measured, noises),
     )
     logs = priors.mean.copy()
     logs[sensitive] = found.logs
@@ -113,7 +113,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     return estimate(facts, strategy).step_seconds
 
 
-def _near(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
+def _find_start(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
     r"""
     Return the start of a fit, close to measured times, since the robust loss ignores distant ones.
 
@@ -151,14 +151,14 @@ def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> C
     def jacobian(logs: Array, _: Array | None) -> Array:
         columns, before = [], _logarithms(way, timed, chosen, logs, strategy_seconds)
         for index in range(len(chosen)):
-            there, step = _moved(logs, index, upper)
+            there, step = _move(logs, index, upper)
             columns.append((_logarithms(way, timed, chosen, there, strategy_seconds) - before) / step)
         return np.stack(columns, axis=1)
 
     return jacobian
 
 
-def _moved(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
+def _move(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
     """Move one logarithm by a step for a derivative, downwards at its upper bound; return the step, too."""
     step = DIFFERENCE if logs[index] + DIFFERENCE <= upper[index] else -DIFFERENCE
     return logs + step * (np.arange(len(logs)) == index), step

@@ -273,7 +273,7 @@ def most_peak_bytes(found: Anchor, problem: Problem, strategy: Strategy) -> floa
     return found.peaks.most_bytes(detail.estimate(facts, strategy).device_bytes, facts.cluster, is_alike=is_alike)
 
 
-def projected_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
+def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
     """
     Return a plan on the device of the small runs with the interval of a projection, and its measured share.
 

@@ -112,13 +112,13 @@ def small_runs(paths: Sequence[Path], problem: Problem) -> tuple[Case, ...]:
     SpecError
         If a file or a run in it is wrong, or there is none.
     """
-    found = tuple(one for path in paths for one in _of_file(path, problem))
+    found = tuple(one for path in paths for one in _read_file(path, problem))
     if not any(one.run.step_seconds for one in found):
         raise SpecError("small runs", "none has a step time.", EXAMPLE)
     return found
 
 
-def _of_file(path: Path, problem: Problem) -> Iterator[Case]:
+def _read_file(path: Path, problem: Problem) -> Iterator[Case]:
     if path.name.endswith((".json", ".json.gz")):
         raise SpecError(
             str(path),
@@ -126,21 +126,21 @@ def _of_file(path: Path, problem: Problem) -> Iterator[Case]:
             "Name it under 'traces' of a run: runs: [{job: {model.num_layers: 2}, traces: [rank0.json.gz]}].",
         )
     if path.suffix == ".csv":
-        yield from _of_table(path)
+        yield from _read_table_runs(path)
         return
     document = read_mapping(path, needs=EXAMPLE)
     given = build(SmallRuns, document if "runs" in document else {"runs": [document]}, str(path))
     for number, one in enumerate(given.runs):
-        yield _small(one, problem, path, f"{path}: runs.{number}")
+        yield _read_small_run(one, problem, path, f"{path}: runs.{number}")
 
 
-def _small(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
+def _read_small_run(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
     """Read one run of a file, with the doubts of its traces."""
     _require_measured(one, where)
     traces = [read_trace(path.parent / name) for name in one.traces]
     for trace in traces:
         require_device(trace, problem.facts.cluster.device)
-    small = _located(where, _run(one, problem, path, where, traces), _references(problem))
+    small = _build_case(where, _run(one, problem, path, where, traces), _references(problem))
     return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
 
 
@@ -154,15 +154,15 @@ def _require_measured(one: SmallRun, where: str) -> None:
         raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
 
 
-def _of_table(path: Path) -> Iterator[Case]:
+def _read_table_runs(path: Path) -> Iterator[Case]:
     known = references(None, path.parent)
     for row in read_table(path):
         if isinstance(row, RejectedRow):
             raise SpecError(f"{path}: {row.id}", row.reason)
-        yield _located(f"{path}: {row.id}", row, known)
+        yield _build_case(f"{path}: {row.id}", row, known)
 
 
-def _located(where: str, run: Run, known: References) -> Case:
+def _build_case(where: str, run: Run, known: References) -> Case:
     """Build the case of a run; errors name the run."""
     try:
         return case(run, known)

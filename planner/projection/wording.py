@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.jobs.problem import Problem
 from planner.projection.anchor import Anchor, AnchorRun, Moved
-from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, projected_plan
+from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, project_plan
 from planner.projection.records import ProjectionRecord, advice_lines
 from planner.report.wording import gib, part_label, seconds
 from planner.results import Plan, PlanReport
@@ -87,14 +87,14 @@ def with_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> Plan
     problem
         The job on its own device.
     """
-    projected = [projected_plan(found, problem, plan) for plan in report.plans]
+    projected = [project_plan(found, problem, plan) for plan in report.plans]
     sentences = (*_anchor_sentences(found), *(_plan_sentence(*one) for one in projected[:1]))
     return replace(report, plans=tuple(plan for plan, _ in projected), small_runs=sentences)
 
 
 def _anchor_sentences(found: Anchor) -> Iterator[str]:
     for one in found.runs:
-        yield _measured(one)
+        yield _measurement_text(one)
         yield from one.case.run.doubts
         if one.differences:
             yield f"{one.case.run.id} differs: {', '.join(one.differences)}"
@@ -134,7 +134,7 @@ def _far(found: Anchor) -> list[Moved]:
     return [one for one in found.moved if abs(math.log(one.after / one.before)) > LEAST_MOVED]
 
 
-def _measured(one: AnchorRun) -> str:
+def _measurement_text(one: AnchorRun) -> str:
     """Describe the measurements of a run, with their predictions."""
     measured = []
     if one.measured_seconds is not None:
@@ -146,7 +146,7 @@ def _measured(one: AnchorRun) -> str:
 
 
 def _run(one: AnchorRun) -> Iterator[str]:
-    yield _measured(one)
+    yield _measurement_text(one)
     yield from (f"  {doubt}" for doubt in one.case.run.doubts)
     if one.differences:
         reason = f"it has an error of +- {math.expm1(one.noise):.0%}, as between layouts of one job"

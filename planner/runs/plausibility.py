@@ -61,10 +61,12 @@ def require_possible(facts: Facts, strategy: Strategy) -> None:
     for rule, column in RULES.items():
         if not tabulate(rule, facts, strategy.decisions()):
             sentence = (rule.__doc__ or "").strip().splitlines()[0]
-            raise SpecError(column, f"is impossible with {', '.join(_seen(rule, facts, strategy))}. {sentence}")
+            raise SpecError(
+                column, f"is impossible with {', '.join(_values_of_rule(rule, facts, strategy))}. {sentence}"
+            )
 
 
-def _seen(rule: Callable[..., Any], facts: Facts, strategy: Strategy) -> Iterator[str]:
+def _values_of_rule(rule: Callable[..., Any], facts: Facts, strategy: Strategy) -> Iterator[str]:
     """Yield the values that a rule reads, column by column."""
     model, workload = facts.model, facts.workload
     known: dict[str, Any] = {**strategy.decisions(), "num_layers": model.num_layers}

@@ -26,7 +26,7 @@ from planner.runs.jobs import (
     unreported_peak_bytes,
 )
 from planner.runs.plausibility import require_of_the_model, require_plausible, require_possible
-from planner.runs.relatives import with_known_names
+from planner.runs.relatives import replace_unknown_names
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, step_interval
 
@@ -143,7 +143,7 @@ class Prediction:
 def predictions(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Prediction | RejectedRow]:
     """Predict every possible row, and give the reason for each of the others; in the order of the file."""
     for row in rows:
-        yield row if isinstance(row, RejectedRow) else _predicted(row, known)
+        yield row if isinstance(row, RejectedRow) else _predict_row(row, known)
 
 
 def cases(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Case | RejectedRow]:
@@ -171,7 +171,7 @@ def unreported_recompute(one: Case) -> RejectedRow | None:
     )
 
 
-def _predicted(run: Run, known: References) -> Prediction | RejectedRow:
+def _predict_row(run: Run, known: References) -> Prediction | RejectedRow:
     found = _case_or_reason(run, known)
     if isinstance(found, RejectedRow):
         return found
@@ -221,7 +221,7 @@ def case(run: Run, known: References) -> Case:
     problem = problem_of(run, known)
     require_of_the_model(run, problem.facts)
     require_plausible(run, problem.facts)
-    run = with_known_names(run, problem.facts.cluster)
+    run = replace_unknown_names(run, problem.facts.cluster)
     strategy, is_inferred = strategy_of(run, problem)
     require_possible(problem.facts, strategy)
     return Case(run=run, problem=problem, strategy=strategy, is_inferred=is_inferred)

@@ -30,7 +30,7 @@ LIKE = 0.75
 """Least share of letters that a name has in common with a dispatcher's."""
 
 
-def with_known_names(run: Run, cluster: Cluster) -> Run:
+def replace_unknown_names(run: Run, cluster: Cluster) -> Run:
     """
     Return a row with known names in place of unknown ones, and its doubts.
 
@@ -48,7 +48,7 @@ def with_known_names(run: Run, cluster: Cluster) -> Run:
     strategy = dict(run.entries.get("strategy", {}))
     asked = strategy.get(DISPATCHER)
     if isinstance(asked, str) and asked not in {one.text for one in TokenDispatcher}:
-        doubts += _resolved(strategy, asked, cluster)
+        doubts += _resolve_dispatcher(strategy, asked, cluster)
     if not doubts and asked == strategy.get(DISPATCHER):
         return run
     return replace(run, entries={**run.entries, "strategy": strategy}, doubts=(*run.doubts, *doubts))
@@ -60,7 +60,7 @@ def _device_doubt(name: object) -> list[str]:
     return [found.note] if found and found.others else []
 
 
-def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
+def _resolve_dispatcher(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
     """Put the nearest dispatcher of the framework into a strategy, or none for its default; return the doubt."""
     letters = "".join(one for one in asked.lower() if one.isascii() and one.isalnum())
     nearest = nearest_dispatcher(letters)

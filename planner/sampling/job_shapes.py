@@ -161,7 +161,7 @@ def points_of(operator: Operator) -> Iterator[Point]:
     size = sampled_size(operator)
     if size is not None and _is_whole(size.sizes):
         for of_pass in OPERATORS[size.kernel].passes:
-            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_rounded(size.sizes))
+            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_round_sizes(size.sizes))
 
 
 def _is_whole(sizes: Mapping[str, Numbers | None]) -> bool:
@@ -172,6 +172,6 @@ def _counts(sizes: Mapping[str, Numbers | None]) -> Iterator[tuple[str, Numbers 
     return ((name, value) for name, value in sizes.items() if name != "causal")
 
 
-def _rounded(sizes: Mapping[str, Numbers | None]) -> Sizes:
+def _round_sizes(sizes: Mapping[str, Numbers | None]) -> Sizes:
     counts: dict[str, Any] = {name: int(value) for name, value in _counts(sizes) if value is not None}
     return Sizes(causal=bool(sizes["causal"]) if "causal" in sizes else None, **counts)

@@ -138,7 +138,7 @@ class Sampler:
         if point.operator in MEASURED_TOGETHER:
             return self._lead(point, limits)
         try:
-            return self._attempt(point, lambda: self._timed(*self._prepared(point), limits))
+            return self._attempt(point, lambda: self._time(*self._prepare(point), limits))
         finally:
             self._free()
 
@@ -154,7 +154,7 @@ class Sampler:
         assert self._ranks, "a process that is alone follows nobody"
         try:
             while (message := self._ranks.listen()) is not None:
-                self._in_lockstep(self._ranks, *message)
+                self._measure_in_lockstep(self._ranks, *message)
         except RuntimeError as error:
             raise LostRankError(self._ranks.place.rank, str(error)) from None
 
@@ -166,13 +166,13 @@ class Sampler:
             return Skipped(reason=f"needs {ranks} processes on {nodes} hosts, and there are {here}")
         try:
             self._ranks.say((point, limits))
-            found = self._in_lockstep(self._ranks, point, limits)
+            found = self._measure_in_lockstep(self._ranks, point, limits)
         except RuntimeError as error:
             raise LostRankError(self._ranks.place.rank, str(error)) from None
         assert found, "the first process is in every group"
         return found
 
-    def _in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
+    def _measure_in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
         """
         Measure a collective in step with the group; None in processes outside of it.
 
@@ -183,7 +183,7 @@ class Sampler:
         if group is None:
             return None
         try:
-            prepared = self._attempt(point, lambda: self._prepared(point, group))
+            prepared = self._attempt(point, lambda: self._prepare(point, group))
             reason = group.first_reason(prepared.reason if isinstance(prepared, Skipped) else "")
             if isinstance(prepared, Skipped) or reason:
                 return Skipped(reason=reason)
@@ -192,13 +192,13 @@ class Sampler:
             reason = group.first_reason(called.reason if isinstance(called, Skipped) else "")
             if reason:
                 return Skipped(reason=reason)
-            return self._timed(work, clock, limits)
+            return self._time(work, clock, limits)
         except (UnavailableError, NotCoveredError) as error:
             return Skipped(reason=self._reason(point, error))
         finally:
             self._free()
 
-    def _prepared(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
+    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
         """Make the inputs and calls of a point, and choose a clock."""
         self.bench.dtype(point.dtype)
         self.bench.require_memory(needed_bytes(point))
@@ -210,7 +210,7 @@ class Sampler:
             raise UnavailableError(f"{point.operator} is not measured here")
         return work, self._clock_for(point, work, group)
 
-    def _timed(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
+    def _time(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
         timing = timed(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")

@@ -66,7 +66,7 @@ class Place:
     address: str = "env://"
 
 
-def launched_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+def read_place(environment: Mapping[str, str] = os.environ) -> Place | None:
     """
     Read the place of this process from the variables of torchrun or a similar launcher; None without a launcher.
 
@@ -77,7 +77,7 @@ def launched_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
     Examples
     --------
-    >>> launched_place({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1"})
+    >>> read_place({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1"})
     Place(rank=9, world_size=16, local_rank=1, host='1', address='env://')
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
@@ -298,7 +298,7 @@ def joined_ranks(
     LostRankError
         If the others do not come.
     """
-    launched = launched_place()
+    launched = read_place()
     if launched and number is not None:
         problem = f"is {number}, but a launcher has started {launched.world_size} processes."
         raise SpecError("ranks", problem, "Leave it out.")
@@ -310,7 +310,7 @@ def joined_ranks(
         return
     with ExitStack() as stack:
         stack.callback(_leave, torch)  # after the started processes have ended
-        place = launched or stack.enter_context(_started(number, command))
+        place = launched or stack.enter_context(_start_processes(number, command))
         ranks = Ranks(torch, place, device, seconds=seconds)
         try:
             yield ranks
@@ -332,7 +332,7 @@ def _number_here(torch: Any, device: str, number: int | None) -> int:
 
 
 @contextmanager
-def _started(number: int, command: Sequence[str]) -> Iterator[Place]:
+def _start_processes(number: int, command: Sequence[str]) -> Iterator[Place]:
     """Start the other processes, which end with this one; yield the place of this one, the first."""
     port = _free_port()
     shared = os.environ | {"WORLD_SIZE": str(number), "GROUP_RANK": "0", "MASTER_ADDR": LOCALHOST}

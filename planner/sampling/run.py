@@ -211,7 +211,7 @@ def measure_points(
         table.add(point, found)
         measured += 1
         pace.learn(point, found.seconds)
-        progress(_line(number, len(wanted), point, _said(found)))
+        progress(_line(number, len(wanted), point, _timing_text(found)))
     return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
 
 
@@ -234,5 +234,5 @@ def _line(number: int, total: int, point: Point, said: str) -> str:
     return f"{number}/{total} {point}: {said}"
 
 
-def _said(timing: Timing) -> str:
+def _timing_text(timing: Timing) -> str:
     return f"{timing.seconds * 1e6:,.1f} us +- {100 * timing.spread:.1f} % of {timing.repeats}"

@@ -20,7 +20,7 @@ from costmodel.traces.operators.device import (
     late_launches,
 )
 from costmodel.traces.structure import Parts, Phase, parts
-from planner.profiles.device import FittedDevice, fitted_device, num_matmuls, stated_device
+from planner.profiles.device import FittedDevice, change_device, fitted_device, num_matmuls
 from planner.profiles.learning import FEWEST
 from planner.profiles.operators import Unlearned, rounded
 from planner.traces.extraction import NANOSECONDS, Extracted
@@ -94,9 +94,9 @@ def traced_device(
         As there; if there are too few matmuls and no base, or no constants either.
     """
     facts = facts or {}
-    reason = _too_few(traces, found)
+    reason = _doubt_matmuls(traces, found)
     if reason:
-        return _on_base(traces, found, name=name, facts=facts, reason=reason)
+        return _add_to_base(traces, found, name=name, facts=facts, reason=reason)
     hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
     fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
@@ -105,7 +105,7 @@ def traced_device(
     return fitted, constants
 
 
-def _too_few(traces: Sequence[Trace], found: Extracted) -> str:
+def _doubt_matmuls(traces: Sequence[Trace], found: Extracted) -> str:
     """Return the reason that operators cannot be learned; "" if they can."""
     number = num_matmuls(found.samples)
     if number >= FEWEST:
@@ -117,7 +117,7 @@ def _too_few(traces: Sequence[Trace], found: Extracted) -> str:
     return f"have {number} forward matmuls of different sizes and one dtype; {FEWEST} are needed. {why}"
 
 
-def _on_base(
+def _add_to_base(
     traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any], reason: str
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """Add constants of the traces to the base device of the facts, without learned operators."""
@@ -126,7 +126,7 @@ def _on_base(
         raise SpecError("traces", reason, WITHOUT_BASE)
     if not constants:
         raise SpecError("traces", reason, "They show no other constants of a device, such as launches.")
-    entry = stated_device(facts, name=name)
+    entry = change_device(facts, name=name)
     _add(entry, constants)
     catalog.device_of(entry, "facts")
     fitted = FittedDevice(

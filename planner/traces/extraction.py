@@ -22,14 +22,14 @@ from costmodel.traces.operators.device import (
     late_launches,
     slowdown_beside_communication,
 )
-from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from costmodel.traces.operators.messages import TracedMessage, find_messages
 from costmodel.traces.reading import runs_of
 from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.sampling.table import SamplesFile
-from planner.traces.routed import EXPERT, Kept, without_rows
+from planner.traces.routed import EXPERT, Kept, unrouted_sizes
 
 NANOSECONDS = 1e9
 
@@ -119,10 +119,10 @@ def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extrac
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    by_trace = tuple(traced_operators(trace, parameters=_updated(problem, trace)) for trace in traces)
+    by_trace = tuple(traced_operators(trace, parameters=_updated_parameters(problem, trace)) for trace in traces)
     messages, unknown = messages_of(traces)
     slowdown = slowdown_beside_communication(traces)
-    operators, overlapped = _alone((*_operators(by_trace), *_copies(traces)), slowdown)
+    operators, overlapped = _times_alone((*_operators(by_trace), *_copies(traces)), slowdown)
     points = [*operators, *_launches(traces)]
     devices_per_node = max((len(trace.devices) for trace in traces), default=0)
     collectives, bounds = _collectives(messages, devices_per_node)
@@ -135,14 +135,14 @@ def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extrac
     return Extracted(
         samples=samples,
         by_trace=by_trace,
-        others=_together(by_trace),
+        others=_sum_others(by_trace),
         unknown_messages=unknown,
         slowdown=slowdown,
         doubts=(*doubts, *overlapped, *bound),
     )
 
 
-def _updated(problem: Problem | None, trace: Trace) -> int | None:
+def _updated_parameters(problem: Problem | None, trace: Trace) -> int | None:
     """
     Return the parameters that a job's rank updates in a step; None where they are unknown.
 
@@ -199,7 +199,7 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Map
     unknown: Counter[str] = Counter()
     found: list[TracedMessage] = []
     for run in runs_of(traces):
-        messages, missing = traced_messages(run)
+        messages, missing = find_messages(run)
         found += messages
         unknown.update(missing)
     return tuple(found), unknown
@@ -208,7 +208,7 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Map
 Measured = tuple[Point, float]
 
 
-def _alone(
+def _times_alone(
     found: Iterable[tuple[Point, float, float]], slowdown: Slowdown | None
 ) -> tuple[list[Measured], tuple[str, ...]]:
     r"""
@@ -306,7 +306,7 @@ def _timing(seconds: Sequence[float]) -> Timing:
     return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
 
 
-def _together(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
+def _sum_others(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
     found: dict[str, Other] = {}
     for one in (other for of_trace in by_trace for other in of_trace.others):
         before = found.get(one.name)
@@ -343,14 +343,14 @@ def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
     The number of rows of routed experts is ignored: the router decides it.
     """
     known = {one.point for one in found.samples}
-    routed = set(map(_routed, known))
+    routed = set(map(_routed_key, known))
     return tuple(
         f"{name} {of_pass}"
         for (name, of_pass), points in job_shapes(problem).groups.items()
         if not known.intersection(points)
-        and not (name.startswith(EXPERT) and routed.intersection(map(_routed, points)))
+        and not (name.startswith(EXPERT) and routed.intersection(map(_routed_key, points)))
     )
 
 
-def _routed(point: Point) -> tuple[Kept, str, str]:
-    return without_rows(point.operator, point.sizes.given), point.pass_, point.dtype
+def _routed_key(point: Point) -> tuple[Kept, str, str]:
+    return unrouted_sizes(point.operator, point.sizes.given), point.pass_, point.dtype

@@ -19,14 +19,14 @@ from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
     Layout,
     Replicas,
+    add_tensor_parallel,
     faster,
     rebuilt,
+    remove_launches,
+    remove_overlap,
+    remove_tasks,
     steady,
     tensor_parallel_tasks,
-    with_tensor_parallel,
-    without_launches,
-    without_overlap,
-    without_tasks,
 )
 from costmodel.traces.events import UNKNOWN, Message
 from costmodel.traces.replay import Replayed, measured, replay
@@ -156,15 +156,15 @@ def what_if(
     changed = graph
     doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
     if jobs is not None:
-        changed = _retimed(changed, found, jobs, doubts)
+        changed = _retime(changed, found, jobs, doubts)
     if layouts is not None and layouts[0] != layouts[1]:
-        changed = _rebuilt(changed, found, layouts, jobs)
+        changed = _rebuild(changed, found, layouts, jobs)
     for pattern, factor in change.faster:
         changed = faster(changed, pattern, factor)
     if change.cuda_graphs:
-        changed = without_launches(changed)
+        changed = remove_launches(changed)
     if not change.overlap:
-        changed = without_overlap(changed)
+        changed = remove_overlap(changed)
     changed, times = steady(changed)
     of_reading = [doubt for trace in traces for doubt in trace.doubts]
     return WhatIf(
@@ -175,7 +175,7 @@ def what_if(
         before=breakdowns(settled_graph, settled),
         after=breakdowns(changed, times),
         layouts=layouts,
-        doubts=tuple(dict.fromkeys([*of_reading, *_of_replay(traced, base.iteration), *changed.doubts, *doubts])),
+        doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
         graph=changed,
         times=times,
     )
@@ -194,7 +194,7 @@ def _require_usable(graph: ExecutionGraph, traced_step: Replayed, base: Replayed
     )
 
 
-def _of_replay(traced: int, replayed: int) -> list[str]:
+def _doubt_replay(traced: int, replayed: int) -> list[str]:
     """Return the consequence of the unchanged step's replay error for the changed step."""
     error = replayed / traced - 1
     if abs(error) < REPLAY_ERROR:
@@ -265,7 +265,7 @@ def _num_unknown_transfers(graph: ExecutionGraph) -> int:
     return int((silent & named & (graph.tasks.message != UNKNOWN)).sum())
 
 
-def _rebuilt(
+def _rebuild(
     graph: ExecutionGraph,
     found: Sequence[object],
     layouts: tuple[Layout, Layout],
@@ -319,7 +319,7 @@ MOST_UNSIZED = 0.5
 """Share of the time without sizes above which other sizes are refused: most of the time would not change."""
 
 
-def _retimed(
+def _retime(
     graph: ExecutionGraph, found: Sequence[Parts], jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]
 ) -> ExecutionGraph:
     """Return the graph with times of its operators and messages at the wanted sizes."""
@@ -348,7 +348,7 @@ def _retimed(
     if before.tp == after.tp:
         return changed
     if after.tp == 1:
-        return without_tasks(changed, split)
+        return remove_tasks(changed, split)
     doubts.append(
         f"Communication of {after.tp} tensor-parallel ranks is timed by the network model"
         + (", relative to its time of the recorded ranks." if before.tp > 1 else "; its launches take no time.")
@@ -357,7 +357,7 @@ def _retimed(
         return changed
     network = PlannedNetwork(new.facts, new.strategy)
     wanted = tensor_parallel_messages(new.facts, new.strategy)
-    return with_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
+    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
 
 
 def _tensor_parallel_factors(

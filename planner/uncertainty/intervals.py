@@ -222,10 +222,10 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
         return enough
     known = {spread.kind for spread in enough}
     few = (kind for kind in by_kind if kind.scale == ANY and kind.device != ANY and kind not in known)
-    return [*enough, *(_widened(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
+    return [*enough, *(_widen(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
 
 
-def _widened(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
+def _widen(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
     """Widen the spread of a broader kind to include the few own groups."""
     means: dict[Hashable, list[float]] = defaultdict(list)
     for error in errors:
@@ -340,8 +340,8 @@ def step_interval(
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread, basis = _of_others(model, cluster, gaps)
-    spread, basis = _widened_by_gaps(spread, basis, gaps)
+        spread, basis = _spread_of_others(model, cluster, gaps)
+    spread, basis = _widen_by_gaps(spread, basis, gaps)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -352,7 +352,7 @@ def step_interval(
     )
 
 
-def _of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+def _spread_of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spread, str]:
     """Return errors of comparable runs, and of other models or software where those are unmeasured: the widest ends."""
     known = intervals()
     by_gaps = (UNSEEN_BY_GAP[gap.dimension] for gap in gaps if not gap.runs and gap.dimension in UNSEEN_BY_GAP)
@@ -368,7 +368,7 @@ def widens(gap: Gap) -> bool:
     return gap.dimension not in UNSEEN_BY_GAP and (not gap.runs or gap.beyond > 1)
 
 
-def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
     r"""
     Widen a spread for n unmeasured features, degrees or sizes: :math:`\sqrt{1 + n}` times as wide.
 

@@ -187,8 +187,8 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     tokens_per_second_per_device
         Its predicted rate.
     """
-    comparable_runs = _comparable(facts)
-    runs = comparable_runs or _of_nearest_model(facts)
+    comparable_runs = _find_comparable(facts)
+    runs = comparable_runs or _records_of_nearest_model(facts)
     if not runs:
         return None
     record, flops = max(runs, key=lambda one: one.mfu), _flops(facts, None)
@@ -208,31 +208,35 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     )
 
 
-def _comparable(facts: Facts) -> list[RunRecord]:
+def _find_comparable(facts: Facts) -> list[RunRecord]:
     shape, bits = shape_of(facts.model), num_bits(facts.workload.precision)
-    found = [one for one in _of_device(facts.cluster.device.name) if one.num_bits == bits and one.shape.is_like(shape)]
+    found = [
+        one
+        for one in _records_of_device(facts.cluster.device.name)
+        if one.num_bits == bits and one.shape.is_like(shape)
+    ]
     ratios = {one.id: abs(log2(one.sequence_length / facts.workload.sequence_length)) for one in found}
     nearest = min(ratios.values(), default=inf)
     return [one for one in found if ratios[one.id] == nearest] if nearest <= log2(FURTHEST_SEQUENCE) else []
 
 
-def _of_nearest_model(facts: Facts) -> list[RunRecord]:
+def _records_of_nearest_model(facts: Facts) -> list[RunRecord]:
     """Return the runs of the family's model with the nearest FLOPs per token, on devices of the generation."""
     device, work = facts.cluster.device, facts.workload
     kind, flops = (architecture_of(facts.model), num_bits(work.precision)), _flops(facts, None)
-    others = [one for one in _of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
+    others = [one for one in _records_of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
     nearest = min(others, key=lambda one: abs(log2(one.flops_per_token / flops)), default=None)
     return [one for one in others if nearest is not None and one.model == nearest.model]
 
 
 @cache
-def _of_generation(name: str | None) -> tuple[RunRecord, ...]:
+def _records_of_generation(name: str | None) -> tuple[RunRecord, ...]:
     known = {one for one in catalog.devices() if name is not None and catalog.device(one).architecture == name}
     return tuple(one for one in records() if one.device in known)
 
 
 @cache
-def _of_device(name: str) -> tuple[RunRecord, ...]:
+def _records_of_device(name: str) -> tuple[RunRecord, ...]:
     return tuple(one for one in records() if one.device == name)
 
 

@@ -12,7 +12,7 @@ from costmodel.traces.breakdown import breakdowns, length, union
 from costmodel.traces.building import execution_graph
 from costmodel.traces.building.all_ranks import rank_part
 from costmodel.traces.building.background import background_edges
-from costmodel.traces.building.polls import polled
+from costmodel.traces.building.polls import find_polls
 from costmodel.traces.building.streams import Streams
 from costmodel.traces.building.threads import thread_edges
 from costmodel.traces.critical_path import critical_path
@@ -73,13 +73,13 @@ class TestPolls:
 
     def test_a_thread_goes_on_just_behind_the_kernel(self):
         """Launched by task 0, which ends at 10 us; the kernel ends at 900 us, task 1 begins at 917."""
-        found = polled([(0, 5)], {0: 1}, {0: 0, 1: 917_000}, {0: 10_000, 5: 900_000})
+        found = find_polls([(0, 5)], {0: 1}, {0: 0, 1: 917_000}, {0: 10_000, 5: 900_000})
 
         assert found == [(5, 1, 17_000)]
 
     def test_a_thread_that_goes_on_at_once_does_not_wait(self):
         """It begins its next task while the kernel runs."""
-        assert polled([(0, 5)], {0: 1}, {0: 0, 1: 20_000}, {0: 10_000, 5: 900_000}) == []
+        assert find_polls([(0, 5)], {0: 1}, {0: 0, 1: 20_000}, {0: 10_000, 5: 900_000}) == []
 
 
 def two_streams(*, blocks: int) -> Trace:

@@ -23,7 +23,7 @@ from planner.projection.comparison import covered_fraction, differences
 from planner.projection.measured_device import road
 from planner.projection.memory import Peaks
 from planner.projection.posterior import simulated_seconds
-from planner.projection.projected import ProjectedPart, project, projected_interval, projected_plan
+from planner.projection.projected import ProjectedPart, project, project_plan, projected_interval
 from planner.projection.small_runs import small_runs
 from planner.projection.wording import projection_text
 from planner.runs.predictions import GIB, Case
@@ -618,7 +618,7 @@ class TestCommands:
         projected = project(job, {}, small_runs([path], job))
         found = anchor(job, small_runs([path], job))
 
-        planned, share = projected_plan(found, job, estimate(found.applied(job), {}).plan)
+        planned, share = project_plan(found, job, estimate(found.applied(job), {}).plan)
 
         assert planned.interval == projected.interval
         assert share.measured_fraction == projected.measured_fraction

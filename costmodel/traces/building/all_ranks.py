@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
 from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from costmodel.traces.iterations import Iteration, chosen_iteration
@@ -44,8 +44,8 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     chosen = [chosen_iteration(trace, iteration) for trace in traces]
     parts = [rank_part(trace, which) for trace, which in zip(traces, chosen, strict=True)]
     begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
-    graph = _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
-    return without_circles(graph)
+    graph = _add_collectives(_join_ranks(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+    return break_circles(graph)
 
 
 def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:
@@ -77,7 +77,7 @@ class _Table:
         return np.array([*(self.numbers.setdefault(one, len(self.numbers)) for one in things), UNKNOWN])
 
 
-def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
+def _join_ranks(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
     names, messages, tracks = _Table(), _Table(), _Table()
     tasks: list[Tasks] = []
     edges: list[Edges] = []
@@ -119,12 +119,12 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
 # --- collectives -------------------------------------------------------------------------------------------
 
 
-def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
+def _add_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
     """Put all ranks on one clock, and let collectives begin when the last rank has arrived."""
     if len(begins) == 1:
         return graph
     found, doubts = _collectives(graph)
-    graph, disagreement = _with_one_clock(graph, begins, found)
+    graph, disagreement = _align_clocks(graph, begins, found)
     if disagreement > CLOCKS_DISAGREE:
         doubts.append(
             f"clocks of ranks disagree: most of their collectives end more than {disagreement / 1e6:.1f} ms apart "
@@ -175,7 +175,7 @@ def _key(message: Message, rank: int) -> Collective | None:
     return (group, message.operation) if message.group or message.ranks else None
 
 
-def _with_one_clock(
+def _align_clocks(
     graph: ExecutionGraph, begins: Mapping[int, int], found: Sequence[Integers]
 ) -> tuple[ExecutionGraph, int]:
     """

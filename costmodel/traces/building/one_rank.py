@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.background import ASKS, background, background_edges, queue_track
-from costmodel.traces.building.polls import POLLS, polled
+from costmodel.traces.building.polls import POLLS, find_polls
 from costmodel.traces.building.streams import JUST, Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import pauses, thread_edges
@@ -95,7 +95,7 @@ class _Builder:
 
     def graph(self) -> RankGraph:
         tasks = self._tasks()
-        tasks, edges = self._with_threads(tasks, [*self._launches(), *self._events()])
+        tasks, edges = self._add_threads(tasks, [*self._launches(), *self._events()])
         earlier = self.streams.end[self.streams.when < self.iteration.begin]
         free = int(earlier.max()) - self.iteration.begin if len(earlier) else 0
         return RankGraph(
@@ -192,11 +192,11 @@ class _Builder:
             found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
         return [one for one in found if UNKNOWN not in one[:2]]
 
-    def _with_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
+    def _add_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
         threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
         gap = tasks.gap.copy()
         gap[threads.explained] = 0
-        found += self._background(gap)
+        found += self._background_links(gap)
         found += self._polls(tasks, gap, found)
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
         edges = Edges(
@@ -207,7 +207,7 @@ class _Builder:
         )
         return replace(tasks, gap=gap), edges
 
-    def _background(self, gap: Integers) -> list[Link]:
+    def _background_links(self, gap: Integers) -> list[Link]:
         """
         Return the edges of background communication, and remove pauses of the main thread that are waits for it.
 
@@ -240,7 +240,7 @@ class _Builder:
         following = dict(zip(same.tolist(), (same + 1).tolist(), strict=True))
         ends = np.concatenate([self.end, self.streams.end[self.places], self.events.end[self.background.rows]])
         times = (dict(enumerate((tasks.start + self.iteration.begin).tolist())), dict(enumerate(ends.tolist())))
-        polls = polled(launches, following, *times) if launches else []
+        polls = find_polls(launches, following, *times) if launches else []
         gap[[waiting for _, waiting, _ in polls]] = 0
         return [(kernel, waiting, lag, Dependency.THREAD) for kernel, waiting, lag in polls]
 

@@ -19,7 +19,7 @@ LONG = 100_000
 """Nanoseconds below which a pause is ignored."""
 
 
-def polled(
+def find_polls(
     launches: Iterable[tuple[int, int]], following: dict[int, int], start: dict[int, int], end: dict[int, int]
 ) -> list[tuple[int, int, int]]:
     """

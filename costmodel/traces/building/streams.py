@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, named
-from costmodel.traces.building.tasks import by_stream
+from costmodel.traces.building.tasks import sort_by_stream
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
 JUST = 10_000
@@ -68,7 +68,7 @@ class Streams:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         rows = trace.of(*ON_STREAMS)
-        self.rows, self.call, self.when = by_stream(trace.events, rows, trace.calls_of(rows))
+        self.rows, self.call, self.when = sort_by_stream(trace.events, rows, trace.calls_of(rows))
         self.track = trace.events.track[self.rows]
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
@@ -124,7 +124,7 @@ class Streams:
         found[self.of_graph] = np.maximum(self.start - free, 0)[self.of_graph]
         return found
 
-    def launched_before(self, track: int, moment: int) -> int:
+    def last_launched(self, track: int, moment: int) -> int:
         """Return the place of the last task launched on a stream before a moment; ``UNKNOWN`` if there is none."""
         if track not in self.places:
             return UNKNOWN
@@ -151,7 +151,7 @@ class Streams:
         found: NDArray[np.bool_] = copies & chosen[self.trace.events.name[self.rows]]
         return found
 
-    def marked_last(self, start: int, end: int) -> int:
+    def last_marked(self, start: int, end: int) -> int:
         """
         Return the place of the task with an event recorded before a call that ended last during the call.
 
@@ -180,7 +180,7 @@ class Streams:
         events, rows = self.trace.events, self.trace.of(Category.CALL)
         return dict(zip(events.correlation[rows].tolist(), events.start[rows].tolist(), strict=True))
 
-    def _launched_from(self, track: int, moment: int) -> int:
+    def _first_launched(self, track: int, moment: int) -> int:
         """Return the place of the first task launched on a stream at a moment or later."""
         places = self.places.get(track, np.zeros(0, dtype=np.intp))
         number = int(np.searchsorted(self.put[track], moment, side="left")) if len(places) else 0
@@ -228,17 +228,17 @@ class Streams:
 
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
-        known = self._recorded_waits()
+        known = self._find_recorded_waits()
         found = {pair for pairs in known.values() for pair in pairs if UNKNOWN not in pair}
         unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
         if unknown:
             launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
             idle = self.start - self._free(launch, gap)
-            found.update(pair for call in unknown if (pair := self._inferred_wait(call, idle)))
+            found.update(pair for call in unknown if (pair := self._infer_wait(call, idle)))
         self.inferred = len(unknown)
         return sorted(found, key=lambda pair: pair[1])
 
-    def _recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
+    def _find_recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
         """
         Return pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
 
@@ -256,14 +256,14 @@ class Streams:
             track, made = self.track_of(wait, row), begun[wait.record]
             if made > begun[number]:  # no stream waits for an event that is recorded later
                 continue
-            last = self.launched_before(track, made)
+            last = self.last_launched(track, made)
             launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
             pending = waited.get(track, [])
             since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (made, UNKNOWN))]
             awaited = [last, *(place for _, place in since)]
             own, moment = int(events.track[row]), begun[number]
             waited.setdefault(own, []).extend((moment, place) for place in sorted(awaited))
-            found[number] = [(place, self._launched_from(own, moment)) for place in awaited]
+            found[number] = [(place, self._first_launched(own, moment)) for place in awaited]
         return found
 
     def track_of(self, wait: Wait, row: int) -> int:
@@ -274,7 +274,7 @@ class Streams:
                 return number
         return UNKNOWN
 
-    def _inferred_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
+    def _infer_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
         """
         Infer the awaited and the waiting task of a call, where the profiler did not record its event.
 
@@ -292,7 +292,7 @@ class Streams:
             (ended, int(after))
             for after in coming[np.sort(first)]
             for track in self.places
-            if track != self.track[after] and (ended := self._ended_before(track, moment, int(after))) != UNKNOWN
+            if track != self.track[after] and (ended := self._last_ended(track, moment, int(after))) != UNKNOWN
         ]
         late = [pair for pair in pairs if idle[pair[1]] > JUST and self.start[pair[1]] - self.end[pair[0]] <= JUST]
         if late:
@@ -300,9 +300,9 @@ class Streams:
         next_ones = [pair for pair in pairs if pair[1] == int(coming[0])]
         return max(next_ones, key=lambda pair: int(self.when[pair[0]]), default=None)
 
-    def _ended_before(self, track: int, moment: int, after: int) -> int:
+    def _last_ended(self, track: int, moment: int, after: int) -> int:
         """Return the last task launched on a stream before a moment and ended before a task began."""
-        last = self.launched_before(track, moment)
+        last = self.last_launched(track, moment)
         if last == UNKNOWN:
             return UNKNOWN
         first = int(self.places[track][0])

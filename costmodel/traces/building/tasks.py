@@ -15,7 +15,9 @@ WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParalle
 """Operators that only contain others; the outermost operator that is not one of them is a task."""
 
 
-def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple[NDArray[np.intp], Integers, Integers]:
+def sort_by_stream(
+    events: Events, device: NDArray[np.intp], call: Integers
+) -> tuple[NDArray[np.intp], Integers, Integers]:
     """
     Sort tasks by stream, with the time of each call: where there is none, that of the task before on its stream.
 

@@ -90,7 +90,7 @@ class _HostWaits:
         found: dict[int, HostWait] = {}
         inferred = early = 0
         for row in self.rows.tolist():
-            wait, known = self._of_call(row, calls[row]) if row in calls else (self._of_copy(row), True)
+            wait, known = self._wait_of_call(row, calls[row]) if row in calls else (self._wait_of_copy(row), True)
             inferred += not known
             early += known and row in self.early and self._must_wait(row)
             if wait is not None:
@@ -101,21 +101,21 @@ class _HostWaits:
         """Return true if a call always waits; one that frees memory need not."""
         return "Synchronize" in self.streams.trace.name_of(row)
 
-    def _of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
+    def _wait_of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
         """Return a call's wait, None if nothing was left to wait for; and True if the profiler recorded its object."""
         if of == Waiting.DEVICE:
-            return self._for_device(row), True
-        known = self._recorded(row, of)
+            return self._wait_for_device(row), True
+        known = self._recorded_target(row, of)
         if known is not None:
-            return self._until(row, of, *known), True
+            return self._wait_until(row, of, *known), True
         if of == Waiting.TASK:
-            return self._for_event(row), False
+            return self._wait_for_event(row), False
         own = self.streams.put_by(row)
         if own != UNKNOWN:  # a copy that waits for itself
-            return self._for_stream(row, int(self.streams.track[own]), own), True
-        return self._for_copied(row) or self._for_drained(row), False
+            return self._wait_for_stream(row, int(self.streams.track[own]), own), True
+        return self._wait_for_copied(row) or self._wait_for_drained(row), False
 
-    def _recorded(self, row: int, of: Waiting) -> tuple[int, int] | None:
+    def _recorded_target(self, row: int, of: Waiting) -> tuple[int, int] | None:
         """Return the recorded target and last awaited task of a call; None where the profiler recorded none."""
         streams = self.streams
         waited = self.synchronized.get(int(self.events.correlation[row]), UNKNOWN)
@@ -124,28 +124,28 @@ class _HostWaits:
         wait = streams.trace.waits[self.events.wait[waited]]
         track = streams.track_of(wait, waited) if wait.stream else int(self.events.track[waited])
         if of == Waiting.STREAM and track in streams.places:
-            return track, streams.launched_before(track, int(self.start[row]))
+            return track, streams.last_launched(track, int(self.start[row]))
         moment = streams.moment_of(wait.record)
         is_before = moment is not None and moment <= self.start[row]
         if of == Waiting.TASK and track != UNKNOWN and moment is not None and is_before:
-            place = streams.launched_before(track, moment)
+            place = streams.last_launched(track, moment)
             return place, place
         return None
 
-    def _for_device(self, row: int) -> HostWait | None:
+    def _wait_for_device(self, row: int) -> HostWait | None:
         streams, start = self.streams, int(self.start[row])
-        places = [streams.launched_before(track, start) for track in streams.places]
+        places = [streams.last_launched(track, start) for track in streams.places]
         ends = [int(streams.end[place]) for place in places if place != UNKNOWN]
-        return self._after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
+        return self._wait_after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
 
-    def _of_copy(self, row: int) -> HostWait | None:
+    def _wait_of_copy(self, row: int) -> HostWait | None:
         """Return the wait of a call that returns when its copy is done; None for copies of another kind."""
         own = self.streams.put_by(row)
         if own == UNKNOWN or not self.streams.is_pageable[own]:
             return None
-        return self._for_stream(row, int(self.streams.track[own]), own)
+        return self._wait_for_stream(row, int(self.streams.track[own]), own)
 
-    def _for_copied(self, row: int) -> HostWait | None:
+    def _wait_for_copied(self, row: int) -> HostWait | None:
         """
         Return the wait of a call for the stream of the host-device copy that the thread launched right before it.
 
@@ -157,35 +157,35 @@ class _HostWaits:
         if own == UNKNOWN or self.events.category[streams.rows[own]] != Category.COPY:
             return None
         track = int(streams.track[own])
-        return self._for_stream(row, track, streams.launched_before(track, int(self.start[row])))
+        return self._wait_for_stream(row, track, streams.last_launched(track, int(self.start[row])))
 
-    def _for_drained(self, row: int) -> HostWait | None:
+    def _wait_for_drained(self, row: int) -> HostWait | None:
         """
         Return the wait of a call for the stream whose last task ended during the call.
 
         A stream with work left when the call returned is not the synchronised one.
         """
         streams, start, end = self.streams, int(self.start[row]), int(self.end[row])
-        last = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
+        last = [place for track in streams.places if (place := streams.last_launched(track, start)) != UNKNOWN]
         drained = [place for place in last if start < streams.end[place] <= end]
         if not drained:
             return None
         place = max(drained, key=lambda one: int(streams.end[one]))
-        return self._for_stream(row, int(streams.track[place]), place)
+        return self._wait_for_stream(row, int(streams.track[place]), place)
 
-    def _for_event(self, row: int) -> HostWait | None:
+    def _wait_for_event(self, row: int) -> HostWait | None:
         """Return the wait of a call whose event is unknown: for the recorded event reached last during the call."""
-        place = self.streams.marked_last(int(self.start[row]), int(self.end[row]))
-        return None if place == UNKNOWN else self._until(row, Waiting.TASK, place, place)
+        place = self.streams.last_marked(int(self.start[row]), int(self.end[row]))
+        return None if place == UNKNOWN else self._wait_until(row, Waiting.TASK, place, place)
 
-    def _for_stream(self, row: int, track: int, last: int) -> HostWait | None:
-        return self._until(row, Waiting.STREAM, track, last)
+    def _wait_for_stream(self, row: int, track: int, last: int) -> HostWait | None:
+        return self._wait_until(row, Waiting.STREAM, track, last)
 
-    def _until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
+    def _wait_until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
         awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.start[row])
-        return self._after(row, of, target, awaited)
+        return self._wait_after(row, of, target, awaited)
 
-    def _after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
+    def _wait_after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
         """Return the wait if the awaited task ended no later than the call, else None."""
         start, end = int(self.start[row]), int(self.end[row])
         if awaited > end:

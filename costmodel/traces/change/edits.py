@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Events, Integers
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 from costmodel.traces.structure.nesting import ON_THREADS
@@ -44,12 +44,12 @@ def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph
         raise SpecError("faster", f"{pattern!r} is not a regular expression: {error}.") from None
     chosen = np.array([search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
     if not chosen.any():
-        raise SpecError("faster", f"no task has {pattern!r} in its name.", _named_instead(graph, search))
+        raise SpecError("faster", f"no task has {pattern!r} in its name.", _suggest_names(graph, search))
     shorter = np.rint(graph.tasks.duration / factor).astype(np.int64)
     return replace(graph, tasks=replace(graph.tasks, duration=np.where(chosen, shorter, graph.tasks.duration)))
 
 
-def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
+def _suggest_names(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
     """Suggest tasks that contain operators with such names, or that these launch; else the command that lists names."""
     names: Counter[str] = Counter()
     for number, trace in enumerate(graph.traces):
@@ -60,7 +60,10 @@ def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> st
         tasks = graph.tasks.event[own]
         calls = trace.calls_of(tasks)
         launched = (calls != UNKNOWN) & ~np.isin(events.category[tasks], ON_THREADS)
-        found = [_around(events, inner, tasks), tasks[launched][_around(events, calls[launched], inner) != UNKNOWN]]
+        found = [
+            _find_enclosing(events, inner, tasks),
+            tasks[launched][_find_enclosing(events, calls[launched], inner) != UNKNOWN],
+        ]
         names.update(trace.name_of(row) for rows in found for row in rows.tolist() if row != UNKNOWN)
     if not names:
         return "'planner trace read' lists the longest."
@@ -68,7 +71,7 @@ def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> st
     return f"Operators with such names are part of these tasks, or launch them: {listed}."
 
 
-def _around(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
+def _find_enclosing(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
     """Return, for each inner row, an outer row on its track within which it begins; ``UNKNOWN`` where there is none."""
     found: Integers = np.full(len(inner), UNKNOWN)
     for track in np.unique(events.track[inner]).tolist():
@@ -85,7 +88,7 @@ def _around(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) ->
     return found
 
 
-def without_launches(graph: ExecutionGraph) -> ExecutionGraph:
+def remove_launches(graph: ExecutionGraph) -> ExecutionGraph:
     """
     Remove CPU launch overhead, as if CUDA graphs launched all work between two waits of a thread at once.
 
@@ -112,7 +115,7 @@ def without_launches(graph: ExecutionGraph) -> ExecutionGraph:
     )
 
 
-def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
+def remove_overlap(graph: ExecutionGraph) -> ExecutionGraph:
     """
     Serialise communication and computation: each waits for everything of the other kind launched before it.
 
@@ -143,4 +146,4 @@ def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
         lag=np.zeros(len(before), dtype=np.int64),
         dependency=np.full(len(before), Dependency.ADDED, dtype=np.int8),
     )
-    return without_circles(replace(graph, edges=Edges.together([edges, more])))
+    return break_circles(replace(graph, edges=Edges.together([edges, more])))

@@ -12,10 +12,10 @@ from costmodel.traces.change.layout import Direction, Layout, Network, Pass
 from costmodel.traces.change.likeness import with_layers
 from costmodel.traces.change.replicas import REDUCTIONS, Replicas
 from costmodel.traces.change.stages import slowest_replica
-from costmodel.traces.change.steady import aligned
+from costmodel.traces.change.steady import align_begins
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Message, Track
 from costmodel.traces.graph import ExecutionGraph
 from costmodel.traces.structure import Parts, Role
@@ -86,7 +86,7 @@ def rebuilt(
     SpecError
         If the traces do not fit the layout.
     """
-    own = aligned(graph)
+    own = align_begins(graph)
     return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
@@ -122,7 +122,7 @@ class _Rebuilding:
     def graph(self) -> ExecutionGraph:
         for rank in range(self.after.pp):
             self._rank(rank)
-        return without_circles(self.written.graph(self.source, self.doubts))
+        return break_circles(self.written.graph(self.source, self.doubts))
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
@@ -205,13 +205,13 @@ class _Rebuilding:
     # --- what is written ---------------------------------------------------------------------------------------
 
     def _rank(self, rank: int) -> None:
-        template = self._like(rank)
+        template = self._like_template(rank)
         writer = RankWriter(self.written, self.tasks, rank, self.retimed, self.is_gradient)
         self.written.begins[rank] = 0
         self.written.device_free[rank] = 0
         passes = self.after.passes(rank)
         lookahead = max((early for one in self.templates for early in one.posted_early), default=0)
-        writer.put(self._kept(template.begin))
+        writer.put(self._keep_tasks(template.begin))
         posted = 0
         for number, one in enumerate(passes):
             while posted < min(len(passes), number + 1 + lookahead):
@@ -229,7 +229,7 @@ class _Rebuilding:
             (other.direction, other.stage) != (one.direction, one.stage) for other in passes[number + 1 :]
         )
 
-    def _like(self, rank: int) -> RankTemplate:
+    def _like_template(self, rank: int) -> RankTemplate:
         """Return the recorded rank with the most similar place in the pipeline."""
         if rank == 0:
             return self.templates[0]
@@ -268,7 +268,7 @@ class _Rebuilding:
         has_front, has_back = (is_first_stage, is_last_stage)[:: 1 if one.direction == "forward" else -1]
         self._put_others(writer, template, one, is_last)
         if has_front:
-            self._put(writer, self._at_edge(self._holder(first), one, first), one, is_last)
+            self._put(writer, self._edge_segments(self._holder(first), one, first), one, is_last)
         for layer in ordered:
             found = self.layers[one.direction, self._recorded_layer(layer)]
             self._put(writer, found, one, is_last)
@@ -277,7 +277,7 @@ class _Rebuilding:
                 duration = self.network.nanoseconds(message, purpose="dp", ranks=self.after.dp)
                 writer.pending.append(writer.put_message(message, Track("stream", "replicas", "gradients"), duration))
         if has_back:
-            self._put(writer, self._at_edge(self._holder(last), one, last), one, is_last)
+            self._put(writer, self._edge_segments(self._holder(last), one, last), one, is_last)
 
     def _need(self, template: RankTemplate, one: Pass) -> Sequence[int]:
         """Return the call by which a stream waits for a received message."""
@@ -287,7 +287,7 @@ class _Rebuilding:
     def _holder(self, role: Role) -> RankTemplate:
         return self.templates[0] if role == Role.EMBEDDING else self.templates[-1]
 
-    def _at_edge(self, template: RankTemplate, one: Pass, role: Role) -> Mapping[int, Segment]:
+    def _edge_segments(self, template: RankTemplate, one: Pass, role: Role) -> Mapping[int, Segment]:
         """Return the segments of one role in a rank's passes of one direction, by micro-batch."""
         found = {}
         for other, segments in template.passes.items():
@@ -309,7 +309,7 @@ class _Rebuilding:
         """Write the tasks of a pass outside of the model's parts, if a pass of this kind has them."""
         numbers = sorted({other.microbatch for other in template.passes if other.direction == one.direction})
         like = self._like_microbatch(numbers, one, is_last)
-        found = self._at_edge(template, one, Role.OTHER)
+        found = self._edge_segments(template, one, Role.OTHER)
         if like in found:
             self._put(writer, {like: found[like]}, one, is_last or like != numbers[-1])
 
@@ -329,16 +329,16 @@ class _Rebuilding:
             return
         numbers = sorted(found)
         number = self._like_microbatch(numbers, one, is_last)
-        tasks = self._kept(found[number].tasks)
+        tasks = self._keep_tasks(found[number].tasks)
         if one.direction == "backward" and not is_last and number == numbers[-1] and not self.replicas.are_sharded:
-            tasks = self._without(tasks, self.reductions)
+            tasks = self._drop_units(tasks, self.reductions)
         writer.put(tasks)
 
-    def _kept(self, tasks: Sequence[int]) -> list[int]:
+    def _keep_tasks(self, tasks: Sequence[int]) -> list[int]:
         """Return tasks, without data-parallel communication where one replica is left."""
-        return self._without(tasks, self.starts) if self.is_alone else list(tasks)
+        return self._drop_units(tasks, self.starts) if self.is_alone else list(tasks)
 
-    def _without(self, tasks: Sequence[int], starts: set[int]) -> list[int]:
+    def _drop_units(self, tasks: Sequence[int], starts: set[int]) -> list[int]:
         dropped = {place for unit in self._units(tasks, starts) for place in unit}
         return [task for place, task in enumerate(tasks) if place not in dropped]
 
@@ -349,7 +349,7 @@ class _Rebuilding:
     # --- behind the passes -------------------------------------------------------------------------------------
 
     def _end(self, writer: RankWriter, template: RankTemplate, rank: int) -> None:
-        end, found = self._kept(template.end), self._ending(template)
+        end, found = self._keep_tasks(template.end), self._ending(template)
         in_unit = {place for unit in found.units for place in unit}
         update = found.updates[0] if found.updates else len(end)
         done: set[object] = set()
@@ -379,7 +379,7 @@ class _Rebuilding:
 
     def _ending(self, template: RankTemplate) -> Ending:
         """Find the communication, waits and updates behind the passes of a recorded rank."""
-        end = self._kept(template.end)
+        end = self._keep_tasks(template.end)
         units = self._units(end, self.starts)
         inside = {place for unit in units for place in unit}
         waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in inside]
@@ -409,11 +409,13 @@ class _Rebuilding:
         """Return the number of sends and gradient reductions of a recorded rank."""
         sends = sum(len(those) for (operation, _), those in template.transfers.items() if operation == "send")
         hosts = [task for segments in template.passes.values() for each in segments for task in each.tasks]
-        return sends + sum(task in self.reductions for task in (*self._kept(hosts), *self._kept(template.end)))
+        return sends + sum(
+            task in self.reductions for task in (*self._keep_tasks(hosts), *self._keep_tasks(template.end))
+        )
 
     def _put_units(self, writer: RankWriter, template: RankTemplate, units: Sequence[range], rank: int) -> None:
         """Write data-parallel communication of all layers: more units for more layers, else longer ones."""
-        end, traced = self._kept(template.end), len(self._layers_of(self.before, template.stage))
+        end, traced = self._keep_tasks(template.end), len(self._layers_of(self.before, template.stage))
         more = len(self._layers_of(self.after, rank)) / traced
         if len(units) % traced:
             more = self._more_parameters(more)
@@ -454,5 +456,5 @@ class _Rebuilding:
 
     def _updates(self, template: RankTemplate) -> list[int]:
         """Return the tasks of a recorded rank's optimizer."""
-        end = self._kept(template.end)
+        end = self._keep_tasks(template.end)
         return [end[place] for place in self._ending(template).updates]

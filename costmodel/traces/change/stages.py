@@ -79,7 +79,7 @@ def _replicas(graph: ExecutionGraph, layout: Layout) -> list[Ranks]:
     found: list[list[int]] = []
     for rank in ranks:
         if not any(rank in one for one in found):
-            found.append(_joined(rank, peers))
+            found.append(_connected_ranks(rank, peers))
     whole = [tuple(sorted(one)) for one in found if len(one) == layout.pp and set(one) <= set(ranks)]
     if whole:
         return whole
@@ -101,7 +101,7 @@ def _peers(graph: ExecutionGraph) -> Mapping[int, set[int]]:
     return peers
 
 
-def _joined(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
+def _connected_ranks(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
     """Return a rank and all ranks that are connected to it."""
     found = [rank]
     for one in found:

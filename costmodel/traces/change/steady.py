@@ -15,7 +15,7 @@ MOST_ROUNDS = 8
 """Iterations after which a run is taken as steady: pipelines repeat from the second or third on."""
 
 
-def aligned(graph: ExecutionGraph) -> ExecutionGraph:
+def align_begins(graph: ExecutionGraph) -> ExecutionGraph:
     """
     Let the iteration of all ranks begin at 0.
 
@@ -24,7 +24,7 @@ def aligned(graph: ExecutionGraph) -> ExecutionGraph:
     graph
         Any graph; stages of a pipeline in a longer run begin one after the other.
     """
-    return _moved(graph, {rank: -begin for rank, begin in graph.begins.items()})
+    return _delay_begins(graph, {rank: -begin for rank, begin in graph.begins.items()})
 
 
 def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
@@ -48,7 +48,7 @@ def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
     """
     times = replay(graph)
     for _ in range(MOST_ROUNDS):
-        following = _following(graph, times)
+        following = _next_iteration(graph, times)
         then = replay(following)
         if then.iterations == times.iterations:
             break
@@ -56,14 +56,14 @@ def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
     return graph, times
 
 
-def _following(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
+def _next_iteration(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
     """Return the iteration behind a replayed one."""
     ends = {
         rank: int(times.end[graph.last[rank]]) if rank in graph.last else times.begins[rank] + times.iterations[rank]
         for rank in graph.ranks
     }
     earliest = min(ends.values())
-    moved = _moved(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
+    moved = _delay_begins(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
     tasks, on_stream, of_rank = graph.tasks, graph.on_stream, graph.task_ranks
     gap, free = moved.tasks.gap.copy(), dict(moved.begins)
     first = graph.previous() == UNKNOWN
@@ -76,7 +76,7 @@ def _following(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
     return replace(moved, tasks=replace(moved.tasks, gap=gap), device_free=free)
 
 
-def _moved(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
+def _delay_begins(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
     """Delay the begins of ranks by some nanoseconds."""
     tasks = graph.tasks
     later = np.array([by[rank] for rank in graph.ranks], dtype=np.int64)

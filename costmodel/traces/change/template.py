@@ -118,7 +118,7 @@ class Tasks:
         self.usual_gap = _median(tasks.gap[computing & (previous != UNKNOWN)])
         events = edges.lag[edges.dependency == Dependency.EVENT]
         self.usual_lag = _median(events)
-        self.usual_pause, self.hand_over = self._between_threads()
+        self.usual_pause, self.hand_over = self._thread_lags()
 
     def _give_launchers(self, previous: Integers) -> None:
         """Give tasks without a recorded launch the launcher of the task before on their stream."""
@@ -127,7 +127,7 @@ class Tasks:
                 self.launcher[task] = self.launcher[int(previous[task])]
                 self.launched[self.launcher[task]].append(task)
 
-    def _between_threads(self) -> tuple[dict[int, int], dict[int, int]]:
+    def _thread_lags(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return by track the usual gap between a thread's tasks, and the usual lag behind another thread's task."""
         tasks, edges = self.graph.tasks, self.graph.edges
         host = tasks.kind == Kind.HOST
@@ -204,7 +204,7 @@ class Tasks:
 
     @cached_property
     def _tracks(self) -> dict[int, Track]:
-        return self._named_tracks()
+        return self._name_tracks()
 
     def track(self, task: int) -> Track:
         """
@@ -215,7 +215,7 @@ class Tasks:
         """
         return self._tracks[int(self.graph.tasks.track[task])]
 
-    def _named_tracks(self) -> dict[int, Track]:
+    def _name_tracks(self) -> dict[int, Track]:
         tasks, found = self.graph.tasks, {}
         for rank in self.graph.ranks:
             own = [number for number, one in enumerate(self.graph.tracks) if one.rank == rank]
@@ -283,10 +283,10 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     program = tasks.program(rank)
     found = RankTemplate(rank=rank, stage=stage)
     own_parts = [tasks.part(task) for task in program]
-    parts = _filled(own_parts, tasks.graph.tasks.track[program].tolist())
-    taken = _transfers_and_needs(tasks, program, own_parts, found, layout)
+    parts = _fill_parts(own_parts, tasks.graph.tasks.track[program].tolist())
+    taken = _find_transfers(tasks, program, own_parts, found, layout)
     ordered = layout.passes(stage)
-    parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
+    parts = _number_passes([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
     of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
     for place, (task, (way, number, role, layer)) in enumerate(zip(program, parts, strict=True)):
         if place not in taken:
@@ -313,7 +313,7 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     return found
 
 
-def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
+def _fill_parts(parts: list[Part], threads: Sequence[int]) -> list[Part]:
     """
     Assign tasks outside of the model's parts to the pass around them, or before them on its thread.
 
@@ -336,7 +336,7 @@ def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
     return filled
 
 
-def _one_pass_each(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
+def _number_passes(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
     """
     Renumber passes where several chunks of a micro-batch share a number: each run of tasks is then a pass.
 
@@ -397,7 +397,7 @@ def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
     return tuple(Segment(role, layer, tuple(tasks)) for (role, layer), tasks in runs.items())
 
 
-def _transfers_and_needs(
+def _find_transfers(
     tasks: Tasks, program: Sequence[int], parts: Sequence[Part], found: RankTemplate, layout: Layout
 ) -> set[int]:
     """Find the places of transfers in the program, and join transfers to passes by their order."""

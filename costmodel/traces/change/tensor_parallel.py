@@ -59,7 +59,7 @@ def tensor_parallel_tasks(
     said = [_is_tensor_parallel(message, tp, elements) for message in graph.messages]
     found: NDArray[np.bool_] = talks & np.array([*(one is True for one in said), False])[tasks.message]
     silent = talks & np.array([*(one is None for one in said), False])[tasks.message]
-    in_pass = np.isin(_of_events(graph, parts, "phase", Phase.NONE), IN_PASSES)
+    in_pass = np.isin(_part_column(graph, parts, "phase", Phase.NONE), IN_PASSES)
     if (silent & in_pass).any():
         raise SpecError(
             "tp",
@@ -91,7 +91,7 @@ def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | No
     return None
 
 
-def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
+def remove_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
     """
     Remove some communications from a graph, and the calls that exist only for them.
 
@@ -107,7 +107,7 @@ def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Executio
     """
     edges = graph.edges
     bridges = _bridges(graph, dropped)
-    gone = dropped | _calls_of(graph, dropped)
+    gone = dropped | _find_calls(graph, dropped)
     gone[[task for task in graph.last.values() if task != UNKNOWN]] = False
     kept = ~(gone[edges.before] | gone[edges.after])
     place = np.cumsum(~gone) - 1
@@ -145,7 +145,7 @@ def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
     return Edges(before=before, after=after, lag=lag, dependency=dependency.astype(np.int8))
 
 
-def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask of calls that launch only dropped tasks, and of events recorded and awaited right around them."""
     tasks, edges = graph.tasks, graph.edges
     launches = edges.dependency == Dependency.LAUNCH
@@ -170,7 +170,7 @@ def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.b
     return found
 
 
-def with_tensor_parallel(
+def add_tensor_parallel(
     graph: ExecutionGraph, parts: Sequence[Parts], wanted: Wanted, nanoseconds: Callable[[Message], int]
 ) -> ExecutionGraph:
     """
@@ -204,14 +204,14 @@ def with_tensor_parallel(
         for one in wanted.get((phase, role), ())
     ]
     places, numbers, durations = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
-    return _with_messages(replace(graph, messages=(*graph.messages, *messages)), places, numbers, durations)
+    return _insert_messages(replace(graph, messages=(*graph.messages, *messages)), places, numbers, durations)
 
 
 def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[int, Phase, Role]]:
     """Return the last computing kernel of each layer, embedding and head of each pass, with its phase and role."""
     tasks = graph.tasks
     phase, microbatch, layer, role = (
-        _of_events(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
+        _part_column(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
     )
     computes = (tasks.kind == Kind.COMPUTE) & graph.on_stream & np.isin(phase, IN_PASSES)
     computes &= np.isin(role, (Role.LAYER, Role.EMBEDDING, Role.HEAD)) & (microbatch != UNKNOWN)
@@ -223,7 +223,7 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
     return [(place, Phase(key[1]), Role(key[3])) for key, place in last.items()]
 
 
-def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
+def _part_column(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
     """Return a column of the parts for each task; shape (tasks,)."""
     tasks = graph.tasks
     found = np.full(len(tasks), unknown, dtype=np.int64)
@@ -233,7 +233,9 @@ def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown
     return found
 
 
-def _with_messages(graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers) -> ExecutionGraph:
+def _insert_messages(
+    graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers
+) -> ExecutionGraph:
     """Insert communications in front of some tasks, on their tracks; several in front of one task follow each other."""
     tasks, edges = graph.tasks, graph.edges
     given: dict[str, Any] = {

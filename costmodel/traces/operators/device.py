@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
-from costmodel.traces.structure.nesting import launched_by
+from costmodel.traces.structure.nesting import find_launchers
 
 BESIDE, ALONE = 0.9, 0.01
 """Share of a kernel's time above which it ran next to communication, and below which it ran alone."""
@@ -167,7 +167,7 @@ def late_launches(trace: Trace) -> Integers:
     """
     events = trace.events
     rows = trace.of(Category.KERNEL)
-    call = launched_by(trace)[rows]
+    call = find_launchers(trace)[rows]
     rows, call = rows[call != UNKNOWN], call[call != UNKNOWN]
     order = np.lexsort((events.start[rows], events.track[rows]))
     rows, call = rows[order], call[order]

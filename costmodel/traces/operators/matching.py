@@ -137,9 +137,9 @@ class _Search:
         names = [self._trace.names[name] for name in self._trace.events.name[siblings].tolist()]
         place = 0
         while place < len(rows):
-            place = self._at(rows, names, place) if names[place] in self._by_first else place + 1
+            place = self._search_at(rows, names, place) if names[place] in self._by_first else place + 1
 
-    def _at(self, rows: list[int], names: list[str], place: int) -> int:
+    def _search_at(self, rows: list[int], names: list[str], place: int) -> int:
         """Return the next place to search: behind the sequence that begins here, else one further."""
         reasons: dict[str, str] = {}
         for pattern in self._by_first[names[place]]:
@@ -178,7 +178,7 @@ class _Search:
             return False
         if sizes is None or dtype not in self._names.dtypes:
             if not pattern.alike:
-                reasons[name] = f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}"
+                reasons[name] = f"inputs {_sizes_text(operands.sizes)} of type {dtype or 'unknown'}"
             return False
         self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))
         self._inside.update(own)
@@ -198,5 +198,5 @@ NO_SHAPES = "no shapes were recorded (torch.profiler.profile(record_shapes=True)
 """Reason that operators known only by name have no sizes."""
 
 
-def _shown(sizes: tuple[tuple[int, ...], ...]) -> str:
+def _sizes_text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(" x ".join(str(size) for size in one) or "-" for one in sizes[:4])

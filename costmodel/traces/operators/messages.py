@@ -63,7 +63,7 @@ class TracedMessage:
     is_complete: bool
 
 
-def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
+def find_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
     """
     Return the messages of all iterations; and the number of messages without size or kind, by their names.
 
@@ -90,7 +90,7 @@ def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...],
             key = _key(message, trace.rank if trace.rank is not None else place)
             joined[key, count[key]].append((message, ns))
             count[key] += 1
-    return tuple(_joined(several) for several in joined.values() if several), unknown
+    return tuple(_join_messages(several) for several in joined.values() if several), unknown
 
 
 def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
@@ -113,7 +113,7 @@ def _key(message: Message, rank: int) -> tuple[Hashable, ...]:
     return (message.operation, message.group, message.ranks, _size(message))
 
 
-def _joined(several: Iterable[tuple[Message, int]]) -> TracedMessage:
+def _join_messages(several: Iterable[tuple[Message, int]]) -> TracedMessage:
     messages = [message for message, _ in several]
     first = messages[0]
     kind = "send" if first.operation in ("send", "recv") else first.operation

@@ -80,12 +80,12 @@ def _size(where: str, sizes: tuple[tuple[int, ...], ...]) -> int:
     if which == "elements":
         return prod(one)
     if which in ("repeated", "rest"):
-        along = _repeated(one, sizes[int(place) + 1])
+        along = _broadcast_size(one, sizes[int(place) + 1])
         return along if which == "repeated" else prod(one[:-1]) // along
     return one[int(which)]
 
 
-def _repeated(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _broadcast_size(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """Return the size along which the other tensor is broadcast; 1 where it is not."""
     beside = (1,) * (len(one) - len(other)) + other
     return next((size for size, least in zip(one[:-1], beside[:-1], strict=True) if least == 1 and size > 1), 1)

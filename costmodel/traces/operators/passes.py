@@ -53,7 +53,7 @@ class Passes:
         self.taken: set[tuple[int, str]] = set()
         self._number = number
         self._add_forward()
-        of_match = nesting.handed_down(self.owner, unknown=UNKNOWN)
+        of_match = nesting.inherit_values(self.owner, unknown=UNKNOWN)
         self.match_of_node = forward_of_nodes(trace, nesting, backward, of_match)
         self._add_backward()
         self._add_products()

@@ -52,7 +52,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
     trace, iteration
         Trace and iteration of one rank.
     """
-    layers = _on_device(trace) if trace.has_device else _on_thread(trace, iteration)
+    layers = _device_rows(trace) if trace.has_device else _thread_rows(trace, iteration)
     begin, end = iteration.begin, iteration.end
     events = trace.events
     rows: list[NDArray[np.intp]] = []
@@ -65,7 +65,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
         if number == 0 and not trace.has_device:
             alone = own_nanoseconds(trace)[layer]
         else:
-            alone = _alone(starts, ends, covered_begin, covered_end)
+            alone = _exposed(starts, ends, covered_begin, covered_end)
         rows.append(layer)
         exposed.append(alone)
         hidden.append(covered_nanoseconds(starts, ends, covered_begin, covered_end))
@@ -79,7 +79,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
     )
 
 
-def _on_device(trace: Trace) -> tuple[NDArray[np.intp], ...]:
+def _device_rows(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
     over_link = np.array([any(part in name for part in LINKS) for name in trace.names], dtype=bool)[events.name]
     runs = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
@@ -88,14 +88,14 @@ def _on_device(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     return tuple(np.flatnonzero(one) for one in (runs & ~copies & ~sends, sends & ~copies, copies))
 
 
-def _on_thread(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], ...]:
+def _thread_rows(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
     computes = (events.category == Category.OPERATOR) & (events.track == iteration.thread)
     sends = (events.message != UNKNOWN) & (events.category == Category.ANNOTATION)
     return np.flatnonzero(computes), np.flatnonzero(sends)
 
 
-def _alone(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+def _exposed(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
     """Return the part of each interval that neither earlier ones of its kind nor some others cover."""
     order = np.lexsort((-end, start))
     latest = np.maximum.accumulate(np.append(start[order][:1], end[order]))[:-1] if len(order) else end

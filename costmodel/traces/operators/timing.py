@@ -18,8 +18,8 @@ from costmodel.traces.operators.matching import backward_nodes, matches
 from costmodel.traces.operators.names import Names, known_names
 from costmodel.traces.operators.passes import Passes
 from costmodel.traces.operators.records import Other, TracedOperators
-from costmodel.traces.operators.updates import sized_updates
-from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+from costmodel.traces.operators.updates import size_updates
+from costmodel.traces.structure.nesting import Nesting, find_launchers, nesting
 
 NOT_KNOWN = "not an operator that the planner samples"
 EIGHT_BITS = "its kernels have 8-bit inputs, and their FP8 recipe was not recorded"
@@ -46,14 +46,14 @@ def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOp
     """
     names, inside = known_names(), nesting(trace)
     backward = backward_nodes(trace, inside)
-    within, number = _iteration_of(trace)
+    within, number = _find_iterations(trace)
     found, unsized, reasons = matches(trace, inside, backward, names, within)
     if unsized:
-        found += sized_updates(trace, number, unsized, tuple(found), parameters)
-    return _timed(Passes(trace, inside, backward, number, found), names, within, reasons)
+        found += size_updates(trace, number, unsized, tuple(found), parameters)
+    return _time_passes(Passes(trace, inside, backward, number, found), names, within, reasons)
 
 
-def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
+def _find_iterations(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
     """Return a mask of events that begin in an iteration, and the iteration's number; both of shape (events,)."""
     steps, start = iterations(trace), trace.events.start
     begins = np.array([one.begin for one in steps], dtype=np.int64)
@@ -63,15 +63,15 @@ def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
     return within, number
 
 
-def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
+def _time_passes(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
     """Time the passes, and collect the rest."""
     trace, events = passes.trace, passes.trace.events
-    owner = passes.nesting.handed_down(passes.owner, unknown=UNKNOWN)
+    owner = passes.nesting.inherit_values(passes.owner, unknown=UNKNOWN)
     if trace.has_device:
-        launched = launched_by(trace)
-        rows = _computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
+        launched = find_launchers(trace)
+        rows = _find_computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
         owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
-        reasons = _without_other_kernels(passes, names, rows, owner) | reasons
+        reasons = _remove_other_kernels(passes, names, rows, owner) | reasons
         _add_bare_products(passes, names, rows, launched, owner)
         around, spent, beside = launched, events.duration[rows], beside_communication(trace, rows)
     else:
@@ -86,14 +86,14 @@ def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dic
     attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
     return TracedOperators(
         operators=tuple(replace(one, nanoseconds=ns, beside=of_it) for one, ns, of_it in timed),
-        others=_others(passes, rows[~known], spent[~known], around, reasons),
+        others=_sum_others(passes, rows[~known], spent[~known], around, reasons),
         owner=owner,
         nanoseconds=int(spent.sum()),
         doubts=(CAUSAL,) if attention else (),
     )
 
 
-def _computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _find_computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return an iteration's events on streams without communication; copies over the host's link count."""
     events = trace.events
     of_device = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
@@ -104,7 +104,7 @@ def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
     """Return the time of each operator without the operators in it; shape (events,)."""
     events, inside = trace.events, inside or nesting(trace)
     is_operator = events.category == Category.OPERATOR
-    around = inside.handed_down(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
+    around = inside.inherit_values(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
     own: Integers = events.duration.copy()
     nested = np.flatnonzero(is_operator & (inside.parent != UNKNOWN))
     outer = around[inside.parent[nested]]
@@ -112,14 +112,14 @@ def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
     return np.maximum(own, 0)
 
 
-def _without_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
+def _remove_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
     """
     Remove kernels that do not multiply from matmuls; return the reasons, by the names of the operators.
 
     Some operators do more than multiply. Kernels with 8-bit inputs in a 16-bit operator belong to an FP8 recipe; the
     trace tells neither the recipe nor how its casts count.
     """
-    multiplies, eight = _named(passes.trace, names.gemm, rows), _named(passes.trace, names.eight_bits, rows)
+    multiplies, eight = _match_names(passes.trace, names.gemm, rows), _match_names(passes.trace, names.eight_bits, rows)
     reasons: dict[str, str] = {}
     for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
         place = int(owner[row])
@@ -139,7 +139,7 @@ def _add_bare_products(
 ) -> None:
     """Add gradients of nodes with a kernel but no operator per product: first the input's, then the weight's."""
     events = passes.trace.events
-    products = _named(passes.trace, names.gemm, rows) & ~_named(passes.trace, names.eight_bits, rows)
+    products = _match_names(passes.trace, names.gemm, rows) & ~_match_names(passes.trace, names.eight_bits, rows)
     free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
     of_node: dict[int, list[int]] = defaultdict(list)
     for row in free[np.argsort(events.start[free], kind="stable")].tolist():
@@ -154,13 +154,13 @@ def _add_bare_products(
                 owner[row] = passes.add(passes.matches[passes.match_of_node[node]], of_pass, node)
 
 
-def _named(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _match_names(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return a mask of rows whose name the pattern finds."""
     known = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
     return known[trace.events.name[rows]]
 
 
-def _others(
+def _sum_others(
     passes: Passes, rows: NDArray[np.intp], spent: Integers, around: Integers, reasons: dict[str, str]
 ) -> tuple[Other, ...]:
     """Sum the computation outside of known operators by name; a kernel has the name of its operator."""

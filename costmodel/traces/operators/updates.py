@@ -23,7 +23,7 @@ STAGES = ("send", "recv")
 """Messages between pipeline stages; a rank may have several stages, each with its own parameters."""
 
 
-def sized_updates(
+def size_updates(
     trace: Trace, number: Integers, unsized: Sequence[Match], known: Sequence[Match], parameters: int | None
 ) -> Iterator[Match]:
     """

@@ -121,18 +121,18 @@ class Document:
         """Decode all events that lie whole in the text at hand; None until the separator of events is known."""
         if not self._between:
             return None
-        while len(self._text) - self._at < BATCH_CHARACTERS and self._more():
+        while len(self._text) - self._at < BATCH_CHARACTERS and self._read_more():
             pass
         end = self._text.rfind(self._between, self._at, self._at + BATCH_CHARACTERS)
         if end < 0:
             return None
-        events = self._decoded(self._text[self._at : end + 1])
+        events = self._decode(self._text[self._at : end + 1])
         if events is None:
-            return self._one_by_one()
+            return self._decode_one_by_one()
         self._at, self._num_idle = end + 1, 0
         return events
 
-    def _decoded(self, text: str) -> list[Any] | None:
+    def _decode(self, text: str) -> list[Any] | None:
         """
         Decode events that follow on each other, without the unused ones; None if the text is something else.
 
@@ -145,7 +145,7 @@ class Document:
             return None
         return events
 
-    def _one_by_one(self) -> list[Any]:
+    def _decode_one_by_one(self) -> list[Any]:
         """Decode events one by one: one is broken, the list ends between them, or the separator lies within one."""
         self._mend()
         events, end = [], self._text.rfind(self._between)
@@ -179,7 +179,7 @@ class Document:
             self._skip(self._at)
             return []
         if isinstance(event, dict) and self._peek() == ",":
-            while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._more():
+            while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._read_more():
                 pass
             if comma and self._text[comma.end() :].startswith("{"):
                 self._between = "}" + self._space + comma.group() + "{"
@@ -195,10 +195,10 @@ class Document:
                 value, end = DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError as error:
                 is_cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - LONGEST_WORD
-                if (is_cut and self._more()) or self._mend():
+                if (is_cut and self._read_more()) or self._mend():
                     continue
                 raise _BrokenError from None
-            if end < len(self._text) or not self._more():
+            if end < len(self._text) or not self._read_more():
                 self._at, self._num_idle = end, 0
                 return value
 
@@ -223,10 +223,10 @@ class Document:
                 self._space = self._text[self._at : end]
                 self._at = end
                 return self._text[end]
-            if not self._more():
+            if not self._read_more():
                 raise _BrokenError
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         """Read about twice as much text as is at hand; return False at the end."""
         rest = self._text[self._at :]
         pieces, wanted = [rest], max(len(rest), 1)

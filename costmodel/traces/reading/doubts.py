@@ -76,7 +76,7 @@ def doubts(trace: Trace) -> tuple[str, ...]:
     return tuple(doubt for check in CHECKS if (doubt := check(trace)))
 
 
-def _without_device(trace: Trace) -> str:
+def _doubt_device(trace: Trace) -> str:
     if trace.has_device:
         return ""
     return (
@@ -85,7 +85,7 @@ def _without_device(trace: Trace) -> str:
     )
 
 
-def _without_host(trace: Trace) -> str:
+def _doubt_host(trace: Trace) -> str:
     if len(trace.of(Category.CALL, Category.OPERATOR)):
         return ""
     return (
@@ -94,7 +94,7 @@ def _without_host(trace: Trace) -> str:
     )
 
 
-def _without_steps(trace: Trace) -> str:
+def _doubt_steps(trace: Trace) -> str:
     if _has_name(trace, r"ProfilerStep#", Category.ANNOTATION):
         return ""
     return (
@@ -103,7 +103,7 @@ def _without_steps(trace: Trace) -> str:
     )
 
 
-def _without_launches(trace: Trace) -> str:
+def _doubt_launches(trace: Trace) -> str:
     kernels = trace.of(*ON_STREAMS)
     calls = trace.of(Category.CALL)
     wanted = trace.events.correlation[kernels]
@@ -117,7 +117,7 @@ def _without_launches(trace: Trace) -> str:
     )
 
 
-def _without_waits(trace: Trace) -> str:
+def _doubt_waits(trace: Trace) -> str:
     if not _has_name(trace, r"StreamWaitEvent", Category.CALL) or _waits_for_events(trace):
         return ""
     return (
@@ -130,7 +130,7 @@ def _waits_for_events(trace: Trace) -> bool:
     return any(wait.of == "stream_event" for wait in trace.waits)
 
 
-def _without_shapes(trace: Trace) -> str:
+def _doubt_shapes(trace: Trace) -> str:
     if trace.operands or not len(trace.of(Category.OPERATOR)):
         return ""
     return (
@@ -139,7 +139,7 @@ def _without_shapes(trace: Trace) -> str:
     )
 
 
-def _without_sizes(trace: Trace) -> str:
+def _doubt_sizes(trace: Trace) -> str:
     rows = trace.of(*ON_STREAMS)
     rows = rows[trace.events.message[rows] != UNKNOWN]
     silent = np.array([message.num_ranks == 0 for message in trace.messages], dtype=bool)
@@ -156,13 +156,13 @@ def _without_sizes(trace: Trace) -> str:
     )
 
 
-def _without_communication(trace: Trace) -> str:
+def _doubt_communication(trace: Trace) -> str:
     if (trace.world_size or 1) == 1 or trace.messages or not trace.has_device:
         return ""
     return f"The job has {trace.world_size} ranks, but nothing in the trace communicates as far as names tell."
 
 
-def _without_backward(trace: Trace) -> str:
+def _doubt_backward(trace: Trace) -> str:
     operators = len(trace.of(Category.OPERATOR))
     if not operators or _has_name(
         trace, r"Backward|autograd::engine|Optimizer\.step", Category.OPERATOR, Category.ANNOTATION
@@ -171,23 +171,23 @@ def _without_backward(trace: Trace) -> str:
     return "There is no backward pass and no optimizer: this is inference, or a part of an iteration."
 
 
-def _without_rank(trace: Trace) -> str:
+def _doubt_rank(trace: Trace) -> str:
     if trace.rank is not None:
         return ""
     return "The trace does not record its rank; PyTorch writes it where torch.distributed is initialised."
 
 
 CHECKS: Sequence[Callable[[Trace], str]] = (
-    _without_device,
-    _without_host,
-    _without_steps,
-    _without_launches,
-    _without_waits,
-    _without_shapes,
-    _without_sizes,
-    _without_communication,
-    _without_backward,
-    _without_rank,
+    _doubt_device,
+    _doubt_host,
+    _doubt_steps,
+    _doubt_launches,
+    _doubt_waits,
+    _doubt_shapes,
+    _doubt_sizes,
+    _doubt_communication,
+    _doubt_backward,
+    _doubt_rank,
 )
 """Checks of a trace; each returns a sentence, or ""."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.traces.events import Trace
-from costmodel.traces.reading.assembly import assembled
+from costmodel.traces.reading.assembly import assemble_trace
 from costmodel.traces.reading.columns import Columns
 from costmodel.traces.reading.described import described
 from costmodel.traces.reading.document import Document
@@ -50,7 +50,7 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     if not len(columns):
         raise no_events(where, document, columns, text)
     lost, about, last = losses(document, columns, text), described(document.top), columns.start[-1]
-    trace = assembled(columns, about, where)
+    trace = assemble_trace(columns, about, where)
     until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
     return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))
 
@@ -93,7 +93,7 @@ def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = 
         if path in several[:place]:
             raise SpecError(str(paths[place]), "is named twice.")
     traces = _read(paths, progress)
-    runs = runs_of([_known_rank(trace) or trace for trace in traces])
+    runs = runs_of([_add_known_rank(trace) or trace for trace in traces])
     return _one_run(traces) if len(runs) == 1 else tuple(trace for run in runs for trace in _one_run(run))
 
 
@@ -114,7 +114,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
         return (tuple(traces),)
     runs: list[list[Trace]] = []
     for trace in sorted(traces, key=lambda one: one.begin):
-        run = next((run for run in runs if all(_is_beside(trace, other) for other in run)), None)
+        run = next((run for run in runs if all(_is_same_run(trace, other) for other in run)), None)
         if run is None:
             runs.append([trace])
         else:
@@ -122,7 +122,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
     return tuple(map(tuple, runs))
 
 
-def _is_beside(one: Trace, other: Trace) -> bool:
+def _is_same_run(one: Trace, other: Trace) -> bool:
     """True where two traces are of different ranks of one run."""
     if None in (one.rank, other.rank) or one.rank == other.rank or one.world_size != other.world_size:
         return False
@@ -133,23 +133,23 @@ def _is_beside(one: Trace, other: Trace) -> bool:
 def _read(paths: Sequence[str | Path], progress: Progress | None) -> list[Trace]:
     if not paths:
         raise SpecError("traces", "there are none.", "Name a file of each rank that was recorded.")
-    return [read_trace(path, progress=_part(progress, place, len(paths))) for place, path in enumerate(paths)]
+    return [read_trace(path, progress=_part_progress(progress, place, len(paths))) for place, path in enumerate(paths)]
 
 
 def _one_run(traces: Sequence[Trace]) -> tuple[Trace, ...]:
     if len(traces) > 1:
-        traces = sorted(map(_with_rank, traces), key=lambda trace: trace.rank or 0)
+        traces = sorted(map(_require_rank, traces), key=lambda trace: trace.rank or 0)
     _require_one_run(traces)
     missing = _missing_ranks(traces)
     return (replace(traces[0], doubts=(*traces[0].doubts, *missing)), *traces[1:])
 
 
-def _part(progress: Progress | None, place: int, num_files: int) -> Progress | None:
+def _part_progress(progress: Progress | None, place: int, num_files: int) -> Progress | None:
     """Return the progress of one file among several."""
     return (lambda fraction: progress((place + fraction) / num_files)) if progress else None
 
 
-def _with_rank(trace: Trace) -> Trace:
+def _require_rank(trace: Trace) -> Trace:
     """
     Return the trace with its rank, from the name of the file where the trace does not say it.
 
@@ -158,13 +158,13 @@ def _with_rank(trace: Trace) -> Trace:
     SpecError
         If neither says it.
     """
-    known = _known_rank(trace)
+    known = _add_known_rank(trace)
     if not known:
         raise SpecError(trace.source, "does not record its rank.", "Put it into the name: 'rank3.json.gz'.")
     return known
 
 
-def _known_rank(trace: Trace) -> Trace | None:
+def _add_known_rank(trace: Trace) -> Trace | None:
     """Return the trace with its rank; None where neither the trace nor the name of its file says it."""
     if trace.rank is not None:
         return trace

@@ -72,29 +72,29 @@ def messages(rows: Rows, tables: Tables) -> tuple[NDArray[np.int32], tuple[Messa
     """
     found: dict[Message, int] = {}
     column = np.full(len(rows.start), UNKNOWN, dtype=np.int32)
-    by_place = [_sent(one, tables) for one in tables.said]
+    by_place = [_build_message(one, tables) for one in tables.said]
 
     def place(row: int, message: Message) -> None:
         column[row] = found.setdefault(message, len(found))
 
     has_message = np.array([*(message is not None for message in by_place), False])[rows.message]
     for row in np.flatnonzero(has_message).tolist():
-        place(row, _of_library(by_place[rows.message[row]], rows, tables, row))
-    on_device = _unrecorded(rows, tables, ON_STREAMS, "kernels")
+        place(row, _add_library(by_place[rows.message[row]], rows, tables, row))
+    on_device = _rows_by_name(rows, tables, ON_STREAMS, "kernels")
     for row, launcher in zip(on_device.tolist(), _launchers(rows, on_device, has_message), strict=True):
         message = by_place[rows.message[launcher]] if launcher != UNKNOWN else None
-        place(row, _of_library(message, rows, tables, row))
-    on_host = _unrecorded(rows, tables, (Category.ANNOTATION,), "annotations")
-    senders = _enclosing(rows, on_host, np.flatnonzero(rows.peer != UNKNOWN))
+        place(row, _add_library(message, rows, tables, row))
+    on_host = _rows_by_name(rows, tables, (Category.ANNOTATION,), "annotations")
+    senders = _find_enclosing(rows, on_host, np.flatnonzero(rows.peer != UNKNOWN))
     for row, sender in zip(on_host.tolist(), senders, strict=True):
-        place(row, _by_operands(rows, tables, row, int(rows.peer[sender]) if sender != UNKNOWN else UNKNOWN))
+        place(row, _message_by_operands(rows, tables, row, int(rows.peer[sender]) if sender != UNKNOWN else UNKNOWN))
     return column, tuple(found)
 
 
 # --- which rows, and who launched them -----------------------------------------------------------------------
 
 
-def _unrecorded(
+def _rows_by_name(
     rows: Rows, tables: Tables, categories: Sequence[Category], of: Literal["kernels", "annotations"]
 ) -> Places:
     """Return the rows that only their name identifies as communication."""
@@ -113,11 +113,11 @@ def _launchers(rows: Rows, kernels: Places, has_message: NDArray[np.bool_]) -> I
         near = calls[np.searchsorted(rows.correlation[calls], wanted).clip(max=len(calls) - 1)]
         launched = (rows.correlation[near] == wanted) & (wanted != UNKNOWN)
         operators = np.flatnonzero(has_message & (rows.category == Category.OPERATOR))
-        launchers[launched] = _enclosing(rows, near[launched], operators)
+        launchers[launched] = _find_enclosing(rows, near[launched], operators)
     return launchers
 
 
-def _enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
+def _find_enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
     """Return, for each inner row, the last outer row on its track that is still running, else ``UNKNOWN``."""
     found = np.full(len(inner), UNKNOWN)
     if not len(inner) or not len(outer):
@@ -136,7 +136,7 @@ def _enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
 # --- what they say ---------------------------------------------------------------------------------------------
 
 
-def _sent(one: Arguments, tables: Tables) -> Message | None:
+def _build_message(one: Arguments, tables: Tables) -> Message | None:
     """Build the message of the profiler's arguments; None for an operation that sends nothing."""
     if sends_nothing(one.operation):
         return None
@@ -167,7 +167,7 @@ def _ranks(one: Arguments, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     return tuple(range(one.first, one.first + one.stride * one.num_ranks, one.stride))
 
 
-def _of_library(message: Message | None, rows: Rows, tables: Tables, row: int) -> Message:
+def _add_library(message: Message | None, rows: Rows, tables: Tables, row: int) -> Message:
     """Complete a message with the library in the kernel's name; build one from the name alone where there is none."""
     by_name = known(tables.names[rows.name[row]], of="kernels") if rows.category[row] in ON_STREAMS else None
     if message is None:
@@ -176,7 +176,7 @@ def _of_library(message: Message | None, rows: Rows, tables: Tables, row: int) -
     return replace(message, library=by_name.library) if by_name and not is_said else message
 
 
-def _by_operands(rows: Rows, tables: Tables, row: int, peer: int) -> Message:
+def _message_by_operands(rows: Rows, tables: Tables, row: int, peer: int) -> Message:
     """Build the message of an annotation: the operation from its name, the input from its operands."""
     by_name = known(tables.names[rows.name[row]], of="annotations") or Known("", "")
     inputs = tables.operands[rows.operands[row]] if rows.operands[row] != UNKNOWN else Operands((), ())

@@ -79,7 +79,7 @@ class Source:
         try:
             with self._path.open("rb") as file:
                 first = self._first_bytes(file)
-                pieces = self._unpacked(file) if first.startswith(GZIP) else self._plain(file)
+                pieces = self._unpack(file) if first.startswith(GZIP) else self._plain(file)
                 for number, piece in enumerate(pieces):
                     if number == 0:
                         piece = piece.removeprefix(BYTE_ORDER_MARK)
@@ -111,7 +111,7 @@ class Source:
             yield piece
             self._show(file)
 
-    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
+    def _unpack(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield the contents of each gzip member; stop where the data are broken."""
         packed, unpacker = b"", zlib.decompressobj(GZIP_WINDOW)
         while True:

@@ -38,10 +38,10 @@ class Notes:
 def unsized_fraction(ranks: Sequence[Notes]) -> float:
     """Share of the total time that is in kernels without a recorded operator with sizes."""
     kinds = [one for rank in ranks for one in rank.kinds]
-    return sum(one.total for one in _unsized(kinds)) / max(sum(one.total for one in kinds), 1)
+    return sum(one.total for one in _without_sizes(kinds)) / max(sum(one.total for one in kinds), 1)
 
 
-def _unsized(kinds: Sequence[Alike]) -> list[Alike]:
+def _without_sizes(kinds: Sequence[Alike]) -> list[Alike]:
     return [one for one in kinds if one.works and one.shape is None and one.kernel and not one.on_weights]
 
 
@@ -57,7 +57,7 @@ def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
     kinds = [one for rank in ranks for one in rank.kinds]
     total = sum(one.total for one in kinds)
     working = [one for one in kinds if one.works]
-    unnamed = _unsized(kinds)
+    unnamed = _without_sizes(kinds)
     unknown = [one for one in working if any(each.unknown for each in one.explained)]
     several = [one for one in working if not all(each.is_sure for each in one.explained)]
     beyond = [

@@ -105,10 +105,10 @@ class Explanations:
         """
         key = expected, sizes
         if key not in self._found:
-            self._found[key] = self._explained(sizes, expected)
+            self._found[key] = self._explain(sizes, expected)
         return self._found[key]
 
-    def _explained(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
+    def _explain(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
         readings = [self._known.get(size, ()) + ((Quantity(1, 0, 0),) if size == 1 else ()) for size in sizes]
         unknown = tuple(size for size, found in zip(sizes, readings, strict=True) if not found)
         readings = [found or (Quantity(size, 0, 0),) for size, found in zip(sizes, readings, strict=True)]
@@ -137,7 +137,9 @@ def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
         if names:
             raise SpecError("model", f"has other parts than the recorded model: only one has {min(names)!r}.")
     found: dict[int, dict[Quantity, None]] = {}
-    for (value, microbatches, sequences), (other, _, _) in zip(_of_rank(before), _of_rank(after), strict=True):
+    for (value, microbatches, sequences), (other, _, _) in zip(
+        _sizes_of_rank(before), _sizes_of_rank(after), strict=True
+    ):
         if value == int(value) and (value > 1 or microbatches):
             found.setdefault(int(value), {})[Quantity(other, microbatches, sequences)] = None
     for name, width in before.whole.items():
@@ -146,7 +148,7 @@ def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
     return {value: tuple(quantities) for value, quantities in found.items()}
 
 
-def _of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
+def _sizes_of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
     """Yield the sizes of a rank, with the powers of micro-batch and sequence in each; equally many for every job."""
     microbatch, length, own = sizes.microbatch_size, sizes.sequence_length, sizes.sequence_length / sizes.cp
     split = sizes.tp if sizes.sequence_parallel else 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
 from costmodel.traces.structure.names import PHASES, matches
-from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+from costmodel.traces.structure.nesting import Nesting, find_launchers, nesting
 from costmodel.traces.structure.records import Phase
 
 ACCUMULATES = re.compile(r"AccumulateGrad")
@@ -64,12 +64,12 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
     events, nest = trace.events, nesting(trace)
     roots = np.full(len(events), UNKNOWN)
     roots[rows] = np.arange(len(rows))
-    place = nest.handed_down(roots, unknown=UNKNOWN)
+    place = nest.inherit_values(roots, unknown=UNKNOWN)
     inside = nest.parent != UNKNOWN
     within = np.bincount(nest.parent[inside], weights=events.duration[inside], minlength=len(events))
     own = events.duration - within.astype(np.int64)
     found = np.flatnonzero(place != UNKNOWN)
-    operator, on_weights = _behind(trace, nest)
+    operator, on_weights = _find_operators(trace, nest)
     return Pieces(
         place=place[found],
         event=found,
@@ -80,18 +80,18 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
     )
 
 
-def _behind(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
+def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the operator behind each event, and True where it works on weights."""
     events = trace.events
     has_tensors = np.array([any(map(len, one.sizes)) for one in trace.operands] + [False])
     with_tensors = has_tensors[events.operands] & (events.category == Category.OPERATOR)
     rows = np.arange(len(events))
-    innermost = nest.handed_down(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
-    forward = nest.handed_down(_forward_of(trace, with_tensors), unknown=UNKNOWN)
+    innermost = nest.inherit_values(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
+    forward = nest.inherit_values(_find_forward(trace, with_tensors), unknown=UNKNOWN)
     named = matches(trace, ACCUMULATES) | matches(trace, UPDATES) | matches(trace, UPDATE_OPERATOR)
     of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
-    on_weights = nest.handed_down(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
-    launch = launched_by(trace)
+    on_weights = nest.inherit_values(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    launch = find_launchers(trace)
     launched = launch != UNKNOWN
     operator = np.where(with_tensors, rows, UNKNOWN)
     operator[launched] = np.where(innermost == UNKNOWN, forward, innermost)[launch[launched]]
@@ -99,7 +99,7 @@ def _behind(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
     return operator, on_weights | matches(trace, UPDATE_KERNEL)[events.name]
 
 
-def _forward_of(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
+def _find_forward(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
     """Return the operator of the forward pass with the sequence number of each event in the backward pass."""
     events = trace.events
     found = np.full(len(events), UNKNOWN)

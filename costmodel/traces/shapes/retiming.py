@@ -89,11 +89,11 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
     tasks, notes = graph.tasks, list[Notes]()
     duration, how = tasks.duration.copy(), np.zeros(len(tasks), dtype=np.int8)
     for number, trace in enumerate(graph.traces):
-        timed = _timed(graph, number)
+        timed = _find_timed(graph, number)
         if not len(timed):
             continue
         rows, place = np.unique(tasks.event[timed], return_inverse=True)
-        found, note = _of_rows(trace, rows, explanations, before.sequence_length, samples)
+        found, note = _time_rows(trace, rows, explanations, before.sequence_length, samples)
         notes.append(note)
         measured = trace.events.duration[rows]
         same = tasks.duration[timed] == measured[place]
@@ -103,7 +103,7 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
     return Retimed(duration=duration, how=how, doubts=sentences(notes), unsized_fraction=unsized_fraction(notes))
 
 
-def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
+def _find_timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
     """Return tasks of a trace that neither communicate nor wait; tasks of threads only where there is no device."""
     tasks = graph.tasks
     works = (tasks.message == UNKNOWN) & (tasks.collective == UNKNOWN) & (tasks.waiting == Waiting.NOTHING)
@@ -114,7 +114,7 @@ def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
     return found
 
 
-def _of_rows(
+def _time_rows(
     trace: Trace,
     rows: NDArray[np.intp],
     explanations: Explanations,

@@ -80,7 +80,7 @@ def _widths(model: Model, tp: int, etp: int, ep: int, *, padded_for: int) -> dic
     found = {"hidden size": model.hidden_size}
     for place, kind in enumerate(model.kinds):
         for block in kind.blocks:
-            own = _of_block(block, etp if isinstance(block, Experts) else tp)
+            own = _block_sizes(block, etp if isinstance(block, Experts) else tp)
             if isinstance(block, Experts):
                 own["experts"] = max(1, block.num_experts // ep)
             found |= {f"{name} of layers of kind {place}": value for name, value in own.items()}
@@ -92,11 +92,11 @@ def _ceiling(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _of_block(block: Mixer | Mlp | Experts, split: int) -> dict[str, int]:
-    return _of_feed_forward(block, split) if isinstance(block, Mlp | Experts) else _of_mixer(block, split)
+def _block_sizes(block: Mixer | Mlp | Experts, split: int) -> dict[str, int]:
+    return _feed_forward_sizes(block, split) if isinstance(block, Mlp | Experts) else _mixer_sizes(block, split)
 
 
-def _of_feed_forward(block: Mlp | Experts, split: int) -> dict[str, int]:
+def _feed_forward_sizes(block: Mlp | Experts, split: int) -> dict[str, int]:
     doubled = 2 if block.gated else 1
     width = block.ffn_hidden_size // split
     found = {"feed-forward": width, "up": doubled * width}
@@ -106,9 +106,9 @@ def _of_feed_forward(block: Mlp | Experts, split: int) -> dict[str, int]:
     return {name: value for name, value in found.items() if value}
 
 
-def _of_mixer(block: Mixer, split: int) -> dict[str, int]:
+def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
     if isinstance(block, Attention):
-        return _of_attention(block, split)
+        return _attention_sizes(block, split)
     heads = _split(block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads, split)
     if isinstance(block, LatentAttention):
         keys = block.qk_nope_head_dim + block.qk_rope_head_dim
@@ -148,7 +148,7 @@ def _of_mixer(block: Mixer, split: int) -> dict[str, int]:
     }
 
 
-def _of_attention(block: Attention, split: int) -> dict[str, int]:
+def _attention_sizes(block: Attention, split: int) -> dict[str, int]:
     heads, kv_heads, width = _split(block.num_heads, split), _split(block.num_kv_heads, split), block.head_dim
     counts = {
         "query": heads,

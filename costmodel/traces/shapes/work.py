@@ -204,7 +204,7 @@ def _matmul(name: str, sizes: Tensors) -> tuple[int, ...] | None:
     return left[-2], right[-1], left[-1], prod(right[:-2])
 
 
-def _grouped(_: str, sizes: Tensors) -> tuple[int, ...] | None:
+def _grouped_matmul(_: str, sizes: Tensors) -> tuple[int, ...] | None:
     """Return the rows of all groups, the columns, the inner size, and the number of groups."""
     weight = next((one for one in sizes if len(one) == 3), None)
     rows = next((one for one in sizes if len(one) == 2 and weight and one[-1] in weight[1:]), None)
@@ -239,7 +239,7 @@ def _linear_of_any(_: str, sizes: Tensors) -> tuple[int, ...] | None:
 
 _RULES: tuple[tuple[Callable[[str, str], bool], Kind, Callable[[str, Tensors], tuple[int, ...] | None]], ...] = (
     (lambda name, kernel: bool(MATMUL.match(name)), "matmul", _matmul),
-    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _grouped),
+    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _grouped_matmul),
     (lambda name, kernel: bool(ATTENTION.search(name) or ATTENTION.search(kernel)), "attention", _attention),
     (lambda name, kernel: bool(GEMM_KERNEL.search(kernel)), "matmul", _linear_of_any),
 )

@@ -12,9 +12,9 @@ from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Tra
 from costmodel.traces.iterations import Iteration, iterations
 from costmodel.traces.structure import names
 from costmodel.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
-from costmodel.traces.structure.nesting import ON_THREADS, launched_by, nesting
+from costmodel.traces.structure.nesting import ON_THREADS, find_launchers, nesting
 from costmodel.traces.structure.passes import Backward, backward_passes, forward_passes, in_order, numbered
-from costmodel.traces.structure.phases import autograd_nodes, by_time, complete_thread, host_phases, kernel_phases
+from costmodel.traces.structure.phases import autograd_nodes, complete_thread, host_phases, kernel_phases, values_at
 from costmodel.traces.structure.records import Parts, Phase, Role, Summary
 
 BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
@@ -57,7 +57,7 @@ def parts(trace: Trace) -> Parts:
         Columns beside ``trace.events``, and how they were found.
     """
     found = iterations(trace)
-    launched = launched_by(trace)
+    launched = find_launchers(trace)
     columns = _Columns(
         iteration=_iteration_at(trace.events.start, found),
         phase=np.zeros(len(trace.events), dtype=np.int64),
@@ -74,7 +74,7 @@ def parts(trace: Trace) -> Parts:
         _find_on_streams(trace, found, launched, columns)
         for column in (columns.phase, columns.microbatch, columns.layer):
             column[launched[device]] = column[device]
-    return _made(trace, found, columns)
+    return _build_parts(trace, found, columns)
 
 
 def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.int32]:
@@ -102,7 +102,7 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
         _find_in_iteration(trace, one, rows[host[rows]], nodes, cuts, columns)
     backward = np.isin(columns.phase, BACKWARD)
     for column in (columns.microbatch, columns.layer):
-        inherited = nest.handed_down(column, unknown=UNKNOWN)
+        inherited = nest.inherit_values(column, unknown=UNKNOWN)
         column[backward] = inherited[backward]
 
 
@@ -125,35 +125,37 @@ def _find_in_iteration(
     rest = rows[np.isin(columns.phase[rows], BACKWARD)]
     if len(backward.lowest):
         columns.microbatch[forward] = forward_passes(trace, forward, backward)
-        columns.microbatch[rest] = _pass_at(trace, rest, backward)
+        columns.microbatch[rest] = _find_pass(trace, rest, backward)
         columns.microbatch[backward.rows] = backward.passes
         columns.microbatches_from = "autograd"
     else:
         columns.microbatch[main] = in_order(columns.phase[main])
         elsewhere = rest[events.track[rest] != one.thread]
         known = main[columns.microbatch[main] >= 0]
-        columns.microbatch[elsewhere] = by_time(columns.microbatch[known], events.start[known], events.start[elsewhere])
+        columns.microbatch[elsewhere] = values_at(
+            columns.microbatch[known], events.start[known], events.start[elsewhere]
+        )
         columns.microbatches_from = "order"
-    _believe_numbers(trace, main, np.union1d(forward, rest), columns)
-    _close_ranks(columns, np.union1d(forward, rest))
+    _apply_numbers(trace, main, np.union1d(forward, rest), columns)
+    _renumber_passes(columns, np.union1d(forward, rest))
     for number in np.unique(columns.microbatch[forward]):
         mine = forward[columns.microbatch[forward] == number]
         cut = cuts.cut(mine)
         if cut is not None:
             columns.cuts.append(cut)
             columns.layer[mine] = cut.at(events.start[mine])
-    _hand_to_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
+    _assign_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
     _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
 
 
-def _hand_to_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
+def _assign_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
     """Give calls in the forward pass the parts of the last event that began before them."""
     starts = trace.events.start
     for column in (columns.microbatch, columns.layer):
-        column[calls] = by_time(column[forward], starts[forward], starts[calls])
+        column[calls] = values_at(column[forward], starts[forward], starts[calls])
 
 
-def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
+def _find_pass(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
     """Return the backward pass of events around nodes: that of the first node within them, else of the last before."""
     events = trace.events
     starts = events.start[backward.rows]
@@ -163,7 +165,7 @@ def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Intege
     return np.asarray(backward.passes[np.where(within, upcoming, np.maximum(place - 1, 0))])
 
 
-def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
+def _apply_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
     """Number micro-batches as annotations of the main thread do, also for events of other threads at the same time."""
     number, begin, end = numbered(trace, main)
     if len(number) == 0:
@@ -176,7 +178,7 @@ def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp
         columns.microbatches_from = "annotations"
 
 
-def _close_ranks(columns: _Columns, rows: NDArray[np.intp]) -> None:
+def _renumber_passes(columns: _Columns, rows: NDArray[np.intp]) -> None:
     """Number the passes of an iteration from 0 on."""
     known = rows[columns.microbatch[rows] >= 0]
     if len(known):
@@ -200,9 +202,9 @@ def _layers_of_backward(
         nodes, passes = backward.rows[mine], backward.passes[mine]
         if len(nodes) and len(backward.joined) and backward.joined[passes[0]]:
             order = made[np.argsort(events.sequence[made], kind="stable")]
-            layer = by_time(columns.layer[order], events.sequence[order], events.sequence[nodes])
+            layer = values_at(columns.layer[order], events.sequence[order], events.sequence[nodes])
             known = np.flatnonzero((events.sequence[nodes] >= 0) & (layer != UNKNOWN))
-            columns.layer[nodes] = by_time(layer[known], known, np.arange(len(nodes)))
+            columns.layer[nodes] = values_at(layer[known], known, np.arange(len(nodes)))
             continue
         thread = one.thread if len(nodes) == 0 else int(np.bincount(events.track[nodes]).argmax())
         pieces = rows[(events.track[rows] == one.thread) & (events.category[rows] == Category.ANNOTATION)]
@@ -229,7 +231,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
         columns.microbatch[mine] = in_order(columns.phase[mine], cuts.tokens[mine])
-        _believe_calls(trace, found[number], mine, launched, columns)
+        _apply_call_numbers(trace, found[number], mine, launched, columns)
         backward = mine[columns.phase[mine] == Phase.BACKWARD]
         if len(backward):
             late = mine[columns.microbatch[mine] > columns.microbatch[backward].max()]
@@ -243,24 +245,26 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
                     columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
         beside = others[columns.iteration[others] == number]
         for column in (columns.microbatch, columns.layer):
-            column[beside] = by_time(column[mine], events.start[mine], events.start[beside])
+            column[beside] = values_at(column[mine], events.start[mine], events.start[beside])
         beside = beside[~by_call[beside]]
-        columns.phase[beside] = by_time(columns.phase[mine], events.start[mine], events.start[beside])
+        columns.phase[beside] = values_at(columns.phase[mine], events.start[mine], events.start[beside])
     columns.phase = np.maximum(columns.phase, Phase.NONE)
 
 
-def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns) -> None:
+def _apply_call_numbers(
+    trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns
+) -> None:
     """Number micro-batches of kernels as annotations around their calls do."""
     main = one.rows(trace)
     main = main[trace.events.track[main] == one.thread]
     known = rows[(launched[rows] >= 0) & np.isin(columns.phase[rows], (Phase.FORWARD, *BACKWARD))]
     columns.microbatch[launched[known]] = columns.microbatch[known]
-    _believe_numbers(trace, main, launched[known], columns)
+    _apply_numbers(trace, main, launched[known], columns)
     columns.microbatch[known] = columns.microbatch[launched[known]]
-    _close_ranks(columns, known)
+    _renumber_passes(columns, known)
 
 
-def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
+def _build_parts(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
     """Build the record, with roles and the summary."""
     role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
     for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):

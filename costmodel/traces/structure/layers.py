@@ -99,20 +99,20 @@ class Cutter:
         works = rows[np.isin(events.category[rows], (Category.OPERATOR, Category.KERNEL))]
         if len(works) == 0:
             return None
-        said = self._said(rows)
+        said = self._find_numbered(rows)
         if said is not None:
-            return self._made(said, works, self.found)
+            return self._build_cut(said, works, self.found)
         pieces = rows[self.pieces[events.name[rows]] & (events.category[rows] == Category.ANNOTATION)]
         places = repetitions(events.name[pieces].astype(np.int64)) if len(pieces) else np.zeros(0, dtype=np.int64)
         if len(places):
             times = self._times(pieces, places)
             inside = (events.start[works] >= times[0]) & (events.start[works] < times[-1])
             if inside.mean() >= LEAST_OPERATORS:
-                return self._made(times, works, "annotations")
-        places = self._repeated(works)
-        return self._made(self._times(works, places), works, "repetition") if len(places) else None
+                return self._build_cut(times, works, "annotations")
+        places = self._find_repetitions(works)
+        return self._build_cut(self._times(works, places), works, "repetition") if len(places) else None
 
-    def _said(self, rows: NDArray[np.intp]) -> Integers | None:
+    def _find_numbered(self, rows: NDArray[np.intp]) -> Integers | None:
         """Return the begin of each layer, and the end of the last, from events that name their layer."""
         events = self.trace.events
         marks = rows[self.numbers[rows] >= 0]
@@ -123,7 +123,7 @@ class Cutter:
         last = self.numbers[marks] == self.numbers[marks[first[-1]]]
         return np.append(events.start[marks[first]], _end(events, marks[last]))
 
-    def _repeated(self, works: NDArray[np.intp]) -> Integers:
+    def _find_repetitions(self, works: NDArray[np.intp]) -> Integers:
         """Return the places in a pass at which repeated layers begin: by names and operands, else by names alone."""
         events = self.trace.events
         name = events.name[works]
@@ -142,7 +142,7 @@ class Cutter:
         last = rows[places[-2] : places[-1]]
         return np.append(events.start[rows[places[:-1]]], _end(events, last))
 
-    def _made(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
+    def _build_cut(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
         """Build a cut, with the kinds of its layers."""
         events = self.trace.events
         places = np.searchsorted(events.start[works], times)

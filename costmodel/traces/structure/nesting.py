@@ -30,7 +30,7 @@ class Nesting:
     parent: Integers
     depth: NDArray[np.int32]
 
-    def handed_down(self, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
+    def inherit_values(self, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
         """Fill in missing values of events from the innermost event around them that has one."""
         result = values.copy()
         order = np.argsort(self.depth, kind="stable")
@@ -71,7 +71,7 @@ def nesting(trace: Trace) -> Nesting:
     return Nesting(parent=parent, depth=depth)
 
 
-def launched_by(trace: Trace) -> Integers:
+def find_launchers(trace: Trace) -> Integers:
     """
     Return the row that put each event on its stream; ``UNKNOWN`` for others.
 

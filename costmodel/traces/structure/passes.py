@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.structure import names
-from costmodel.traces.structure.phases import by_time
+from costmodel.traces.structure.phases import values_at
 from costmodel.traces.structure.records import Phase
 
 LEAST_NODES = 0.05
@@ -64,7 +64,7 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     threads = events.forward_thread[rows[numbered]]
     values, counts = np.unique(threads, return_counts=True)
     numbered = numbered[threads == values[counts.argmax()]]
-    pile = _piles(sequence[numbered].tolist())
+    pile = _assign_runs(sequence[numbered].tolist())
     sizes = np.bincount(pile)
     large = sizes[pile] >= LEAST_NODES * sizes.max()
     numbered, pile = numbered[large], pile[large]
@@ -73,12 +73,12 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     pile = np.argsort(order)[np.searchsorted(np.unique(pile), pile)]
     made = np.isin(sequence[numbered], events.sequence[forward])
     joined = np.bincount(pile, weights=made) >= LEAST_JOINED * np.bincount(pile)
-    passes = by_time(pile, numbered, np.arange(len(rows)))
+    passes = values_at(pile, numbered, np.arange(len(rows)))
     passes[: numbered[0]] = pile[0]
     return Backward(rows=rows, passes=passes, lowest=lowest[order], joined=joined)
 
 
-def _piles(sequence: list[int]) -> Integers:
+def _assign_runs(sequence: list[int]) -> Integers:
     """Assign each number to the descending run that it continues."""
     tops: list[int] = []
     result = []
@@ -117,7 +117,7 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
     place = np.searchsorted(backward.lowest[joined], sequence, side="right") - 1
     number = np.where(made, joined[np.maximum(place, 0)], UNKNOWN)
     known = np.flatnonzero(number != UNKNOWN)
-    result = by_time(number[known], known, np.arange(len(rows)))
+    result = values_at(number[known], known, np.arange(len(rows)))
     if len(known):
         result[: known[0]] = number[known[0]]
     return result
@@ -156,11 +156,11 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
         others = np.cumsum(np.isin(phase, (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(phase, of))
         if len(rows):
             stretch = np.unique(others[rows], return_inverse=True)[1]
-            result[rows] = stretch if tokens is None else _divided(stretch, tokens[rows])
+            result[rows] = stretch if tokens is None else _divide(stretch, tokens[rows])
     return result
 
 
-def _divided(stretch: Integers, tokens: Integers) -> Integers:
+def _divide(stretch: Integers, tokens: Integers) -> Integers:
     """Renumber the passes of stretches; a stretch that repeats the shortest one counts as several passes."""
     begins = np.flatnonzero(np.diff(stretch, prepend=-1))
     parts = np.split(tokens, begins[1:])

@@ -16,7 +16,7 @@ def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
     """Find the nodes of the backward pass that autograd runs, without recomputed ones, which lie in another node."""
     events = trace.events
     node = names.matches(trace, names.NODE)[events.name] & (events.category == Category.OPERATOR)
-    inside = nest.handed_down(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
+    inside = nest.inherit_values(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
     has_parent = nest.parent >= 0
     nested = has_parent & (inside[nest.parent] == 1)
     return np.asarray(node & ~nested)
@@ -37,13 +37,13 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     marks[update] = Phase.OPTIMIZER
     said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
     marks[nodes] = Phase.BACKWARD
-    inside = nest.handed_down(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    inside = nest.inherit_values(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
     records = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     again = inside & (records | (events.category == Category.MODULE)) & ~nodes
     marks[again & ~names.matches(trace, names.NODE)[events.name]] = Phase.RECOMPUTE
     if nodes.any():
         said = f"{said} and autograd" if said else "autograd"
-    return nest.handed_down(marks, unknown=Phase.NONE), said
+    return nest.inherit_values(marks, unknown=Phase.NONE), said
 
 
 def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iteration, ...]) -> None:
@@ -127,7 +127,7 @@ def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     return np.where(place >= 0, phase[known[np.maximum(place, 0)]], np.int64(first))
 
 
-def by_time(values: Integers, starts: Integers, when: Integers) -> Integers:
+def values_at(values: Integers, starts: Integers, when: Integers) -> Integers:
     """Return the value at each time; each holds from its start to the next. ``UNKNOWN`` before the first."""
     if len(starts) == 0:
         return np.full(len(when), UNKNOWN, dtype=np.int64)

@@ -89,9 +89,9 @@ def repetitions(
     >>> repetitions(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]))
     array([ 1,  4,  7, 10])
     """
-    turns = [one for one in _candidates(tokens) if needs is None or _has(one, needs)]
+    turns = [one for one in _candidates(tokens) if needs is None or _has_token(one, needs)]
     if once is not None and once.any():
-        turns = [one for one in turns if _has(one, once)]
+        turns = [one for one in turns if _has_token(one, once)]
     if not turns:
         return np.zeros(0, dtype=np.int64)
     best = max(turns, key=lambda one: one.num_kinds)
@@ -99,11 +99,11 @@ def repetitions(
         reach = max(best.begins[0] - one.begins[0], one.lasts[-1] - best.lasts[-1])
         if one.num_kinds >= CARRIES * best.num_kinds and len(one.begins) > len(best.begins) and reach > best.unit / 2:
             best = one
-    places = _extended(tokens, best, opens)
+    places = _extend(tokens, best, opens)
     if once is not None:
-        places = _divided(tokens, places, once)
+        places = _divide(tokens, places, once)
     covered = (places[-1] - places[0]) / len(tokens)
-    return places if covered >= LEAST_COVERED and _alike(tokens, places) else np.zeros(0, dtype=np.int64)
+    return places if covered >= LEAST_COVERED and _are_alike(tokens, places) else np.zeros(0, dtype=np.int64)
 
 
 def kinds(tokens: Integers, places: Integers) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def _candidates(tokens: Integers) -> list[_Turns]:
         places = places[np.argsort(places[:, 0])]
         if len(places) > MOST_KINDS:
             places = places[np.linspace(0, len(places) - 1, MOST_KINDS).astype(int)]
-        after = np.array([_follows(places, one) for one in places])
+        after = np.array([_find_following(places, one) for one in places])
         which = int(after.sum(axis=1).argmax())
         members = np.append(which, np.flatnonzero(after[which]))
         if len(members) >= LEAST_KINDS:
@@ -145,19 +145,19 @@ def _candidates(tokens: Integers) -> list[_Turns]:
     return found
 
 
-def _has(turns: _Turns, which: NDArray[np.bool_]) -> bool:
+def _has_token(turns: _Turns, which: NDArray[np.bool_]) -> bool:
     """True where each repetition has one of some tokens."""
     before = np.concatenate([[0], np.cumsum(which)])
     return bool((before[np.append(turns.begins[1:], turns.lasts[-1] + 1)] > before[turns.begins]).all())
 
 
-def _follows(places: Integers, one: Integers) -> NDArray[np.bool_]:
+def _find_following(places: Integers, one: Integers) -> NDArray[np.bool_]:
     """Find the kinds that occur exactly once between each occurrence of one kind and its next."""
     behind = (places > one).all(axis=1)
     return np.asarray(behind & (places[:, :-1] < one[1:]).all(axis=1))
 
 
-def _extended(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) -> Integers:
+def _extend(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) -> Integers:
     """Return the begins of repetitions and the end of the last one, extended by equal tokens before and behind them."""
     begins, lasts = turns.begins, turns.lasts
     room = min(int((begins[1:] - lasts[:-1]).min()) - 1, int(begins[0]))
@@ -187,7 +187,7 @@ def _end(tokens: Integers, begins: Integers, lasts: Integers) -> int:
     return first + (int(again[openings]) if len(again) > openings else longest)
 
 
-def _divided(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Integers:
+def _divide(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Integers:
     """Divide repetitions that have several of the tokens that occur once in a repetition."""
     begin, end = places[:2]
     first = np.flatnonzero(once[begin:end])
@@ -207,7 +207,7 @@ def _divided(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Int
     return np.array([*result, places[-1]], dtype=np.int64)
 
 
-def _alike(tokens: Integers, places: Integers) -> bool:
+def _are_alike(tokens: Integers, places: Integers) -> bool:
     """True where half of the neighbouring repetitions have enough in common."""
     shares = []
     _, kind = np.unique(tokens, return_inverse=True)

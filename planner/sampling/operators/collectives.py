@@ -33,7 +33,7 @@ def all_reduce(bench: Bench, point: Point, group: Group) -> Work:
 
 def all_gather(bench: Bench, point: Point, group: Group) -> Work:
     """Measure gathering the parts of all ranks into the whole tensor."""
-    gather = _named(group, "all_gather_single", "all_gather_into_tensor")
+    gather = _find_function(group, "all_gather_single", "all_gather_into_tensor")
 
     def make() -> Call:
         whole, part = _tensors(bench, point, 1, len(group.members))
@@ -44,7 +44,7 @@ def all_gather(bench: Bench, point: Point, group: Group) -> Work:
 
 def reduce_scatter(bench: Bench, point: Point, group: Group) -> Work:
     """Measure scattering the parts of the sum of all tensors."""
-    scatter = _named(group, "reduce_scatter_single", "reduce_scatter_tensor")
+    scatter = _find_function(group, "reduce_scatter_single", "reduce_scatter_tensor")
 
     def make() -> Call:
         whole, part = _tensors(bench, point, 1, len(group.members))
@@ -115,6 +115,6 @@ def _tensors(bench: Bench, point: Point, *parts: int) -> list[Tensor]:
     return [bench.torch.zeros(number // part, dtype=dtype, device=bench.device) for part in parts]
 
 
-def _named(group: Group, *names: str) -> Any:
+def _find_function(group: Group, *names: str) -> Any:
     """Return a function of the library under the newest name that this version has."""
     return next(getattr(group.dist, name) for name in names if hasattr(group.dist, name))

@@ -62,7 +62,11 @@ def grouped_matmul(bench: Bench, point: Point) -> Work:
     m, n, k = _sizes(point.sizes)
     groups = point.sizes.batch or 1
     counts = [m // groups + (index < m % groups) for index in range(groups)]
-    grouped = _in_one_kernel(bench, counts) if has_grouped_kernel(bench, point.dtype) else _in_a_loop(bench, counts)
+    grouped = (
+        _call_grouped_kernel(bench, counts)
+        if has_grouped_kernel(bench, point.dtype)
+        else _loop_over_groups(bench, counts)
+    )
 
     def make() -> Call:
         x, w, g = _operands(bench, point, (m, k), (groups, n, k), (m, n))
@@ -88,13 +92,13 @@ def _grouped_function(bench: Bench) -> Any:
     return public or getattr(bench.torch, "_grouped_mm", None)
 
 
-def _in_one_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
+def _call_grouped_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
     torch, function = bench.torch, _grouped_function(bench)
     ends = torch.tensor(counts, device=bench.device).cumsum(0).to(torch.int32)
     return lambda left, right: function(left, right, offs=ends)
 
 
-def _in_a_loop(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
+def _loop_over_groups(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
     """Multiply, for each group, rows of ``left`` by its matrix; or columns of ``left`` by its rows of ``right``."""
 
     def grouped(left: Tensor, right: Tensor) -> Tensor:

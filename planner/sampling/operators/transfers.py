@@ -47,15 +47,15 @@ def copy(bench: Bench, point: Point) -> Work:
 
 def host_to_device(bench: Bench, point: Point) -> Work:
     """Measure a copy from the host's pinned memory to the device."""
-    return _over_the_link(bench, point, to_device=True)
+    return _copy_over_link(bench, point, to_device=True)
 
 
 def device_to_host(bench: Bench, point: Point) -> Work:
     """Measure a copy from the device to the host's pinned memory."""
-    return _over_the_link(bench, point, to_device=False)
+    return _copy_over_link(bench, point, to_device=False)
 
 
-def _over_the_link(bench: Bench, point: Point, *, to_device: bool) -> Work:
+def _copy_over_link(bench: Bench, point: Point, *, to_device: bool) -> Work:
     if not bench.is_gpu:
         raise UnavailableError("the device is the host, whose copies copy measures")
     number = _elements(bench, point)

@@ -151,7 +151,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     planned = {stage: planned_parts(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
     own = {stage: names_by_size(stage_operators(facts, strategy, stage)) for stage in planned}
     whole_model = names_by_size(strategy_operators(facts, strategy))
-    chosen = _chosen([_whole_iterations(trace) for trace in traces])
+    chosen = _choose_iterations([_whole_iterations(trace) for trace in traces])
     traced = [
         TracedParts(trace, iteration, (own[stage], whole_model), strategy)
         for trace, iteration, stage in zip(traces, chosen, stages, strict=True)
@@ -161,7 +161,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         (
             *trace.doubts,
             *_doubts(trace, strategy),
-            *_other_layers(of_rank, layers[stage], m, facts.model),
+            *_doubt_layers(of_rank, layers[stage], m, facts.model),
             *of_rank.doubts(),
         )
         for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
@@ -175,7 +175,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         device=facts.cluster.device.name,
         traced_device=traced_device_name(traces),
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
-        doubts=(*((differs,) if differs else ()), *_together(traces, said)),
+        doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),
     )
 
 
@@ -259,7 +259,7 @@ def _whole_iterations(trace: Trace) -> tuple[Iteration, ...]:
     return tuple(one for one in whole if one.duration)
 
 
-def _chosen(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
+def _choose_iterations(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
     """Choose one iteration for all ranks: the one of median mean length, the shorter one of two."""
     by_name = [{one.name: one for one in own} for own in several]
     common = [name for name in by_name[0] if all(name in own for own in by_name)]
@@ -287,7 +287,7 @@ def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
         yield f"The file ends inside of {', '.join(cut)}, which is left out."
 
 
-def _other_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
+def _doubt_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
     found = traced.summary
     if has_other_layers(found, [num_layers], num_microbatches, model):
         yield (
@@ -297,7 +297,7 @@ def _other_layers(traced: TracedParts, num_layers: int, num_microbatches: int, m
         )
 
 
-def _together(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
+def _merge_doubts(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield each sentence once, with its ranks where it does not apply to all."""
     for sentence in dict.fromkeys(one for own in said for one in own):
         ranks = [trace.rank for trace, own in zip(traces, said, strict=True) if sentence in own]

@@ -17,7 +17,7 @@ from costmodel.traces.iterations import Iteration, named
 from costmodel.traces.operators import TracedPass, traced_operators
 from costmodel.traces.operators.shares import Shares, shares
 from costmodel.traces.structure import Phase, parts
-from costmodel.traces.structure.nesting import launched_by, nesting
+from costmodel.traces.structure.nesting import find_launchers, nesting
 from planner.traces.comparison.kinds import (
     COPIES,
     EXPERTS,
@@ -29,7 +29,7 @@ from planner.traces.comparison.kinds import (
     group_of,
     kind_of,
 )
-from planner.traces.routed import without_rows
+from planner.traces.routed import unrouted_sizes
 
 Size = tuple[str, tuple[tuple[str, int], ...]]
 """A sampled operator and its sizes."""
@@ -96,7 +96,7 @@ class TracedParts:
         self._operators, structure = traced_operators(trace), parts(trace)
         self.summary, self._phase = structure.summary, structure.phase
         self._experts = {
-            without_rows(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
+            unrouted_sizes(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
         }
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
@@ -142,7 +142,7 @@ class TracedParts:
         return next((names[size] for names in self._names if size in names), None)
 
     def _is_routed(self, one: TracedPass) -> bool:
-        return without_rows(one.operator, one.sizes) in self._experts
+        return unrouted_sizes(one.operator, one.sizes) in self._experts
 
     def _add(self, found: Shares) -> None:
         for row, exposed, hidden in zip(
@@ -183,6 +183,6 @@ class TracedParts:
     def _adds_gradients(self) -> NDArray[np.bool_]:
         """Return a mask of events that accumulate gradients: autograd's nodes for that, and the events in them."""
         own = np.where(named(self._trace, re.compile(ADDS_GRADIENTS)), 1, UNKNOWN)
-        adds = nesting(self._trace).handed_down(own, unknown=UNKNOWN) != UNKNOWN
-        launched = launched_by(self._trace)
+        adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
+        launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))

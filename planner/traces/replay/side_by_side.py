@@ -64,7 +64,7 @@ def _track(side: str, rank: int, track: Track) -> Track:
 
 def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Columns:
     tasks = graph.tasks
-    own, launches = _recorded(graph, "category"), _recorded(graph, "correlation")
+    own, launches = _recorded_column(graph, "category"), _recorded_column(graph, "correlation")
     of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
     known, places = np.unique(launches, return_inverse=True)
     side = 2 * tasks.trace.astype(np.int64) + number
@@ -80,7 +80,7 @@ def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: i
     }
 
 
-def _recorded(graph: ExecutionGraph, column: str) -> Integers:
+def _recorded_column(graph: ExecutionGraph, column: str) -> Integers:
     """Return a column of the recorded events behind the tasks."""
     found = np.full(len(graph.tasks), UNKNOWN, dtype=np.int64)
     for number, trace in enumerate(graph.traces):

@@ -1,1 +1,1 @@
-"""Profiler traces: read, as a graph, replayed, changed."""
+"""Profiler traces: read, built into graphs, replayed, and changed."""

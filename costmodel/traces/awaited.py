@@ -12,16 +12,16 @@ from costmodel.traces.events import UNKNOWN, Integers
 from costmodel.traces.graph import Dependency, ExecutionGraph, Waiting
 
 Awaited: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
-"""By task of a thread: each track that it waits for, and the last task there that it may wait for."""
+"""For each host task, the tracks that it waits for, and the last task there that it may wait for."""
 
 
 def awaited(graph: ExecutionGraph) -> Awaited:
     """
-    The last task on each stream for which each call that synchronises may wait.
+    Find the last task on each stream for which each synchronising call may wait.
 
-    It waits for what has been launched when it runs. In a replay a thread that nothing holds may run ahead of another
-    one, so that more has been launched by then than when it was recorded: for that the call never waited. So a
-    replay never waits for anything that these do not say, whatever its times.
+    A call waits for everything launched before it runs. In a replay an unblocked thread may run ahead of another, so
+    that more has been launched by then than in the recording; the recorded call never waited for it. Therefore a replay
+    waits for these tasks at most, whatever its times.
 
     Parameters
     ----------
@@ -32,24 +32,26 @@ def awaited(graph: ExecutionGraph) -> Awaited:
     waits = np.flatnonzero(np.isin(tasks.waiting, (Waiting.DEVICE, Waiting.STREAM)))
     if not len(waits):
         return {}
-    streams, launched = _streams(graph), _launched(graph)
+    streams, launched = _streams(graph), _launch_times(graph)
     found = {}
     for task in waits.tolist():
         is_stream = tasks.waiting[task] == Waiting.STREAM
         tracks = [int(tasks.waits_for[task])] if is_stream else streams.get(int(tasks.track[task]), [])
-        last = ((track, _before(*launched[track], int(tasks.start[task]))) for track in tracks if track in launched)
+        last = (
+            (track, _last_before(*launched[track], int(tasks.start[task]))) for track in tracks if track in launched
+        )
         found[task] = tuple((track, place) for track, place in last if place != UNKNOWN)
     return found
 
 
-def _before(places: NDArray[np.intp], when: Integers, moment: int) -> int:
-    """The last task that was launched, with all before it, no later than a moment: a call may launch and wait."""
+def _last_before(places: NDArray[np.intp], when: Integers, moment: int) -> int:
+    """Return the last task launched, with all before it, no later than a moment: a call may launch and wait."""
     number = int(np.searchsorted(when, moment, side="right"))
     return int(places[number - 1]) if number else UNKNOWN
 
 
-def _launched(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Integers]]:
-    """By stream: its tasks, and when each of them and all before it had been launched."""
+def _launch_times(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Integers]]:
+    """Return for each stream its tasks, and the times by which each of them and all before it had been launched."""
     tasks, edges = graph.tasks, graph.edges
     when = np.full(len(tasks), np.iinfo(np.int64).min)
     launches = edges.dependency == Dependency.LAUNCH
@@ -66,7 +68,7 @@ def _launched(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Intege
 
 
 def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
-    """Streams of the rank of each thread."""
+    """Return the streams on the rank of each thread."""
     of_rank: dict[int, list[int]] = {}
     for number, one in enumerate(graph.tracks):
         if one.track.kind == "stream":

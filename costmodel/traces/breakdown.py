@@ -1,4 +1,4 @@
-"""What the time of an iteration goes into."""
+"""Breakdown of an iteration's time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costmodel.traces.replay import Replayed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
     """
-    Nanoseconds of a window; the parts that do not overlap are its whole.
+    Nanoseconds of a window; its parts do not overlap and sum to the window.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class Breakdown:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamUse:
     """
-    What one track does in a window.
+    Use of one track in a window.
 
     Parameters
     ----------
     track
-        Which.
+        The track.
     computation, communication
-        Nanoseconds in which it does one or the other; of a thread, communication is none.
+        Nanoseconds of computation and of communication; a thread has no communication.
     num_tasks
         Number of its tasks.
     """
@@ -64,9 +64,9 @@ class StreamUse:
 
 def breakdowns(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown]:
     """
-    The parts of each rank's iteration, by rank.
+    Break down each rank's iteration, by rank.
 
-    The window begins when the device is free of what was before and is as long as the iteration, so that whatever was
+    The window begins when the device has finished earlier work and is as long as the iteration, so that everything
     launched in it lies inside. Where a rank has no streams, the tasks of its threads count.
 
     Parameters
@@ -96,7 +96,7 @@ def _breakdown(graph: ExecutionGraph, times: Replayed, rank: int) -> Breakdown:
 
 
 def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[StreamUse, ...]:
-    """What each track of a rank does in its iteration."""
+    """Return the use of each track of a rank in its iteration."""
     begin = times.begins[rank]
     end = begin + times.iterations[rank]
     communicates = graph.tasks.kind == Kind.COMMUNICATION
@@ -117,7 +117,7 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
 
 
 def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
-    """Which tasks occupy the device of a rank: those on its streams; all, where nothing computes on a stream."""
+    """Return a mask of tasks that occupy a rank's device: those on its streams; all, where no stream computes."""
     of_rank: NDArray[np.bool_] = graph.task_ranks == rank
     chosen = of_rank & graph.on_stream
     return chosen if (graph.tasks.kind[chosen] != Kind.COMMUNICATION).any() else of_rank
@@ -125,19 +125,19 @@ def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
 
 def union(start: Integers, end: Integers, chosen: NDArray[np.bool_], begin: int, stop: int) -> Integers:
     """
-    The stretches of a window in which at least one of some tasks runs.
+    Return the intervals of a window in which at least one of some tasks runs.
 
     Parameters
     ----------
     start, end, chosen
-        Of tasks, and which of them count; shape (tasks,).
+        Times of tasks, and mask of those that count; shape (tasks,).
     begin, stop
         The window.
 
     Returns
     -------
     array
-        Begin and end of each stretch, in order, none touching another; shape (stretches, 2).
+        Begin and end of each interval, in order, without contact; shape (intervals, 2).
     """
     starts, ends = np.clip(start[chosen], begin, stop), np.clip(end[chosen], begin, stop)
     order = np.argsort(starts, kind="stable")
@@ -148,5 +148,5 @@ def union(start: Integers, end: Integers, chosen: NDArray[np.bool_], begin: int,
 
 
 def length(stretches: Integers) -> int:
-    """Nanoseconds of stretches that do not overlap."""
+    """Return the nanoseconds of intervals that do not overlap."""
     return int((stretches[:, 1] - stretches[:, 0]).sum())

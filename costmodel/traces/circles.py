@@ -1,4 +1,4 @@
-"""Tasks that wait for each other in a circle: found, and broken where what was recorded says that nobody waited."""
+"""Circular waits of tasks: found, and broken where the recording shows that no task waited."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ WAITS: dict[int, str] = {
     Dependency.ADDED: "one task for another",
     Dependency.PROCESSORS: "a kernel for free processors",
 }
-"""Dependencies that can be dropped, as people read them. A launch stays: nothing runs before it was asked for."""
+"""
+Dependencies that can be dropped, as they are called in messages. A launch is kept: nothing runs before its launch.
+"""
 
 LONGEST_NAME = 60
 """Characters of a name in a sentence."""
 
 
-def without_circles(graph: ExecutionGraph) -> ExecutionGraph:
+def break_circles(graph: ExecutionGraph) -> ExecutionGraph:
     """
-    Break circles of tasks that wait for themselves by way of others, with a doubt on what was dropped.
+    Break circular waits, with a doubt on the dropped waits.
 
-    Traces make circles where their clocks disagree, numbers are used twice, or a wait was inferred from a coincidence.
-    Tasks of one track never wait in a circle, nor do launches and what they launch: only waits between tracks close
-    one. Where nothing can run any more, the task that ran first in the recording does not wait: what it would wait for
-    ran later. So each replay of the graph ends, whatever its tasks take.
+    Traces have circular waits where their clocks disagree, numbers are used twice, or a wait was inferred from a
+    coincidence. Tasks of one track never wait in a circle, nor do launches and the tasks that they launch: only waits
+    between tracks close one. Where nothing can run any more, the task that ran first in the recording does not wait,
+    since the task that it would wait for ran later. So each replay of the graph ends, whatever the durations of its
+    tasks.
 
     Parameters
     ----------
     graph
-        Any graph; everything that adds edges to one ends with this.
+        Any graph; every function that adds edges to one ends with this.
     """
     waits = _Waits(graph)
     dropped = waits.closing()
@@ -47,10 +50,10 @@ def without_circles(graph: ExecutionGraph) -> ExecutionGraph:
 
 class _Waits:
     """
-    Everything that waits in a graph, as links between moments.
+    All waits of a graph, as links between moments.
 
-    A moment is the start of a task, the end of one that waits or joins a collective (of any other task nothing happens
-    between both), or a collective's begin. ``soft`` links can be dropped.
+    A moment is the start of a task, the end of one that waits or joins a collective, or the begin of a collective.
+    Other tasks need no moment for their end, since nothing happens between the two. ``soft`` links can be dropped.
     """
 
     def __init__(self, graph: ExecutionGraph) -> None:
@@ -94,7 +97,7 @@ class _Waits:
         self.when = when.tolist()
 
     def _host_waits(self) -> tuple[Integers, Integers]:
-        """Calls that wait, and the moments at which what they wait for has ended."""
+        """Return calls that wait, and the moments at which the awaited tasks end."""
         tasks = self.graph.tasks
         pairs = [(task, place) for task, last in awaited(self.graph).items() for _, place in last]
         one = np.flatnonzero(tasks.waiting == Waiting.TASK)
@@ -104,17 +107,17 @@ class _Waits:
 
     def closing(self) -> NDArray[np.bool_]:
         """
-        Return true for those of the links that can be dropped which close a circle.
+        Return a mask of the droppable links that close a circle.
 
-        Moments come as soon as all before them have come (Kahn's algorithm). Where none can, the earliest recorded one
-        of those that only such links hold comes without them.
+        A moment is reached once all before it are (Kahn's algorithm). Where none can be reached, the earliest recorded
+        moment that only droppable links hold back is reached without them.
         """
         place = np.array(self._order(), dtype=np.int64)
         closing: NDArray[np.bool_] = place[self.before] >= place[self.after]
         return closing[self.num_hard :]
 
     def _order(self) -> list[int]:
-        """The place of each moment in an order that all links keep but those that close a circle."""
+        """Return the place of each moment in an order that all links keep except those that close a circle."""
         by_before = np.argsort(self.before, kind="stable")
         first = np.searchsorted(self.before[by_before], np.arange(self.number + 1)).tolist()
         after, is_hard = self.after[by_before].tolist(), (by_before < self.num_hard).tolist()
@@ -152,7 +155,7 @@ class _Waits:
             come.append(heappop(waiting)[1])
 
     def without(self, dropped: NDArray[np.bool_]) -> ExecutionGraph:
-        """The graph without some of the links that can be dropped."""
+        """Return the graph without some of the droppable links."""
         graph, tasks = self.graph, self.graph.tasks
         of_edges, of_hosts, of_members = np.split(dropped, np.cumsum([len(self.edge), len(self.hosts)]))
         kept = np.ones(len(graph.edges), dtype=bool)
@@ -165,12 +168,16 @@ class _Waits:
         doubt = self._doubt(graph.edges[~kept], free, alone)
         collective[alone] = UNKNOWN
         changed = replace(
-            tasks, waiting=waiting, waits_for=waits_for, collective=collective, duration=_recorded(graph, alone)
+            tasks,
+            waiting=waiting,
+            waits_for=waits_for,
+            collective=collective,
+            duration=_recorded_durations(graph, alone),
         )
         return replace(graph, tasks=changed, edges=graph.edges[kept], doubts=(*graph.doubts, doubt))
 
     def _doubt(self, edges: Edges, hosts: Integers, members: Integers) -> str:
-        """A sentence on what was dropped."""
+        """Describe the dropped waits in a sentence."""
         tasks, name = self.graph.tasks, self._name
         kinds = Counter(edges.dependency.tolist())
         found = [f"{kinds[kind]:,} of {what}" for kind, what in WAITS.items() if kinds[kind]]
@@ -185,7 +192,7 @@ class _Waits:
         examples += [f"'{name(one)}' for a stream" for one in hosts[:1]]
         examples += [f"'{name(one)}' for its other ranks" for one in members[:1]]
         return (
-            f"Tasks wait for each other in circles. The one that ran first when it was recorded is taken not to have "
+            f"Tasks wait for each other in circles. The one that ran first when it was recorded is assumed not to have "
             f"waited, which drops waits: {', '.join(found)}; such as {examples[0]}."
         )
 
@@ -193,8 +200,8 @@ class _Waits:
         return self.graph.names[int(self.graph.tasks.name[task])][:LONGEST_NAME]
 
 
-def _recorded(graph: ExecutionGraph, members: Integers) -> Integers:
-    """Durations, of some members of collectives from their own begin: nobody waits for the last one to come."""
+def _recorded_durations(graph: ExecutionGraph, members: Integers) -> Integers:
+    """Return durations; those of some collectives' members count from their own begin, without a wait."""
     tasks, duration = graph.tasks, graph.tasks.duration.copy()
     for task in members[tasks.event[members] != UNKNOWN].tolist():
         duration[task] = graph.traces[int(tasks.trace[task])].events.duration[int(tasks.event[task])]

@@ -1,4 +1,4 @@
-"""What simpler predictions make of a graph: how much of a replay's accuracy is due to its dependencies."""
+"""Simpler predictions for a graph, which show how much of a replay's accuracy comes from its dependencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costmodel.traces.replay import Replayed, replay
 
 def sums_of_tasks(graph: ExecutionGraph, times: Replayed) -> Mapping[int, int]:
     """
-    Nanoseconds of all that occupies each rank's device, added up as if nothing overlapped and nothing waited.
+    Sum the nanoseconds of all tasks on each rank's device, as if nothing overlapped and nothing waited.
 
     Parameters
     ----------
@@ -25,14 +25,14 @@ def sums_of_tasks(graph: ExecutionGraph, times: Replayed) -> Mapping[int, int]:
 
 def replay_without_events(graph: ExecutionGraph) -> Replayed:
     """
-    A replay in which no stream waits for another: what is left without events recorded and waited for.
+    Replay a graph without waits of streams for events of other streams.
 
     dPRO replays so (arXiv 2205.02473); Lumos (arXiv 2504.09307) adds these dependencies.
 
     Parameters
     ----------
     graph
-        Of an iteration.
+        Graph of an iteration.
     """
     kept = graph.edges[graph.edges.dependency != Dependency.EVENT]
     return replay(replace(graph, edges=kept))

@@ -1,4 +1,4 @@
-"""The critical path: the chain of tasks and waits that a replayed iteration is as long as."""
+"""The critical path: the chain of tasks and waits that determines the length of a replayed iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costmodel.traces.replay import Replayed
 
 PathKind: TypeAlias = Literal["host", "computation", "copy", "communication", "gap"]
 """
-What a part of the path is: work of a thread, kernels that compute, copies between host and device, communication.
+Kind of a part of the path: work of a thread, kernels that compute, copies between host and device, communication.
 
 ``gap``: the time between a launch and its task, or between one task on a device and the next.
 """
@@ -41,10 +41,9 @@ class Step:
     task
         The task.
     begin, end
-        Nanoseconds from when what it waited for let it go to when it lets the next one go: gaps and launch lags
-        included.
+        Nanoseconds from its release by the step before to its release of the next one, gaps and launch lags included.
     ends
-        Whether it lets the next one go when it ends; else when it starts, as a launch does.
+        True if it releases the next one when it ends; False if when it starts, as a launch does.
     """
 
     task: int
@@ -55,14 +54,14 @@ class Step:
 
 def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
     """
-    The tasks that the iteration of the slowest rank is as long as, from the first to the last.
+    Return the critical path of the slowest rank's iteration, from the first task to the last.
 
     Shortening any other task does not shorten the iteration.
 
     Parameters
     ----------
     graph, times
-        A graph and its replay; measured times do not say what held a task up.
+        A graph and its replay; measured times have no causes.
     """
     rank = max(times.iterations, key=lambda one: times.iterations[one])
     return chain(graph, times, last_task(graph, times, rank))
@@ -70,10 +69,10 @@ def critical_path(graph: ExecutionGraph, times: Replayed) -> tuple[Step, ...]:
 
 def last_task(graph: ExecutionGraph, times: Replayed, rank: int) -> int:
     """
-    The task with which the iteration of a rank ends: the end of its main thread, or the last task on its streams.
+    Return the task that ends the iteration of a rank: the end of its main thread, or the last task on its streams.
 
-    That of the two which makes the iteration (:func:`costmodel.traces.replay.replayed`): another thread may go on
-    for longer, and the host may be ahead of a device that began late.
+    It is the one of the two that determines the iteration (:func:`costmodel.traces.replay.replayed`): another thread
+    may run longer, and the host may be ahead of a device that began late.
     """
     own = graph.task_ranks == rank
     rows = np.flatnonzero(own & graph.on_stream)
@@ -88,14 +87,14 @@ def last_task(graph: ExecutionGraph, times: Replayed, rank: int) -> int:
 
 def chain(graph: ExecutionGraph, times: Replayed, task: int) -> tuple[Step, ...]:
     """
-    The tasks that one task ends as late as, itself the last.
+    Return the chain of tasks that determines the end of one task, which is the last of the chain.
 
-    Each task began when another one let it: walked back from the last one.
+    Each task began when the one before released it; the chain is followed back from the last one.
 
     Parameters
     ----------
     graph, times, task
-        A graph, its replay, and where the chain ends.
+        A graph, its replay, and the last task of the chain.
     """
     until, ends = int(times.end[task]), True
     found: list[Step] = []
@@ -110,10 +109,11 @@ def chain(graph: ExecutionGraph, times: Replayed, task: int) -> tuple[Step, ...]
 
 def _let_go(graph: ExecutionGraph, times: Replayed, task: int, until: int, *, ends: bool) -> tuple[int, bool]:
     """
-    The task that let one end, or start where the path is no longer at its end; and whether it did so when it ended.
+    Return the task that released another one, and True if it did so at its end.
 
-    A call that copies and waits starts its copy, and ends when this has ended: one and the same task stands twice on
-    the path. A launch lets a kernel go when it begins.
+    On the path's end it is the task that held up the end, else the one that allowed the start. A call that copies and
+    waits starts its copy and ends after it, so that it is on the path twice. A launch releases its kernel when it
+    begins.
     """
     holding = int(times.held_by[task])
     if ends and holding != UNKNOWN:
@@ -134,11 +134,11 @@ class PathPart:
     Parameters
     ----------
     name, kind
-        Of the tasks; ``BETWEEN_CALLS`` and ``LAUNCH_OR_GAP`` are what lies between them.
+        Name and kind of the tasks; ``BETWEEN_CALLS`` and ``LAUNCH_OR_GAP`` are the time between them.
     num_tasks
         Number of pieces.
     nanoseconds
-        That they take of the iteration.
+        Time of the iteration that they take.
     """
 
     name: str
@@ -149,9 +149,9 @@ class PathPart:
 
 def path_parts(graph: ExecutionGraph, times: Replayed, path: Sequence[Step]) -> tuple[PathPart, ...]:
     """
-    What the critical path consists of, the longest part first; together they are the iteration.
+    Break down the critical path, the longest part first; the parts sum to the iteration.
 
-    Of the path the last stretch counts that is as long as the iteration: what came before, the host did ahead.
+    Only the last part of the path counts, as long as the iteration: before it the host ran ahead.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the profiler recorded on one rank, as columns: a million events are a few arrays."""
+"""Events that the profiler recorded on one rank, as columns: a million events are a few arrays."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Profilers record no finer, and sums of whole numbers are exact: a breakdown adds
 """
 
 UNKNOWN = -1
-"""What a column holds where the profiler recorded nothing."""
+"""Value of a column where the profiler recorded nothing."""
 
 
 class Category(IntEnum):
-    """What kind of event a row is; the names of PyTorch's profiler are in brackets."""
+    """Category of an event; names of PyTorch's profiler are in brackets."""
 
     OPERATOR = 0
     """An operator on a thread (``cpu_op``)."""
@@ -35,30 +35,30 @@ class Category(IntEnum):
     FILL = 4
     """Memory set on a stream (``gpu_memset``)."""
     ANNOTATION = 5
-    """A stretch of a thread that somebody named (``user_annotation``)."""
+    """A named interval of a thread (``user_annotation``)."""
     DEVICE_ANNOTATION = 6
-    """The same on a stream (``gpu_user_annotation``)."""
+    """A named interval of a stream (``gpu_user_annotation``)."""
     SYNCHRONIZATION = 7
-    """What a stream or a thread waited for (``cuda_sync``)."""
+    """Synchronisation of a stream or a thread (``cuda_sync``)."""
     MODULE = 8
     """The forward pass of a module (``python_function`` named ``nn.Module: ...``)."""
 
 
 ON_STREAMS = (Category.KERNEL, Category.COPY, Category.FILL)
-"""What occupies a stream."""
+"""Categories that occupy a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
     """
-    A thread of the host, or a stream of a device: what runs one event after the other.
+    A thread of the host, or a stream of a device: it runs one event after the other.
 
     Parameters
     ----------
     kind, number
-        Which of both, and its number as the profiler has it.
+        Thread or stream, and its number in the profiler's output.
     process
-        The process of a thread, the device of a stream, as the profiler has it.
+        Process of a thread, device of a stream, in the profiler's output.
     """
 
     kind: Literal["thread", "stream"]
@@ -74,7 +74,7 @@ class Operands:
     Parameters
     ----------
     sizes
-        Sizes of each input, () of what is no tensor; lists of tensors one after the other.
+        Sizes of each input, () for inputs that are not tensors; lists of tensors one after the other.
     dtypes
         Type of each input as the profiler names it, such as ``c10::BFloat16``.
     """
@@ -86,14 +86,14 @@ class Operands:
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """
-    How a kernel lies on a device.
+    Launch dimensions of a kernel.
 
     Parameters
     ----------
     num_blocks, threads_per_block
-        Of its grid.
+        Blocks of its grid, and threads of a block.
     blocks_per_processor
-        Number of its blocks for each processor of the device, as the profiler computed it; 0: not recorded.
+        Number of its blocks per processor of the device, as the profiler computed it; 0 where it was not recorded.
     """
 
     num_blocks: int
@@ -104,22 +104,22 @@ class Blocks:
 @dataclass(frozen=True, slots=True)
 class Message:
     """
-    What a communication sends; 0, "" and () are what was not recorded.
+    Message of a communication; 0, "" and () mark unrecorded values.
 
     Parameters
     ----------
     operation
         ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``send``, ``recv``,
-        ``barrier``, ``reduce``, ``gather``, ``scatter``, ``dispatch``, ``combine``, ``notify`` (what experts' exchanges
-        tell each other in front); "" where a rule knows that it communicates, but not how.
+        ``barrier``, ``reduce``, ``gather``, ``scatter``, ``dispatch``, ``combine``, ``notify`` (counts sent ahead of an
+        MoE all-to-all). Empty where the operation is unknown.
     group, description, ranks, num_ranks
-        Name of the process group, what the framework says that it is for, its ranks and their number.
+        Name of the process group, the framework's description of it, its ranks and their number.
     elements_in, elements_out, dtype
-        Elements that this rank puts in and gets out, and their type as the profiler names it.
+        Elements that this rank sends and receives, and their type by the profiler's name.
     peer
         The other rank of a send or receive; ``UNKNOWN`` else.
     library
-        ``nccl``, ``gloo``, ``mpi``, ``ucc``, or the name of the rule that knew it.
+        ``nccl``, ``gloo``, ``mpi``, ``ucc``, or the name of the rule that matched.
     """
 
     operation: str
@@ -137,16 +137,16 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class Wait:
     """
-    What a synchronising event waits for.
+    Object that a synchronising event waits for.
 
     Parameters
     ----------
     of
         ``device``, ``stream`` or ``event``: a thread waits; ``stream_event``: a stream waits for an event.
     stream
-        Number of the stream that is waited for as the profiler has it; "" where it is not recorded.
+        Number of the awaited stream in the profiler's output; "" where it was not recorded.
     record
-        Correlation of the call that recorded the event; ``UNKNOWN`` where it is not recorded.
+        Correlation of the call that recorded the event; ``UNKNOWN`` where it was not recorded.
     """
 
     of: Literal["device", "stream", "event", "stream_event"]
@@ -162,7 +162,7 @@ class Device:
     Parameters
     ----------
     name, num_processors, memory_bytes
-        Its name, streaming multiprocessors or compute units, and memory; "" and 0 where it does not say.
+        Name, streaming multiprocessors or compute units, and memory; "" and 0 where they were not recorded.
     """
 
     name: str
@@ -182,10 +182,10 @@ class Events:
     start, duration
         Nanoseconds; the first event starts at 0.
     correlation, external
-        Numbers that join a call with what it put on a stream, and either with its operator.
+        Numbers that join a call with its task on a stream, and either with its operator.
     sequence, forward_thread
-        Number that joins an operator of the forward pass with that of the backward pass, and on which thread the
-        forward one ran.
+        Number that joins an operator of the forward pass with that of the backward pass, and the thread of the forward
+        one.
     operands, blocks, message, wait
         Places in the tables of the same name.
     nbytes
@@ -212,30 +212,30 @@ class Events:
         return len(self.start)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Events:
-        """Some of the events."""
+        """Return some of the events."""
         return Events(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
     @property
     def end(self) -> Integers:
-        """When each event ends."""
+        """End of each event."""
         return self.start + self.duration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """
-    What the profiler recorded on one rank.
+    Events that the profiler recorded on one rank, and the tables behind their columns.
 
     Parameters
     ----------
     source
-        Where it comes from, for messages.
+        Name of its file, for messages.
     rank, world_size
-        Of the process; None where the trace does not say.
+        Rank of the process, and size of its job; None where they were not recorded.
     events
         All events, as columns.
     names, tracks, operands, blocks, messages, waits
-        What the columns' numbers stand for.
+        Tables behind the numbers in the columns.
     devices
         The devices of the host.
     groups
@@ -243,10 +243,10 @@ class Trace:
     begin
         Nanoseconds of the first event on the recording host's clock.
     whole_until
-        Nanoseconds since the trace began up to which a broken file has all events, as far as it has them in the order
-        of time; None: the file is whole.
+        Nanoseconds since the trace began up to which a broken file has all events, if they are in the order of time.
+        None if the file is whole.
     doubts
-        Sentences on what is missing, or was mended; what they mean for results.
+        Sentences on missing or repaired information, and its effect on results.
     """
 
     source: str
@@ -266,15 +266,15 @@ class Trace:
     doubts: tuple[str, ...] = ()
 
     def of(self, *categories: Category) -> NDArray[np.intp]:
-        """Rows of some categories."""
+        """Return the rows of some categories."""
         return np.flatnonzero(np.isin(self.events.category, categories))
 
     def name_of(self, row: int) -> str:
-        """Name of the event in a row."""
+        """Return the name of the event in a row."""
         return self.names[int(self.events.name[row])]
 
     def calls_of(self, rows: NDArray[np.intp]) -> Integers:
-        """Rows of the calls that put some events on a stream, by their correlation; of two the outer one."""
+        """Return the calls that launched some events, by their correlation; of two nested calls the outer one."""
         calls = self.of(Category.CALL)
         calls = calls[self.events.correlation[calls] != UNKNOWN]
         if not len(calls):
@@ -287,5 +287,5 @@ class Trace:
 
     @property
     def has_device(self) -> bool:
-        """Whether anything ran on a stream."""
+        """True where anything ran on a stream."""
         return bool(np.isin(self.events.category, ON_STREAMS).any())

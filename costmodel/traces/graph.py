@@ -1,4 +1,4 @@
-"""An iteration as a graph: tasks on threads and streams, and what each of them waits for."""
+"""An iteration as a graph: tasks on threads and streams, and their dependencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.traces.events import UNKNOWN, Integers, Message, Trace, Track
 
 
 class Kind(IntEnum):
-    """What a task does."""
+    """Kind of a task."""
 
     HOST = 0
     """Work of a thread: a call of the runtime or, where there is no device, an operator."""
@@ -27,30 +27,30 @@ class Kind(IntEnum):
 
 
 class Waiting(IntEnum):
-    """For what a task of a thread waits before it ends."""
+    """Object that a host task waits for before it ends."""
 
     NOTHING = 0
     DEVICE = 1
-    """For everything that its rank has put on any stream; see :func:`costmodel.traces.awaited.awaited`."""
+    """All work that its rank has launched on any stream; see :func:`costmodel.traces.awaited.awaited`."""
     STREAM = 2
-    """For everything on one stream (``waits_for`` is the track)."""
+    """All work on one stream (``waits_for`` is the track)."""
     TASK = 3
-    """For one task (``waits_for``)."""
+    """One task (``waits_for``)."""
 
 
 class Dependency(IntEnum):
-    """Why one task waits for another."""
+    """Reason that one task waits for another."""
 
     LAUNCH = 0
-    """A thread puts it on a stream."""
+    """A thread launches it on a stream."""
     EVENT = 1
-    """A stream waits for an event that another one recorded."""
+    """A stream waits for an event of another stream."""
     THREAD = 2
     """A thread waits for another one."""
     ADDED = 3
-    """Somebody asked for it."""
+    """A change of the graph added it."""
     PROCESSORS = 4
-    """A kernel finds no free processor until another stream's ends."""
+    """A kernel finds no free processor until one on another stream ends."""
 
 
 class RankTrack(NamedTuple):
@@ -70,21 +70,21 @@ class Tasks:
     track, kind
         Place in ``ExecutionGraph.tracks``, and a :class:`Kind`.
     duration
-        Nanoseconds on its track; of a thread that waits, without the wait; of a collective of several ranks, from
-        the moment when the last of them has come.
+        Nanoseconds on its track; of a thread that waits, without the wait; of a collective of several ranks, from the
+        moment when the last of them arrives.
     gap
-        Nanoseconds that its track needs between the task before and this one: work of the thread that is no task.
+        Nanoseconds that its track needs between the task before and this one: work of the thread outside of tasks.
     start
-        Nanoseconds at which it started when it was measured; of graphs that were written anew any numbers in the order
-        in which each rank's threads work.
+        Nanoseconds at which it started in the recording; in rebuilt graphs any numbers in the order of each rank's
+        threads.
     event, trace
-        Row in the events of its trace, and which trace that is; ``UNKNOWN`` for tasks that nobody recorded.
+        Row in the events of its trace, and number of that trace; ``UNKNOWN`` for tasks that were not recorded.
     name
         Place in ``ExecutionGraph.names``.
     waiting, waits_for
-        A :class:`Waiting`, and the track or the task that it is about.
+        A :class:`Waiting`, and the track or the task that it refers to.
     collective
-        Tasks of several ranks with the same number begin together; ``UNKNOWN``: nobody else is needed.
+        Number shared by tasks of several ranks that begin together; ``UNKNOWN`` for tasks that wait for no other rank.
     message
         Place in ``ExecutionGraph.messages``.
     """
@@ -107,12 +107,12 @@ class Tasks:
         return len(self.track)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Tasks:
-        """Some of the tasks."""
+        """Return some of the tasks."""
         return Tasks(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
     @staticmethod
     def together(several: Sequence[Tasks]) -> Tasks:
-        """Tasks of several tables one after the other."""
+        """Concatenate tasks of several tables."""
         return Tasks(
             **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)}
         )
@@ -121,14 +121,14 @@ class Tasks:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edges:
     """
-    Which task waits for which, besides the order of each track; arrays of shape (edges,).
+    Dependencies between tasks, besides the order of each track; arrays of shape (edges,).
 
     Parameters
     ----------
     before, after
-        Tasks: the latter starts only when the former has ended; where it is a launch, when it has started.
+        Tasks: the second starts only when the first has ended; for a launch, when the first has started.
     lag
-        Nanoseconds that it takes from the one to the other.
+        Nanoseconds from the one to the other.
     dependency
         A :class:`Dependency`.
     """
@@ -143,12 +143,12 @@ class Edges:
         return len(self.before)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Edges:
-        """Some of the edges."""
+        """Return some of the edges."""
         return Edges(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
     @staticmethod
     def together(several: Sequence[Edges]) -> Edges:
-        """Edges of several tables one after the other."""
+        """Concatenate edges of several tables."""
         return Edges(
             **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)}
         )
@@ -162,20 +162,20 @@ class ExecutionGraph:
     Parameters
     ----------
     tasks, edges
-        What is done, and in which order: within a track tasks run in the order of their places, one after the other.
+        Tasks and their dependencies: within a track tasks run in the order of their places, one after the other.
     tracks, names, messages
-        What the numbers stand for.
+        Tables behind the numbers in the columns.
     begins
-        When the iteration begins on the main thread of each rank, by rank; of the earliest at 0.
+        Begin of the iteration on the main thread of each rank, by rank; the earliest is 0.
     device_free
-        When what was on the streams of each rank before has ended, by rank; its begin where nothing was.
+        End of earlier work on the streams of each rank, by rank; the rank's begin where there was none.
     last
-        The task that ends the iteration of each rank's main thread, by rank: it takes no time itself. Ranks of which no
-        thread was recorded have none.
+        Task that ends the iteration of each rank's main thread, by rank: it takes no time itself. Ranks without a
+        recorded thread have none.
     traces
-        The traces that it was made of.
+        Traces that the graph was built from.
     doubts
-        Sentences on what was inferred, or left out.
+        Sentences on inferred dependencies, or omissions.
     """
 
     tasks: Tasks
@@ -191,21 +191,21 @@ class ExecutionGraph:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks whose tasks it has."""
+        """Ranks that have tasks."""
         return tuple(sorted({one.rank for one in self.tracks}))
 
     @property
     def task_ranks(self) -> Integers:
-        """The rank of each task; shape (tasks,)."""
+        """Rank of each task; shape (tasks,)."""
         return np.array([one.rank for one in self.tracks], dtype=np.int64)[self.tasks.track]
 
     @property
     def on_stream(self) -> NDArray[np.bool_]:
-        """Which tasks run on streams; shape (tasks,)."""
+        """Mask of tasks on streams; shape (tasks,)."""
         return np.array([one.track.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
 
     def previous(self) -> Integers:
-        """The task before on the same track; ``UNKNOWN`` for the first one."""
+        """Return the task before each one on its track; ``UNKNOWN`` for the first."""
         order = np.argsort(self.tasks.track, kind="stable")
         found = np.full(len(order), UNKNOWN)
         same = self.tasks.track[order[1:]] == self.tasks.track[order[:-1]]

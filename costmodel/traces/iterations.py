@@ -1,4 +1,4 @@
-"""Where the iterations of a trace begin and end."""
+"""Begins and ends of the iterations of a trace."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 
 Found: TypeAlias = Literal["steps", "optimizer", "repetition", "whole"]
 """
-How iterations were found.
+Source of the iterations.
 
 ``steps``: the profiler's schedule marked them; ``optimizer``: each ends with an update of the parameters;
-``repetition``: the whole trace repeats itself; ``whole``: by nothing of these, the trace is taken as one.
+``repetition``: the whole trace repeats; ``whole``: none of these, the trace is taken as one.
 """
 
 STEP = re.compile(r"ProfilerStep#?\s*\d+")
-"""What PyTorch's profiler names a step of its schedule."""
+"""Name that PyTorch's profiler gives a step of its schedule."""
 
 UPDATE = re.compile(r"Optimizer\.step#")
-"""What PyTorch's optimizers name their update."""
+"""Name that PyTorch's optimizers give their update."""
 
 UPDATE_OPERATOR = re.compile(r"aten::(_fused_(adam|sgd|adagrad)|_foreach_(add|addcdiv|addcmul|lerp|sqrt)_?$|addcdiv_$)")
-"""Operators that PyTorch's optimizers run and nothing else in a step does."""
+"""Operators that run only in PyTorch's optimizers."""
 
 UPDATE_KERNEL = re.compile(r"(?i)multi_tensor_apply_kernel.*(adam|sgd|lamb)|FusedAdam|fused_adam|FusedOptimizer")
 """Kernels that update parameters, of PyTorch, Apex and Transformer Engine."""
 
 BACKWARD = "autograd::engine::evaluate_function"
-"""How the names of autograd's nodes begin."""
+"""Beginning of the names of autograd's nodes."""
 
 LEAST_SAME = 0.95
-"""Share of a sequence that must be the same one period later, for it to repeat itself."""
+"""Share of a sequence that must be equal one period later for it to repeat."""
 
 
 LEAST_PERIOD = 16
-"""Operators or kernels of an iteration that is found by repetition: less is no pass through a model."""
+"""Fewest operators or kernels of an iteration found by repetition: a pass through a model has more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iteration:
     """
-    One training step of a rank, as it was recorded.
+    One recorded training step of a rank.
 
     Parameters
     ----------
     name
-        The profiler's name for it, or ``iteration 0``.
+        The profiler's name of the step, or ``iteration 0``.
     begin, end
-        Nanoseconds since the trace began. What the device does for it may end later.
+        Nanoseconds since the trace began. Its work on the device may end later.
     thread
-        The thread that runs it, a place in ``Trace.tracks``; ``UNKNOWN`` where only streams were recorded.
+        Thread that runs it, a place in ``Trace.tracks``; ``UNKNOWN`` where only streams were recorded.
     followed
-        Whether the trace goes on with the next iteration, so that ``end`` is where that one begins.
+        True where the trace continues with the next iteration, which begins at ``end``.
     found
-        How it was found.
+        Source of its begin and end.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Iteration:
         return self.end - self.begin
 
     def rows(self, trace: Trace) -> NDArray[np.intp]:
-        """Rows of the events that start in it, on any track."""
+        """Return the rows of the events that start in it, on any track."""
         first, behind = np.searchsorted(trace.events.start, [self.begin, self.end])
         return np.arange(first, behind)
 
@@ -87,29 +87,29 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
 
     Returns
     -------
     tuple of Iteration
-        By the profiler's own steps (``ProfilerStep#3``); without them, from one update of the parameters to the
-        next; without these, where everything repeats itself; else one, the whole trace.
+        By the profiler's own steps (``ProfilerStep#3``); without them, from one update of the parameters to the next;
+        without these, by repetition; else one, the whole trace.
     """
     if len(trace.events) == 0:
         return ()
-    return _by_steps(trace) or _by_updates(trace) or _by_repetition(trace) or (_whole(trace),)
+    return _find_by_steps(trace) or _find_by_updates(trace) or _find_by_repetition(trace) or (_whole_trace(trace),)
 
 
 def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
     """
-    An iteration of a trace.
+    Return an iteration of a trace.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     number
-        Which, from 0; by default the last one that another follows, else the last.
+        Number of the iteration, from 0; by default the last one that is followed by another, else the last.
 
     Raises
     ------
@@ -126,18 +126,18 @@ def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
 
 
 def is_whole(trace: Trace, iteration: Iteration) -> bool:
-    """Whether the file of a trace does not end inside of one of its iterations, as a broken one may."""
+    """Return True if the trace's file does not end within the iteration, as a broken file may."""
     return trace.whole_until is None or iteration.end <= trace.whole_until
 
 
 def main_thread(trace: Trace) -> int:
-    """The thread with the most operators that are not autograd's, as a place in ``Trace.tracks``; else ``UNKNOWN``."""
+    """Return the thread with the most operators outside of autograd, a place in ``Trace.tracks``; else ``UNKNOWN``."""
     events = trace.events
     threads = np.array([track.kind == "thread" for track in trace.tracks], dtype=bool)
     mine = threads[events.track]
     backward = named(trace, re.compile(re.escape(BACKWARD)))
     for rows in (
-        mine & (events.category == Category.OPERATOR) & ~_on(events.track, backward, threads),
+        mine & (events.category == Category.OPERATOR) & ~_on_autograd_threads(events.track, backward, threads),
         mine & (events.category == Category.OPERATOR),
         mine,
     ):
@@ -147,19 +147,21 @@ def main_thread(trace: Trace) -> int:
 
 
 def named(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Which events have a name in which a pattern is found."""
+    """Return a mask of events whose name the pattern finds."""
     names = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
     return names[trace.events.name] if len(names) else np.zeros(len(trace.events), dtype=bool)
 
 
-def _on(track: NDArray[np.int32], backward: NDArray[np.bool_], threads: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Events on threads that run autograd, unless all threads that run anything do: then it has no own ones."""
+def _on_autograd_threads(
+    track: NDArray[np.int32], backward: NDArray[np.bool_], threads: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return a mask of events on autograd's threads; none if all threads run autograd, which then has no own thread."""
     runs = np.bincount(track[backward], minlength=len(threads)) > 0
     return runs[track] if (~runs & threads)[track].any() else np.zeros(len(track), dtype=bool)
 
 
-def _by_steps(trace: Trace) -> tuple[Iteration, ...]:
-    """Iterations that the profiler's schedule marked: from one mark to the next, the last to the end of its own."""
+def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
+    """Find iterations by the profiler's marks: from one mark to the next, the last to the end of its own."""
     events = trace.events
     rows = np.flatnonzero(named(trace, STEP) & (events.category == Category.ANNOTATION))
     if len(rows) == 0:
@@ -169,11 +171,11 @@ def _by_steps(trace: Trace) -> tuple[Iteration, ...]:
     begins = events.start[rows]
     ends = np.append(begins[1:], events.end[rows[-1]])
     names = [trace.name_of(row) for row in rows]
-    return _made(names, begins, ends, thread, "steps")
+    return _build_iterations(names, begins, ends, thread, "steps")
 
 
-def _by_updates(trace: Trace) -> tuple[Iteration, ...]:
-    """Iterations that end with an update of the parameters: the first one begins with the trace."""
+def _find_by_updates(trace: Trace) -> tuple[Iteration, ...]:
+    """Find iterations that end with an update of the parameters; the first begins with the trace."""
     events = trace.events
     update = named(trace, UPDATE) & (events.category == Category.ANNOTATION)
     if not update.any():
@@ -191,14 +193,14 @@ def _by_updates(trace: Trace) -> tuple[Iteration, ...]:
     if not on_thread:
         kernels = trace.of(Category.KERNEL)
         firsts = np.append(0, np.searchsorted(kernels, updates[last[:-1]], side="right"))
-        begins = _when_launched(trace, kernels, firsts, begins)
+        begins = _launch_times(trace, kernels, firsts, begins)
         ends = np.append(begins[1:], ends[-1])
     names = [f"iteration {number}" for number in range(len(ends))]
-    return _made(names, begins, ends, track if on_thread else main_thread(trace), "optimizer")
+    return _build_iterations(names, begins, ends, track if on_thread else main_thread(trace), "optimizer")
 
 
 def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The updates behind which a pass through the model follows, and the last: an optimizer may have several parts."""
+    """Return the updates that are followed by a pass through the model, and the last: an optimizer may run several."""
     events = trace.events
     ends: Integers = np.maximum.accumulate(events.end[updates])
     if len(updates) == 1:
@@ -212,8 +214,8 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.int
     return np.flatnonzero(np.append(between > least, True))
 
 
-def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
-    """Iterations of a trace that does the same again and again, from its first event to its last."""
+def _find_by_repetition(trace: Trace) -> tuple[Iteration, ...]:
+    """Find the iterations of a trace that repeats from its first event to its last."""
     events = trace.events
     thread = main_thread(trace)
     operators = (events.category == Category.OPERATOR) & (events.track == thread)
@@ -224,14 +226,16 @@ def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
         return ()
     begins = events.start[rows[::period]]
     if not operators.any():
-        begins = _when_launched(trace, rows, np.arange(0, len(rows), period), begins)
+        begins = _launch_times(trace, rows, np.arange(0, len(rows), period), begins)
     ends = np.append(begins[1:], events.end[rows].max())
-    return _made([f"iteration {number}" for number in range(len(begins))], begins, ends, thread, "repetition")
+    return _build_iterations(
+        [f"iteration {number}" for number in range(len(begins))], begins, ends, thread, "repetition"
+    )
 
 
-def _when_launched(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.intp], begins: Integers) -> Integers:
+def _launch_times(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.intp], begins: Integers) -> Integers:
     """
-    When a thread launches the first kernel of each iteration: kernels begin later, inside calls that wait for them.
+    Return the launch of the first kernel of each iteration: kernels begin later, within calls that wait for them.
 
     Parameters
     ----------
@@ -240,7 +244,8 @@ def _when_launched(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.i
     firsts
         Places of the first kernel of each iteration among them.
     begins
-        When these begin on their streams; it stays where not all launches were recorded, or one has several iterations.
+        Begins of these kernels on their streams; returned unchanged where launches are missing, or one launch covers
+        several iterations.
     """
     calls = trace.calls_of(kernels)
     if (calls == UNKNOWN).any():
@@ -251,7 +256,7 @@ def _when_launched(trace: Trace, kernels: NDArray[np.intp], firsts: NDArray[np.i
 
 def whole_period(sequence: NDArray[np.int32]) -> int:
     """
-    Length of the shortest part whose repetition is a whole sequence, but for one in twenty of its entries; 0: none.
+    Return the length of the shortest part that repeats over the whole sequence, up to 5 % of its entries; 0 if none.
 
     >>> whole_period(np.array([3, 1, 4, 3, 1, 4, 3, 1, 4], dtype=np.int32))
     3
@@ -266,8 +271,8 @@ def whole_period(sequence: NDArray[np.int32]) -> int:
     return 0
 
 
-def _whole(trace: Trace) -> Iteration:
-    """The whole trace as one iteration."""
+def _whole_trace(trace: Trace) -> Iteration:
+    """Return the whole trace as one iteration."""
     end = int(trace.events.end.max())
     return Iteration(
         name="iteration 0",
@@ -279,8 +284,10 @@ def _whole(trace: Trace) -> Iteration:
     )
 
 
-def _made(names: list[str], begins: Integers, ends: Integers, thread: int, found: Found) -> tuple[Iteration, ...]:
-    """The records of iterations of which each is followed by the next."""
+def _build_iterations(
+    names: list[str], begins: Integers, ends: Integers, thread: int, found: Found
+) -> tuple[Iteration, ...]:
+    """Build the records of consecutive iterations."""
     return tuple(
         Iteration(
             name=name,

@@ -1,4 +1,4 @@
-"""How much of a device kernels occupy over time: the share of its processors that have blocks to run."""
+"""Occupancy of a device over time: the share of its processors that have blocks of kernels to run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ProcessorUse:
     Parameters
     ----------
     begin, end
-        The stretch of time, in nanoseconds since the iteration began.
+        The interval, in nanoseconds since the iteration began.
     shares
         Mean share in each of its equal parts, 0 to 1; shape (parts,).
     num_kernels, num_unknown
-        Number of kernels, and of those whose blocks or device were not recorded: they are not in the shares.
+        Number of kernels, and of those without recorded blocks or device: they are not in the shares.
     unknown_nanoseconds
-        That the latter take together.
+        Total time of the latter.
     """
 
     begin: int
@@ -42,7 +42,7 @@ class ProcessorUse:
 
     @property
     def mean(self) -> float:
-        """Mean share of the whole stretch."""
+        """Mean share of the whole interval."""
         return float(self.shares.mean())
 
 
@@ -50,7 +50,7 @@ def processor_use(
     graph: ExecutionGraph, times: Replayed, rank: int, *, window: tuple[int, int], num_parts: int
 ) -> ProcessorUse | None:
     r"""
-    Processors of a rank's device that are occupied over time; None where no kernel says how many blocks it has.
+    Return the share of a rank's processors that are occupied over time; None where no kernel's blocks were recorded.
 
     .. math:: u(t) = \min\left(1, \sum_k \min\left(1, \frac{b_k}{n}\right)\right)
 
@@ -60,11 +60,11 @@ def processor_use(
     Parameters
     ----------
     graph, times, rank
-        A graph, the times of its tasks, and whose device.
+        A graph, the times of its tasks, and the rank of the device.
     window
-        Begin and end of the stretch, in nanoseconds since the iteration began.
+        Begin and end of the interval, in nanoseconds since the iteration began.
     num_parts
-        Into which it is divided.
+        Number of equal parts of the interval.
     """
     own = (graph.task_ranks == rank) & graph.on_stream
     kernels = np.flatnonzero(own & np.isin(graph.tasks.kind, (Kind.COMPUTE, Kind.COMMUNICATION)))
@@ -84,7 +84,7 @@ def processor_use(
 
 
 def _shares(graph: ExecutionGraph, kernels: Integers) -> Shares:
-    """Share of the processors that each kernel occupies; NaN where it was not recorded."""
+    """Return the share of the processors that each kernel occupies; NaN where it was not recorded."""
     found = np.full(len(kernels), np.nan)
     of_trace, event = graph.tasks.trace[kernels], graph.tasks.event[kernels]
     for number, trace in enumerate(graph.traces):
@@ -98,7 +98,7 @@ def _shares(graph: ExecutionGraph, kernels: Integers) -> Shares:
 
 
 def _share(trace: Trace, place: int, track: Track) -> float:
-    """Of a kernel with some blocks on a stream."""
+    """Return the share of a kernel with some blocks on a stream."""
     if place == UNKNOWN:
         return np.nan
     blocks, device = trace.blocks[place], _device(trace, track)
@@ -108,7 +108,7 @@ def _share(trace: Trace, place: int, track: Track) -> float:
 
 
 def _device(trace: Trace, track: Track) -> Device | None:
-    """The device of a stream; where its number names none, any, if all are the same."""
+    """Return the device of a stream; where its number names none, the only kind of device, else None."""
     if track.process.isascii() and track.process.isdigit() and int(track.process) < len(trace.devices):
         return trace.devices[int(track.process)]
     return trace.devices[0] if len(set(trace.devices)) == 1 else None
@@ -117,7 +117,7 @@ def _device(trace: Trace, track: Track) -> Device | None:
 def _means(
     start: Integers, end: Integers, share: NDArray[np.float64], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Mean of what some stretches add up to, at most 1, between edges."""
+    """Return the mean between edges of the sum of some intervals' shares, at most 1."""
     moments, place = np.unique(np.concatenate([start, end]), return_inverse=True)
     changes = np.bincount(place.ravel(), weights=np.concatenate([share, -share]), minlength=len(moments))
     level = np.clip(np.cumsum(changes)[:-1], 0, 1)

@@ -1,4 +1,4 @@
-"""A graph of tasks simulated: when each of them starts and ends, and what it was that held it up."""
+"""Simulation of a graph: start and end of each task, and the task that delayed it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Task
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
     """
-    When each task of a graph runs.
+    Times of each task of a graph.
 
     Parameters
     ----------
     start, end
-        Nanoseconds since the iteration began; shape (tasks,). A collective starts when its own rank has come.
+        Nanoseconds since the iteration began; shape (tasks,). A collective starts when its own rank has arrived.
     cause
-        The task whose end, or launch, let each one start; ``UNKNOWN`` for the first ones. Shape (tasks,).
+        Task whose end, or launch, allowed each one to start; ``UNKNOWN`` for the first ones. Shape (tasks,).
     held_by
-        The task that each one waited for before it ended: of a thread the last that ended on a stream, of a
-        collective its last member to come; ``UNKNOWN``: nothing held it up. Shape (tasks,).
+        Task that delayed the end of each one: for a thread the last that ended on a stream, for a collective its last
+        member to arrive; ``UNKNOWN`` where nothing did. Shape (tasks,).
     begins
-        When the window of each rank's iteration begins: when its device is free of what was before.
+        Begin of the window of each rank's iteration: the end of earlier work on its device.
     iterations
         Nanoseconds of each rank's iteration.
     """
@@ -43,28 +43,28 @@ class Replayed:
 
     @property
     def iteration(self) -> int:
-        """Nanoseconds of the iteration: of the rank that takes longest."""
+        """Nanoseconds of the iteration: that of the slowest rank."""
         return max(self.iterations.values())
 
 
 def replay(graph: ExecutionGraph) -> Replayed:
     """
-    Simulate a graph: every task starts as soon as its track and all that it waits for allow.
+    Simulate a graph: every task starts as soon as its track and its dependencies allow.
 
-    Threads run in the order of time, so that a call that waits for a device waits for what was launched until then in
-    this replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end together, as long after
-    the last of them has come as each takes.
+    Threads run in the order of time. A call that waits for a device waits for the work launched until then in this
+    replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end when their own duration has
+    passed since the last of them arrived.
 
     Parameters
     ----------
     graph
-        Without circles: whoever adds edges breaks them (:func:`costmodel.traces.circles.without_circles`).
+        Graph without circular waits (:func:`costmodel.traces.circles.break_circles`).
     """
     return replayed(graph, *_Machine(graph).run())
 
 
 def measured(graph: ExecutionGraph) -> Replayed:
-    """The times of a graph's tasks as its traces have them; the same record, so that both can lie side by side."""
+    """Return the recorded times of a graph's tasks, in the record of a replay for comparison."""
     starts, ends = graph.tasks.start.copy(), graph.tasks.start + graph.tasks.duration
     for number, trace in enumerate(graph.traces):
         rows = np.flatnonzero((graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN))
@@ -75,13 +75,12 @@ def measured(graph: ExecutionGraph) -> Replayed:
 
 def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:
     r"""
-    Times of tasks with the iterations that they make.
+    Return the times of tasks with the iterations that they result in.
 
     .. math:: T = \max(e - b, d - d_0)
 
-    with b and e the begin and the end of the main thread's iteration, d the end of the last task on a stream,
-    :math:`d_0` when what was there before had ended. In a run that goes on both are the same but
-    for what the host is ahead by.
+    with b and e the begin and end of the main thread's iteration, d the end of the last task on a stream, :math:`d_0`
+    the end of earlier work there. In a longer run both are equal up to the lead of the host.
     """
     on_stream, of_rank = graph.on_stream, graph.task_ranks
     iterations = {}
@@ -100,7 +99,7 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
 
 
 class _Machine:
-    """The state of a replay; lists, since single numbers of arrays are slow to get at."""
+    """State of a replay, in lists, since access to single numbers of arrays is slow."""
 
     def __init__(self, graph: ExecutionGraph) -> None:
         tasks, edges = graph.tasks, graph.edges
@@ -119,7 +118,7 @@ class _Machine:
         self.cause, self.held_by = [UNKNOWN] * number, [UNKNOWN] * number
         self.start, self.end = [UNKNOWN] * number, [UNKNOWN] * number
         launches = edges.dependency == Dependency.LAUNCH
-        self.launched, self.later = _by_task(edges, launches), _by_task(edges, ~launches)
+        self.launched, self.later = _group_by_task(edges, launches), _group_by_task(edges, ~launches)
         self.come: list[int] = []
         self.threads: list[tuple[int, int]] = []
         self.members, self.absent = _members(tasks)
@@ -129,29 +128,29 @@ class _Machine:
         self.open: dict[int, int] = {}
 
     def run(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """Start, end, cause and what held up every task."""
+        """Return the start, end, cause and holding task of every task."""
         self.come = [task for task, missing in enumerate(self.missing) if not missing]
         while self.come or self.threads:
             while self.come:
-                self._has_come(self.come.pop())
+                self._start(self.come.pop())
             if self.threads:
                 now, task = heappop(self.threads)
-                self._thread_runs(task, now)
+                self._run_thread(task, now)
         assert UNKNOWN not in self.end, "Tasks wait for each other in a circle."
         columns = (self.start, self.end, self.cause, self.held_by)
         start, end, cause, held_by = (np.array(column, dtype=np.int64) for column in columns)
         return start, end, cause, held_by
 
-    def _has_come(self, task: int) -> None:
-        """All that a task depends on is done."""
+    def _start(self, task: int) -> None:
+        """Start a task whose dependencies have all ended."""
         if self.host[task]:
             heappush(self.threads, (self.ready[task], task))
         elif self.collective[task] == UNKNOWN:
-            self._done(task, self.ready[task], self.ready[task] + self.duration[task])
+            self._finish(task, self.ready[task], self.ready[task] + self.duration[task])
         else:
-            self._joins(task, self.collective[task])
+            self._join(task, self.collective[task])
 
-    def _joins(self, task: int, collective: int) -> None:
+    def _join(self, task: int, collective: int) -> None:
         self.absent[collective] -= 1
         if self.absent[collective]:
             return
@@ -160,38 +159,38 @@ class _Machine:
         for member in members:
             if member != last:
                 self.held_by[member] = last
-            self._done(member, self.ready[member], self.ready[last] + self.duration[member])
+            self._finish(member, self.ready[member], self.ready[last] + self.duration[member])
 
-    def _thread_runs(self, task: int, now: int) -> None:
+    def _run_thread(self, task: int, now: int) -> None:
         for launched, lag in self.launched.get(task, ()):
             track = self.track[launched]
             self.on_stream[track] = max(launched, self.on_stream.get(track, UNKNOWN))
             self._allow(launched, now + lag, task)
         if self.waiting[task] == Waiting.NOTHING:
-            self._done(task, now, now + self.duration[task])
+            self._finish(task, now, now + self.duration[task])
             return
         self.start[task] = now
-        unfinished = [one for one in self._awaited(task) if self.end[one] == UNKNOWN]
+        unfinished = [one for one in self._find_awaited(task) if self.end[one] == UNKNOWN]
         self.open[task] = len(unfinished)
         for one in unfinished:
             self.waiters.setdefault(one, []).append(task)
-        for one in self._awaited(task):
-            self._comes_back(task, one)
+        for one in self._find_awaited(task):
+            self._note_end(task, one)
         if not unfinished:
-            self._done(task, now, max(now, self.ready[task]) + self.duration[task])
+            self._finish(task, now, max(now, self.ready[task]) + self.duration[task])
 
-    def _awaited(self, task: int) -> list[int]:
+    def _find_awaited(self, task: int) -> list[int]:
         if self.waiting[task] == Waiting.TASK:
             return [self.waits_for[task]]
         tracks = self.awaited.get(task, ())
         return [min(last, self.on_stream[track]) for track, last in tracks if track in self.on_stream]
 
-    def _comes_back(self, task: int, awaited: int) -> None:
-        """What a thread waits for has an end, which may be later than the call."""
+    def _note_end(self, task: int, awaited: int) -> None:
+        """Note the end of a task that a thread waits for, which may be later than the call."""
         if self.end[awaited] > self.ready[task]:
             self.ready[task], self.held_by[task] = self.end[awaited], awaited
 
-    def _done(self, task: int, start: int, end: int) -> None:
+    def _finish(self, task: int, start: int, end: int) -> None:
         self.start[task], self.end[task] = start, end
         follower = self.follower[task]
         if follower != UNKNOWN:
@@ -199,10 +198,10 @@ class _Machine:
         for later, lag in self.later.get(task, ()):
             self._allow(later, end + lag, task)
         for waiter in self.waiters.pop(task, ()):
-            self._comes_back(waiter, task)
+            self._note_end(waiter, task)
             self.open[waiter] -= 1
             if not self.open[waiter]:
-                self._done(waiter, self.start[waiter], self.ready[waiter] + self.duration[waiter])
+                self._finish(waiter, self.start[waiter], self.ready[waiter] + self.duration[waiter])
 
     def _allow(self, task: int, when: int, cause: int) -> None:
         if when > self.ready[task] or self.cause[task] == UNKNOWN:
@@ -212,8 +211,8 @@ class _Machine:
             self.come.append(task)
 
 
-def _by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-    """Tasks and lags that leave each task, by task; the launched in the order of their stream."""
+def _group_by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+    """Return the tasks and lags that leave each task, by task; launched ones in the order of their stream."""
     found: dict[int, list[tuple[int, int]]] = {}
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(edges.after[rows], kind="stable")]
@@ -224,7 +223,7 @@ def _by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[in
 
 
 def _members(tasks: Tasks) -> tuple[dict[int, list[int]], dict[int, int]]:
-    """Tasks of each collective, and how many of them have not come yet."""
+    """Return the tasks of each collective, and the number of them that have not arrived yet."""
     members: dict[int, list[int]] = {}
     rows = np.flatnonzero(tasks.collective != UNKNOWN)
     for task, collective in zip(rows.tolist(), tasks.collective[rows].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The verdict on a replay: its difference from what was recorded, and the waits that make it."""
+"""Verdict on a replay: its difference from the recording, and the waits that cause it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from costmodel.traces.graph import Dependency, ExecutionGraph, Kind
 from costmodel.traces.replay import Replayed
 
 MOST_OFF = 0.05
-"""Part of the recorded iteration by which a replay may be off: beyond, it is not usable."""
+"""Largest difference of a usable replay, as a fraction of the recorded iteration."""
 
 MOST_WAITS = 3
 """Waits that are named."""
 
 LEAST_SHARE = 0.05
-"""Share of the difference that a wait must make to be named beside the worst."""
+"""Share of the difference that a wait must cause to be named beside the worst."""
 
 BEGIN = "begin of the iteration"
-"""Name of what the first task of a chain waits for."""
+"""Name of the object that the first task of a chain waits for."""
 
 Reason: TypeAlias = Literal["host wait", "launch", "event", "thread", "added", "processors", "order", "collective"]
 """
 Cause of a wait.
 
-A thread waits for a stream, a stream for a launch or an event, a thread for a thread. Others are by request, of a
-kernel for free processors, behind the task before on the same track, and of a collective for its last rank.
+A thread waits for a stream, a stream for a launch or an event, a thread for a thread. A wait may also be added by a
+change, or be for free processors, for the task before on the track, or for the last rank of a collective.
 """
 
 REASONS: Mapping[int, Reason] = {
@@ -45,20 +45,21 @@ REASONS: Mapping[int, Reason] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrongWait:
     """
-    A wait that does not take what it took when it was recorded.
+    A wait whose replayed time differs from the recorded one.
 
     Parameters
     ----------
     name, track
-        The task that waits, and where.
+        The task that waits, and its track.
     awaited, awaited_track
-        The task that lets it go.
+        The task that releases it.
     reason
-        Why it waits.
+        Cause of the wait.
     number
-        How often both names follow each other so.
+        Number of waits between tasks of these names.
     nanoseconds
-        By which the replay is longer than the recording there; negative: shorter, so that a wait is missing.
+        Nanoseconds that the replay takes longer there than the recording; negative if shorter, so that a wait is
+        missing.
     """
 
     name: str
@@ -71,31 +72,31 @@ class WrongWait:
 
 
 def difference(measured: int, predicted: int) -> float:
-    """Time by which something takes longer than what was measured, as a fraction of that; 1 of nothing."""
+    """Return the relative difference from the measured time; 1 if that is zero and the prediction is not."""
     return (predicted - measured) / measured if measured else float(predicted > 0)
 
 
 def worst_rank(measured: Replayed, times: Replayed) -> int:
-    """The rank whose replay is farthest off."""
+    """Return the rank with the largest difference between replay and recording."""
     return max(times.iterations, key=lambda rank: abs(difference(measured.iterations[rank], times.iterations[rank])))
 
 
 def is_usable(measured: Replayed, times: Replayed) -> bool:
-    """Return true if a replay is close enough to what was recorded on each rank."""
+    """Return True if a replay is close enough to the recording on each rank."""
     rank = worst_rank(measured, times)
     return abs(difference(measured.iterations[rank], times.iterations[rank])) <= MOST_OFF
 
 
 def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> tuple[WrongWait, ...]:
     r"""
-    The waits that make a replay longer or shorter than the recording, the worst first; () only of one that is usable.
+    Return the waits that make a replay longer or shorter than the recording, worst first; () only if it is usable.
 
     .. math:: r_k - m_k = \sum_{i \le k} (r_i - r_{i-1}) - (m_i - m_{i-1})
 
-    with :math:`r_i` and :math:`m_i` the moments along the chain of waits to what ends last on the worst rank, replayed
-    and recorded: each term is what one wait adds to the difference. One that is too long is wrong, or for the wrong
-    task: the task that waits went on before. One that is too short lacks something else that it waited for. The terms
-    add up to at least the whole difference, since the chain leads to what ends the longer of both iterations.
+    with :math:`r_i` and :math:`m_i` the replayed and recorded moments along the chain of waits to the last task of the
+    worst rank. Each term is the contribution of one wait to the difference. A wait that is too long is wrong, or for
+    the wrong task: the waiting task went on earlier. A wait that is too short lacks another dependency. The terms sum
+    to at least the whole difference, since the chain leads to the end of the longer iteration.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
 
 
 def _moment(times: Replayed, step: Step | None) -> int:
-    """When a step lets the next one go; 0 of the begin of all."""
+    """Return the moment at which a step releases the next one; 0 before the first step."""
     return int((times.end if step.ends else times.start)[step.task]) if step is not None else 0
 
 

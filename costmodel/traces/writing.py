@@ -1,4 +1,4 @@
-"""A trace as PyTorch's profiler writes it: for Perfetto, and to be read again."""
+"""Traces written in the format of PyTorch's profiler: for Perfetto, and to be read again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CATEGORIES: Mapping[int, str] = {
     Category.SYNCHRONIZATION: "cuda_sync",
     Category.MODULE: "python_function",
 }
-"""What PyTorch's profiler calls each."""
+"""Names of PyTorch's profiler for each category."""
 
 NUMBERS = {
     "External id": "external",
@@ -36,42 +36,42 @@ NUMBERS = {
     "Fwd thread id": "forward_thread",
     "bytes": "nbytes",
 }
-"""Numbers of an event: what the profiler calls them, and which column they are."""
+"""Names of PyTorch's profiler for numbers of an event, and their columns."""
 
 KIND_OF_WAIT = {of: kind for kind, of in sorted(WAITS.items(), reverse=True)}
 
 FASTEST = 1
-"""Level of gzip: traces shrink to a tenth at once, and little more with patience."""
+"""Level of gzip: traces shrink to a tenth at once, and little more at higher levels."""
 
 AT_ONCE = 100_000
-"""Events that are taken out of their columns together."""
+"""Events that are converted from columns together."""
 
 Plain: TypeAlias = dict[str, Any]
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
     """
-    Write a trace that :func:`~costmodel.traces.reading.read_trace` reads as the same columns, and Perfetto shows.
+    Write a trace that :func:`~costmodel.traces.reading.read_trace` reads into equal columns, and Perfetto shows.
 
-    Arrows from launches to kernels, and names of threads and streams, are there for people. Grids of what is no kernel,
-    bytes of what is no copy, and waits of what does not wait, are not read again.
+    Arrows from launches to kernels, and names of threads and streams, are for display only. Grids belong to kernels,
+    bytes to copies and waits to synchronisations; those of other events are not read again.
 
     Parameters
     ----------
     trace
-        What to write.
+        Trace to write.
     path
         The file; packed with gzip where its name ends with ``.gz``.
 
     Raises
     ------
     SpecError
-        If it cannot be written.
+        If the file cannot be written.
     """
     target = Path(path)
     draft = target.with_name(f".{target.name[:100]}.{os.getpid()}.tmp")
     try:
-        with _opened(draft, packed=target.suffix == ".gz") as file:
+        with _open(draft, packed=target.suffix == ".gz") as file:
             _write(trace, file)
         draft.replace(target)
     except OSError as error:
@@ -80,7 +80,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _opened(path: Path, *, packed: bool) -> TextIO:
+def _open(path: Path, *, packed: bool) -> TextIO:
     if packed:
         return cast(TextIO, gzip.open(path, "wt", encoding="utf-8", compresslevel=FASTEST))
     return path.open("w", encoding="utf-8")
@@ -94,7 +94,7 @@ def _write(trace: Trace, file: TextIO) -> None:
             {"id": place, "name": one.name, "totalGlobalMem": one.memory_bytes, "numSms": one.num_processors}
             for place, one in enumerate(trace.devices)
         ],
-        "distributedInfo": _distributed(trace),
+        "distributedInfo": _distributed_info(trace),
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
     }
@@ -107,14 +107,14 @@ def _write(trace: Trace, file: TextIO) -> None:
     file.write("\n]}\n")
 
 
-def _distributed(trace: Trace) -> Plain:
+def _distributed_info(trace: Trace) -> Plain:
     groups = [{"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()]
     known = {"rank": trace.rank, "world_size": trace.world_size}
     return {**{name: number for name, number in known.items() if number is not None}, "pg_config": groups}
 
 
 def _all_events(trace: Trace, offset: int) -> Iterator[str]:
-    """Each event as text; times are ``offset`` later than in the columns."""
+    """Yield each event as text; times are ``offset`` later than in the columns."""
     yield from _names(trace)
     tracks = [_place(track) for track in trace.tracks]
     names = [json.dumps(name) for name in trace.names]
@@ -130,7 +130,7 @@ def _all_events(trace: Trace, offset: int) -> Iterator[str]:
 
 
 def _rows(events: Events) -> Iterator[dict[str, int]]:
-    """Events as rows; some at a time, as plain numbers need more memory than columns."""
+    """Yield events as rows, in batches, as plain numbers need more memory than columns."""
     columns = [one.name for one in fields(events)]
     for begin in range(0, len(events), AT_ONCE):
         part = events[np.arange(begin, min(begin + AT_ONCE, len(events)))]
@@ -139,7 +139,7 @@ def _rows(events: Events) -> Iterator[dict[str, int]]:
 
 
 def _microseconds(nanoseconds: int) -> str:
-    """A time with all its digits."""
+    """Write a time with all its digits."""
     sign, (whole, rest) = "-" if nanoseconds < 0 else "", divmod(abs(nanoseconds), NANOSECONDS_PER_MICROSECOND)
     return f"{sign}{whole}.{rest:03d}"
 
@@ -152,28 +152,28 @@ def _place(track: Track) -> str:
 
 
 def _number(text: str) -> str:
-    """A number as one, so that Perfetto sorts by it; anything else as text."""
+    """Write a number as such, so that Perfetto sorts by it; write anything else as text."""
     digits = text.removeprefix("-")
     is_number = digits.isascii() and digits.isdigit() and str(int(text)) == text
     return text if is_number else json.dumps(text)
 
 
 def _names(trace: Trace) -> Iterator[str]:
-    """What Perfetto calls processes and tracks."""
+    """Yield Perfetto's names of processes and tracks."""
     processes = {track.process: track.kind for track in trace.tracks}
     for process, kind in processes.items():
         label = f"GPU {process}" if kind == "stream" else "CPU"
-        yield _named("process_labels", f'"pid": {_number(process)}, "tid": 0', "labels", label)
+        yield _name_event("process_labels", f'"pid": {_number(process)}, "tid": 0', "labels", label)
     for track in trace.tracks:
-        yield _named("thread_name", _place(track), "name", f"{track.kind} {track.number}")
+        yield _name_event("thread_name", _place(track), "name", f"{track.kind} {track.number}")
 
 
-def _named(kind: str, where: str, entry: str, name: str) -> str:
+def _name_event(kind: str, where: str, entry: str, name: str) -> str:
     return f'{{"ph": "M", "name": "{kind}", {where}, "ts": 0, "args": {json.dumps({entry: name})}}}'
 
 
 def _arrows(trace: Trace) -> dict[int, str]:
-    """Ends of the arrows from each launch to what it put on a stream, by row."""
+    """Return the ends of arrows from each launch to its task on a stream, by row."""
     correlation = trace.events.correlation
     calls, launched = (rows[correlation[rows] != UNKNOWN] for rows in (trace.of(Category.CALL), trace.of(*ON_STREAMS)))
     both = np.intersect1d(correlation[calls], correlation[launched])
@@ -186,7 +186,7 @@ def _arrows(trace: Trace) -> dict[int, str]:
 
 
 class _Arguments:
-    """What the profiler writes as the arguments of an event."""
+    """Arguments of an event in the format of PyTorch's profiler."""
 
     def __init__(self, trace: Trace) -> None:
         self._tables: Mapping[str, Sequence[Plain]] = {
@@ -198,7 +198,7 @@ class _Arguments:
         self._tracks = trace.tracks
 
     def of(self, row: Mapping[str, int]) -> Plain:
-        """Of an event as a row: whatever is known."""
+        """Return the known arguments of an event."""
         found: Plain = {name: row[column] for name, column in NUMBERS.items() if row[column] != UNKNOWN}
         if "Fwd thread id" in found:
             found["Sequence number"] = row["sequence"]

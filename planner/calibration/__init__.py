@@ -1,1 +1,1 @@
-"""Constants of device and software profiles fitted to measured runs, and what such a fit is worth."""
+"""Constants of device and software profiles, fitted to measured runs, and the accuracy of such a fit."""

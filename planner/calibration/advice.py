@@ -1,4 +1,4 @@
-"""Which runs to measure next: other layouts of the same jobs, those that tell most of all the others."""
+"""Runs to measure next: other layouts of the same jobs, those first that reduce the uncertainty of all others most."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_MORE = 12
 SHOWN = 3
 
 WELL_KNOWN = 0.03
-"""Error of a step time from the constants' widths alone that is enough: the noise of a measurement itself is 2 %."""
+"""Error of a step time from the constants' widths that is small enough: the noise of a measurement itself is 2 %."""
 
 DEGREES = (1, 2, 4, 8, 16)
 RECOMPUTES = ("none", "full")
@@ -36,7 +36,7 @@ class Suggestion:
     Parameters
     ----------
     run
-        Its layout; a row without measurements.
+        Its layout, as a row without measurements.
     constant
         The constant that it narrows most.
     width_before, width_after
@@ -52,16 +52,17 @@ class Suggestion:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
     """
-    Whether the runs are enough, and what else to measure.
+    Verdict on the number of runs, and further runs to measure.
 
     Parameters
     ----------
     spread
-        Error of a step time, in the median over other layouts of the same jobs, that the constants' widths leave.
+        Error of a step time from the constants' widths, in the median over other layouts of the same jobs.
     num_more
-        Runs after which it is below ``WELL_KNOWN``; 0: the runs are enough; None: more of these jobs do not get there.
+        Further runs after which it is below ``WELL_KNOWN``; 0 if the runs are enough; None if more of these jobs do not
+        reach it.
     suggestions
-        The first of them.
+        The first of these runs.
     """
 
     spread: float
@@ -81,13 +82,13 @@ def advice(
     """
     Choose runs one after the other, each the one that lowers the sum of all candidates' variances most.
 
-    That chooses better than what narrows the constants most: such runs are odd ones, which formulas describe worst
+    This is better than narrowing the constants most: such runs are unusual ones, which formulas describe worst
     (``python -m benchmarks.learning_curve --variants``).
 
     Parameters
     ----------
     timed, constants, known
-        What was fitted.
+        Runs, constants and references of the fit.
     logs, covariance
         The constants' logarithms and their covariance.
     noise
@@ -112,7 +113,7 @@ def advice(
 
 
 def narrowed_by(slope: Array, covariance: Array, noise: float) -> Array:
-    """The constants' covariance after one more run."""
+    """Return the constants' covariance after one more run."""
     reach = covariance @ slope
     return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + float(reach @ slope)))
 
@@ -133,7 +134,7 @@ def _suggestion(run: Run, constants: Sequence[Constant], before: Array, after: A
 
 
 def _candidates(timed: Sequence[Case], known: References) -> Iterator[Case]:
-    """Other layouts of the measured jobs that are possible and fit; spread over the jobs."""
+    """Yield other layouts of the measured jobs that are possible and fit into memory, spread over the jobs."""
     seen = {_layout(one) for one in timed}
     jobs = {_job(one): one for one in timed}
     each = max(MOST_CANDIDATES // len(jobs), 1)
@@ -153,13 +154,13 @@ def _layout(one: Case) -> tuple[object, ...]:
 
 
 def _job(one: Case) -> tuple[str, int, str, int]:
-    """What a suggestion says of a job; runs that differ in it are of two jobs."""
+    """Return the key that identifies a job in suggestions."""
     workload = one.facts.workload
     return (one.run.model, workload.sequence_length, workload.precision.name, one.run.num_devices)
 
 
 def _variations(template: Case) -> Iterator[Run]:
-    """Layouts of a run, from the least to the most divided."""
+    """Yield layouts of a run, from the least to the most divided."""
     run, cp = template.run, template.strategy.cp
     model, sequence_length, dtype, num_devices = _job(template)
     kept = {name: run.entries["strategy"][name] for name in ("cp", "ep") if name in run.entries["strategy"]}

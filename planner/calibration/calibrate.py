@@ -1,4 +1,4 @@
-"""A user's own runs -> a calibration of a device: fitted, judged on runs left out, with what to measure next."""
+"""A device's calibration from a user's own runs: fitted, judged on held-out runs, with runs to measure next."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ from planner.runs.table import read as read_runs
 
 FEWEST_RUNS = 2
 FEWEST_LAYOUTS = 2
-"""Fewer say nothing about a profile that the mean error of the catalog does not."""
+"""With fewer a profile has no advantage over the mean error of the catalog."""
 
 MOST_FOLDS = 10
-"""Fits of the leave-one-group-out error; more groups share folds."""
+"""Most fits of the leave-one-group-out error; more groups share folds."""
 
 MOST_REPEATED = 1.25
 """Slowest over fastest measurement of one configuration; containers differ by 1.1 (see ``fit.NOISE``)."""
 
 MOST_MISFIT = 0.15
-"""Median error after the fit from which on no profile explains the runs; the worst software of the published runs keeps
-half of it."""
+"""
+Median error after the fit above which no profile explains the runs; the worst software of the published runs reaches
+half of it.
+"""
 
 DETERMINED = 0.5
 UNTOUCHED = 0.9
-"""Posterior over prior width up to which the runs determined a constant, and from which on they said nothing."""
+"""Posterior over prior width: at most the first, the runs determined a constant; above the second, the prior did."""
 
 
 class Unfit(PlanningError):
     """
-    The runs are too few or contradict each other: nothing is fitted.
+    The runs are too few or contradict each other, and nothing is fitted.
 
     Parameters
     ----------
     message
-        Which of them, and what is missing.
+        The runs, and the missing ones.
     first
-        In which order to measure the planned runs; None: none are planned.
+        Order in which to measure the planned runs; None where none are planned.
     """
 
     def __init__(self, message: str, first: First | None = None) -> None:
@@ -71,15 +73,15 @@ class Determined:
     Parameters
     ----------
     constant
-        With its prior from the catalog.
+        The constant, with its prior from the catalog.
     value
-        Fitted, in the units of the device's own field.
+        Fitted value, in the units of the device's field.
     prior_value
-        The catalog's, likewise.
+        Value of the catalog, in the same units.
     width
-        Standard deviation of the logarithm that remains.
+        Standard deviation of the logarithm after the fit.
     is_at_bound
-        Whether physics stopped it.
+        True where a physical bound limits it.
     """
 
     constant: Constant
@@ -90,7 +92,7 @@ class Determined:
 
     @property
     def origin(self) -> str:
-        """Whether the runs or the prior determined it."""
+        """Source of the value: the runs, the prior, or both."""
         narrowed = self.width / self.constant.sigma
         return "the runs" if narrowed <= DETERMINED else "runs and prior" if narrowed <= UNTOUCHED else "the prior"
 
@@ -103,27 +105,27 @@ class Calibration:
     Parameters
     ----------
     device
-        The device with the fitted constants as plain data, as a job's ``cluster.device`` takes it.
+        The device with the fitted constants as plain data, for a job's ``cluster.device``.
     base
         The device of the catalog whose calibration was the prior.
     determined
         Every constant that a run depends on.
     num_runs, num_groups
-        Runs fitted; groups of them that were left out in turn.
+        Number of fitted runs; number of their groups, which were held out in turn.
     error_before, error_left_out, error_fitted
-        Mean absolute error of the step time: by the catalog; of runs left out of the fit; of the runs fitted.
+        Mean absolute error of the step time: of the catalog; of held-out runs; of the fitted runs.
     refused
-        Rows in which something is wrong.
+        Rows with an error.
     skipped
-        Rows without a step time that can be predicted, or of another device, and why.
+        Rows without a predictable step time, or of another device, with reasons.
     advice
-        What to measure next.
+        Runs to measure next.
     first
-        In which order to measure the runs that the file plans; None: it plans none.
+        Order in which to measure the planned runs of the file; None where it plans none.
     doubts
-        Names in rows that others stand for, a sentence without a full stop for each row.
+        Names in rows that were replaced by known ones, a sentence without a full stop for each row.
     far
-        Rows that are ``FAR`` times as slow, or as fast, as the fit has them, and measured over predicted time of each.
+        Rows whose time is off the fit by a factor of ``FAR`` or more, with measured over predicted time.
     """
 
     device: Mapping[str, Any]
@@ -143,7 +145,7 @@ class Calibration:
 
     @property
     def is_better(self) -> bool:
-        """Whether the fit predicts runs that it did not see better than the catalog does."""
+        """True where the fit predicts held-out runs better than the catalog does."""
         return self.error_left_out < self.error_before
 
 
@@ -156,26 +158,26 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     runs
         CSV with the columns of ``benchmarks/measured_runs/runs.csv``.
     known
-        What its rows refer to.
+        References of its rows.
     name
-        Of the new device.
+        Name of the new device.
     base
-        Device of the catalog whose calibration is the prior; only rows of it are fitted, and of devices that nobody
-        knows. None: the rows' own.
+        Device of the catalog whose calibration is the prior. Only its rows and those of unknown devices are fitted.
+        None uses the rows' device.
 
     Raises
     ------
     SpecError
         If there is no table, or its rows are of several devices.
     Unfit
-        If the rows in order are too few, or contradict each other.
+        If the valid rows are too few, or contradict each other.
     """
     rows = list(read_runs(runs))
     if base is not None:
         known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    reasons = [_of_another_device(one, base) or unreported_recompute(one) for one in timed]
+    reasons = [_reject_other_device(one, base) or unreported_recompute(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
@@ -187,7 +189,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
     _require_enough(timed, others, first)
     require_consistent(timed)
-    fitted = _fitted(timed, known, base)
+    fitted = _fit_runs(timed, known, base)
     log_event(__name__, "next runs are chosen")
     return Calibration(
         device=_device(fitted, base, timed, name, runs.name),
@@ -205,16 +207,16 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
             timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
         ),
         first=first,
-        far=_far(timed, fitted.fit.residuals),
+        far=_far_rows(timed, fitted.fit.residuals),
     )
 
 
 FAR = 2.0
-"""Factor from which on a row is named: the fit gives it little weight, and its reader may know what is wrong."""
+"""Factor from which on a row is listed: it has little weight in the fit, and the user may know the reason."""
 
 
-def _far(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
-    """Rows far from what the fit predicts; a residual is the logarithm of predicted over measured time."""
+def _far_rows(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
+    """Return rows far from the fit; a residual is the logarithm of predicted over measured time."""
     ratios = zip(timed, np.exp(-residuals), strict=True)
     return tuple((case.run.id, float(ratio)) for case, ratio in ratios if not 1 / FAR < ratio < FAR)
 
@@ -223,14 +225,14 @@ def _far(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ..
 
 
 def base_name(case: Case) -> str:
-    """The device of the catalog that a row's job names, or that its plain data start from."""
+    """Return the device of the catalog that a row's job names, or on which its device is based."""
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
     entry = machine.device
     return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
-def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
+def _reject_other_device(one: Case, base: str | None) -> RejectedRow | None:
     name = base_name(one)
     if base in (None, name):
         return None
@@ -246,7 +248,7 @@ def _one_device(timed: Sequence[Case]) -> str:
         raise SpecError(
             "runs",
             f"are of {len(names)} devices: {', '.join(names)}.",
-            "A calibration is of one: choose it with --device.",
+            "A calibration is of one device: choose it with --device.",
         )
     return names[0]
 
@@ -267,7 +269,7 @@ def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow], first:
 
 def require_consistent(timed: Sequence[Case]) -> None:
     """
-    Refuse runs of the same configuration that take very different times.
+    Refuse runs of one configuration whose times differ too much.
 
     Raises
     ------
@@ -287,7 +289,7 @@ def require_consistent(timed: Sequence[Case]) -> None:
 
 
 def _configuration(case: Case) -> tuple[Any, ...]:
-    """All of a row that the model uses; the facts as text, for they hold mappings."""
+    """Return all of a row that the model uses; facts as text, since they hold mappings."""
     return (case.strategy, repr(case.facts))
 
 
@@ -308,12 +310,12 @@ class _Fitted:
 
 def constants_of(base: str, known: References) -> tuple[Constant, ...]:
     """
-    What runs of a device can determine, with the values that are known as priors.
+    Return the constants that runs of a device can determine, with their known values as priors.
 
     Raises
     ------
     SpecError
-        If there is nothing.
+        If there are none.
     """
     calibration = device_of(base, known.fitted).calibration
     chain = catalog.calibration_chain(calibration.name)
@@ -325,21 +327,21 @@ def constants_of(base: str, known: References) -> tuple[Constant, ...]:
 
 def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Predictor, Fit, Fit]:
     """
-    Fit what is known of a device to runs of one stack.
+    Fit the constants of a device to runs of one stack.
 
     Parameters
     ----------
     timed
         Runs with a step time.
     known
-        What they refer to; its constants are the priors.
+        References of the runs; its constants are the priors.
     base
-        Their device.
+        Device of the runs.
 
     Returns
     -------
     tuple
-        The runs with the constants on which they depend; the prediction before the fit; the fit.
+        Predictor of the runs with the constants on which they depend; the prediction before the fit; the fit.
     """
     predictor, start = _start(timed, known, constants_of(base, known))
     priors, measured = priors_of(predictor.constants), measured_logarithms(timed)
@@ -348,7 +350,7 @@ def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Pred
     return predictor, start, fitted
 
 
-def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+def _fit_runs(timed: Sequence[Case], known: References, base: str) -> _Fitted:
     log_event(__name__, "runs read", runs=len(timed))
     predictor, start, fitted = stack_fit(timed, known, base)
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
@@ -367,7 +369,7 @@ def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
         folds=folds,
         covariance=widths,
         noise=noise,
-        determined=_determined(chosen, fitted.logs, widths, priors),
+        determined=_build_determined(chosen, fitted.logs, widths, priors),
     )
 
 
@@ -376,7 +378,7 @@ _MEDIAN_OF_NORMAL = 0.6745
 
 
 def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Constant]) -> tuple[Predictor, Fit]:
-    """The catalog's prediction, and its derivatives by the constants that a run depends on."""
+    """Return the catalog's prediction, and its derivatives by the constants that a run depends on."""
     predictor = Predictor(cases=timed, constants=all_constants, known=known)
     logs = priors_of(all_constants).mean
     jacobian = predictor.jacobian(logs)
@@ -389,13 +391,13 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
 
 
 def run_weights(timed: Sequence[Case]) -> Array:
-    """Square roots of the rows' weights: the second run of a group tells less than the first of another."""
+    """Return square roots of the rows' weights: a further run of a group adds less information than the first."""
     rows = Counter(group_of(case) for case in timed)
     return np.array([rows[group_of(case)] ** -0.25 for case in timed])
 
 
 def _folds(timed: Sequence[Case]) -> NDArray[np.int64]:
-    """One fold for each group; of fewer than three groups, one for each configuration."""
+    """Return one fold for each group; with fewer than three groups, one for each configuration."""
     groups = {group_of(case) for case in timed}
     if len(groups) >= 3:
         return folds_of(timed, min(len(groups), MOST_FOLDS))
@@ -408,11 +410,11 @@ def _require_explained(residuals: Array) -> None:
     if misfit > MOST_MISFIT:
         raise Unfit(
             f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
-            f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and what else ran."
+            f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and other jobs there."
         )
 
 
-def _determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
+def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
     at_bound = np.isclose(logs, priors.lower, atol=1e-3) | np.isclose(logs, priors.upper, atol=1e-3)
     return tuple(
         Determined(
@@ -434,7 +436,7 @@ def _mean_error(logs: Array) -> float:
 
 
 def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: str) -> dict[str, Any]:
-    """The device of the catalog in the nodes of most runs, with the fitted constants on top of its calibration."""
+    """Return the catalog's device with the nodes of most runs, and the fitted constants on top of its calibration."""
     entry = catalog.device_entry(base)
     shapes = Counter(_node(case) for case in timed)
     devices_per_node, domain = max(shapes, key=lambda node: shapes[node])
@@ -459,12 +461,12 @@ def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: 
 
 
 def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
-    """The fitted constants, nested as a calibration has them."""
+    """Return the fitted constants, nested as in a calibration."""
     return nested({field: float(f"{one.value:.6g}") for one in determined for field in written_fields(one.constant)})
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:
-    """Where the fitted numbers come from; several of one entry share a text."""
+    """Return the sources of the fitted numbers; several numbers of one entry share a text."""
     texts: dict[str, list[str]] = {}
     for one in determined:
         for field in written_fields(one.constant):

@@ -1,4 +1,4 @@
-"""Measured rows as what a fit sees: groups, weights, predicted logarithms and how they change with each constant."""
+"""Measured rows for a fit: groups, weights, predicted logarithms and their derivatives by the constants."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Array: TypeAlias = NDArray[np.float64]
 Group: TypeAlias = tuple[str, str, str, int]
 
 DIFFERENCE = 0.01
-"""Step in the logarithm of a constant over which a derivative is taken; a matter of numerics only."""
+"""Step in the logarithm of a constant over which a derivative is taken; only a matter of numerics."""
 
 LEAST_SENSITIVITY = 1e-3
-"""Derivative of a step time by a constant, both in logarithms, that is not worth computing anew."""
+"""Derivative of a step time by a constant, both in logarithms, below which it is not computed again."""
 
 
 def group_of(case: Case) -> Group:
-    """What a row shares with the rows that are left out together with it: source, model, device, number of devices."""
+    """Return the key of a row's group, which is held out as a whole: source, model, device, number of devices."""
     run = case.run
     return (run.source, run.model, run.device, run.num_devices)
 
 
 def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
     """
-    The fold in which each row is left out: whole groups, those of each source spread over all folds.
+    Return the fold in which each row is held out: whole groups, with those of each source spread over all folds.
 
-    The order of groups follows from their names alone, so that it never changes.
+    The order of groups follows only from their names, so that it never changes.
     """
     groups = sorted({group_of(case) for case in cases}, key=lambda group: (group[0], zlib.crc32(repr(group).encode())))
     fold = {group: index % num_folds for index, group in enumerate(groups)}
@@ -48,17 +48,17 @@ def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
 
 def source_weights(cases: Sequence[Case], *, without: Collection[str] = ()) -> Array:
     """
-    Square roots of the rows' weights: a source weighs as the square root of its rows.
+    Return square roots of the rows' weights: a source weighs as the square root of its rows.
 
-    Rows of one source share its site, its software and its habits, so that a hundred of them tell less than a hundred
-    from anywhere; but more than three do.
+    Rows of one source share its site, its software and its habits. So a hundred of them carry less information than a
+    hundred from different sources, but more than three.
 
     Parameters
     ----------
     cases
         The rows.
     without
-        Ids of rows that weigh nothing.
+        Ids of rows with weight 0.
     """
     rows = Counter(case.run.source for case in cases if case.run.id not in without)
     return np.array([rows[case.run.source] ** -0.25 if case.run.id not in without else 0.0 for case in cases])
@@ -74,13 +74,13 @@ class Predictor:
     cases
         The rows.
     constants
-        What varies.
+        Constants that vary.
     known
-        Everything else that rows refer to.
+        References of the rows.
     num_processes
         Processes that share the work.
     offsets
-        Logarithms of simulated over closed-form seconds, once they are known.
+        Logarithms of simulated over closed-form seconds, once they are computed.
     """
 
     cases: Sequence[Case]
@@ -91,10 +91,10 @@ class Predictor:
 
     def logarithms(self, logs: Array) -> Array:
         """
-        Logarithms of the predicted seconds of every row for logarithms of the constants.
+        Return logarithms of the predicted seconds of every row for logarithms of the constants.
 
-        By the closed form, and what simulated pipelines differ from it at the first constants that were asked for:
-        that hardly changes with them, and a fit asks often. :meth:`estimated` is exact.
+        They are those of the closed form, plus the difference of simulated pipelines at the first constants. That
+        difference hardly changes with the constants, and a fit evaluates often. :meth:`estimated` is exact.
         """
         closed = self._all_rows(logs, _closed_form_seconds)
         if not self.offsets:
@@ -102,7 +102,7 @@ class Predictor:
         return np.asarray(closed + self.offsets[0])
 
     def estimated(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
-        """The same of all or of some rows as ``planner estimate`` predicts them."""
+        """Return them for all or some rows, as ``planner estimate`` predicts them."""
         return self._all_rows(logs, seconds_of, rows)
 
     def _all_rows(
@@ -119,14 +119,14 @@ class Predictor:
 
     def jacobian(self, logs: Array, before: Array | None = None) -> Array:
         """
-        Derivatives of :meth:`logarithms` by differences, shape (rows, constants).
+        Return derivatives of :meth:`logarithms` by differences, shape (rows, constants).
 
         Parameters
         ----------
         logs
             Logarithms of the constants.
         before
-            Derivatives at another place; where they are below ``LEAST_SENSITIVITY`` they stay as they are.
+            Derivatives at another place; those below ``LEAST_SENSITIVITY`` are kept.
         """
         column = self._column(logs, before)
         columns = over_processes(column, len(self.constants), self.num_processes)
@@ -151,7 +151,7 @@ class Predictor:
 
 
 def setting_of(case: Case) -> dict[str, Any]:
-    """What decides on which constants a row can depend, as :meth:`Constant.touches` asks for it."""
+    """Return the properties of a row that decide on which constants it can depend, for :meth:`Constant.touches`."""
     cluster, framework = case.facts.cluster, case.facts.cluster.framework
     return {
         "calibrations": calibrations_of(case),
@@ -162,21 +162,21 @@ def setting_of(case: Case) -> dict[str, Any]:
 
 
 def calibrations_of(case: Case) -> tuple[str, ...]:
-    """The calibration of a row's device, and those that it extends."""
+    """Return the calibration of a row's device, and those that it extends."""
     name = case.facts.cluster.device.calibration.name.removesuffix(", changed")
     return catalog.calibration_chain(name) if name in catalog.calibrations() else ()
 
 
 def seconds_of(case: Case, known: References) -> float:
-    """Predicted step time of a row with the constants of some references, as ``planner estimate`` predicts it."""
+    """Return a row's step time with the constants of some references, as ``planner estimate`` predicts it."""
     return estimate(known.facts(case.problem), case.strategy).step_seconds
 
 
 def _closed_form_seconds(case: Case, known: References) -> float:
-    """The same by the closed form, which is much faster and changes alike with the constants."""
+    """Return it by the closed form, which is much faster and has equal derivatives by the constants."""
     return strategy_seconds(known.facts(case.problem), case.strategy)
 
 
 def measured_logarithms(cases: Sequence[Case]) -> Array:
-    """Logarithms of the measured seconds; every row must have some."""
+    """Return logarithms of the measured seconds; every row must have some."""
     return np.log([case.run.step_seconds or np.nan for case in cases])

@@ -1,4 +1,4 @@
-"""Which numbers of the catalog are fitted to measured runs: a table with priors and physical bounds, and its effect."""
+"""Constants of the catalog that are fitted to measured runs: a table with priors and physical bounds, and its use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.runs.jobs import References
 TABLE = "constants.yaml"
 
 MOST_PER_FRAMEWORK = 6
-"""Constants of one framework."""
+"""Most constants of one framework."""
 
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
@@ -32,25 +32,25 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
     """
-    One number that is fitted, with what is known about it before any run is seen.
+    One fitted number, with its prior knowledge.
 
     Parameters
     ----------
     name
-        Field and whose it is, as reports print it.
+        Name in reports: field and owner.
     fields
-        Dotted constants of :class:`costmodel.facts.calibration.Constants` that it is written to; of a framework: those
-        that it multiplies.
+        Dotted constants of :class:`costmodel.facts.calibration.Constants` that it sets; for a framework those that it
+        multiplies.
     calibration
-        Entry of the catalog whose constant it is; empty for a framework's.
+        Entry of the catalog with this constant; empty for a framework's.
     framework
-        Entry of the catalog whose factor it is; empty for a calibration's.
+        Entry of the catalog with this factor; empty for a calibration's.
     prior, lower, upper
-        Expected value and the bounds that physics sets.
+        Expected value, and its physical bounds.
     sigma
         Standard deviation of the logarithm around the prior.
     source
-        Where prior and bounds come from.
+        Source of prior and bounds.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Constant:
 
     def touches(self, *, calibrations: Collection[str], kernels: str, architecture: str | None, dtype: str) -> bool:
         """
-        Whether runs can depend on it.
+        Return True if runs can depend on it.
 
         Parameters
         ----------
         calibrations
-            That of their device, and those that it extends.
+            Calibration of their device, and those that it extends.
         kernels
-            The entry whose factors their framework has.
+            The entry with the factors of their framework.
         architecture, dtype
-            Of their device; of their matmuls.
+            Architecture of their device, and dtype of their matmuls.
         """
         of_dtypes = {field.rpartition(".")[2] for field in self.fields} & set(DTYPES)
         if of_dtypes and not of_dtypes & {dtype, "bf16", "fp16"}:
@@ -88,12 +88,12 @@ class Constant:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Entry:
     """
-    One entry of the table: a constant that each of some calibrations or frameworks has for itself.
+    One entry of the table: a constant that each of some calibrations or frameworks has.
 
     Parameters
     ----------
     of
-        Calibrations, or frameworks whose factors others share or not.
+        Calibrations, or frameworks with their own factors.
     lower, upper, sigma, source
         As in :class:`Constant`.
     """
@@ -107,7 +107,7 @@ class Entry:
     def constant(
         self, name: str, fields: tuple[str, ...], prior: float, *, calibration: str = "", framework: str = ""
     ) -> Constant:
-        """That of one calibration or one framework, with its own prior."""
+        """Return the constant of one calibration or one framework, with its own prior."""
         return Constant(
             name=name,
             fields=fields,
@@ -141,14 +141,15 @@ class CalibrationEntry(Entry):
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class FrameworkEntry(Entry):
     """
-    A constant that every listed framework multiplies by a factor of its own.
+    A constant that every listed framework multiplies by its own factor.
 
     Parameters
     ----------
     field
-        Of :class:`costmodel.facts.calibration.Constants`; ``field@architecture`` on that architecture only.
+        Field of :class:`costmodel.facts.calibration.Constants`; ``field@architecture`` applies only to that
+        architecture.
     prior
-        By framework, where it is not 1.
+        Prior by framework, where it is not 1.
     """
 
     field: str
@@ -163,7 +164,7 @@ class Table:
     Parameters
     ----------
     calibrations, frameworks
-        Entries.
+        Entries of calibrations and of frameworks.
     """
 
     calibrations: tuple[CalibrationEntry, ...]
@@ -172,31 +173,33 @@ class Table:
 
 @cache
 def table() -> Table:
-    """The project's table of constants."""
+    """Read the project's table of constants."""
     text = (files("planner.calibration") / TABLE).read_text(encoding="utf-8")
     return build(Table, yaml.load(text, Loader=catalog.LOADER), TABLE)
 
 
 def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[Constant, ...]:
     """
-    Every constant of a table.
+    List every constant of a table.
 
     Parameters
     ----------
     known
-        The table; the project's by default.
+        The table; by default the project's.
     frameworks
-        Whether the factors of frameworks are among them.
+        True to include the factors of frameworks.
     """
     known = known or table()
     _require_few(known)
-    of_calibrations = (constant for entry in known.calibrations for constant in _of_calibrations(entry))
-    of_frameworks = (constant for entry in known.frameworks for constant in _of_frameworks(entry)) if frameworks else ()
+    of_calibrations = (constant for entry in known.calibrations for constant in _calibration_constants(entry))
+    of_frameworks = (
+        (constant for entry in known.frameworks for constant in _framework_constants(entry)) if frameworks else ()
+    )
     return (*of_calibrations, *of_frameworks)
 
 
 def prior_factors(known: Table | None = None) -> dict[str, dict[str, float]]:
-    """Factors of frameworks before any run is seen."""
+    """Return the prior factors of frameworks."""
     factors: dict[str, dict[str, float]] = {}
     for constant in constants(known, frameworks=True):
         if constant.framework and constant.prior != 1:
@@ -211,15 +214,15 @@ def _require_few(known: Table) -> None:
             raise SpecError(TABLE, problem)
 
 
-def _of_calibrations(entry: CalibrationEntry) -> Iterator[Constant]:
+def _calibration_constants(entry: CalibrationEntry) -> Iterator[Constant]:
     for name in entry.of:
         if name not in catalog.calibrations():
-            raise SpecError(TABLE, f"'{name}' is no calibration.")
+            raise SpecError(TABLE, f"'{name}' is not a calibration.")
         prior = entry.prior[name] if isinstance(entry.prior, dict) else entry.prior
         yield entry.constant(f"{entry.fields[0]} of {name}", entry.fields, prior, calibration=name)
 
 
-def _of_frameworks(entry: FrameworkEntry) -> Iterator[Constant]:
+def _framework_constants(entry: FrameworkEntry) -> Iterator[Constant]:
     for name in entry.of:
         prior = entry.prior.get(name, 1.0)
         yield entry.constant(f"{entry.field} under {name}", (entry.field,), prior, framework=name)
@@ -230,12 +233,12 @@ def _of_frameworks(entry: FrameworkEntry) -> Iterator[Constant]:
 
 def with_values(known: References, chosen: Sequence[Constant], values: Iterable[float]) -> References:
     """
-    References whose calibrations and frameworks have other constants.
+    Return references whose calibrations and frameworks have other constants.
 
     Parameters
     ----------
     known
-        What stays.
+        References with all other values.
     chosen, values
         Constants and their values, in the same order.
     """
@@ -253,14 +256,14 @@ def with_values(known: References, chosen: Sequence[Constant], values: Iterable[
 
 
 def written_fields(constant: Constant) -> tuple[str, ...]:
-    """The fields of a constant that the calibration has: it may lack a dtype or a level of interconnect."""
+    """Return the fields of a constant that its calibration has: it may lack a dtype or a level of interconnect."""
     constants = catalog.calibration(constant.calibration).constants
     return tuple(field for field in constant.fields if read(constants, field) is not None)
 
 
 def read(known: Constants, field: str) -> float | None:
     """
-    The number in a dotted field; None where there is none.
+    Return the number in a dotted field; None where there is none.
 
     >>> read(catalog.calibration("volta").constants, "matmul_efficiency.bf16") is None
     True
@@ -275,7 +278,7 @@ def read(known: Constants, field: str) -> float | None:
 
 
 def around(constant: Constant, known: Constants) -> Constant:
-    """A constant whose prior is the value that a calibration has, within its bounds; its own where there is none."""
+    """Return a constant whose prior is the calibration's value, within its bounds; unchanged where there is none."""
     values = [value for field in constant.fields if (value := read(known, field))]
     prior = min(max(values[0] if values else constant.prior, constant.lower), constant.upper)
     return replace(constant, prior=prior)

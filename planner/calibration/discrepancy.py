@@ -1,4 +1,4 @@
-"""What the cost model lacks of a stack beyond its constants: alike for runs of one model, more so for like layouts."""
+"""Errors of the cost model on a stack beyond its constants: correlated for runs of one model and similar layouts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from planner.runs.predictions import Case
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discrepancy:
     r"""
-    Standard deviations of the logarithm of measured over predicted time that constants leave on a stack never seen.
+    Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
 
     .. math:: \mathrm{cov}(i, j) = [m_i = m_j] (\sigma_m^2 + \sigma_l^2 e^{-d_{ij} / \ell}) + [i = j] \sigma^2
 
     Parameters
     ----------
     model
-        Of all runs of one model.
+        Common to all runs of one model.
     layout, reach
-        Of its layouts, and the distance over which it falls to 1/e: a degree doubled, or a feature changed, is 1.
+        Deviation of its layouts, and the distance over which it falls to 1/e: a doubled degree, or a changed feature,
+        is 1.
     repeat
-        Of one run.
+        Deviation of one run.
 
     References
     ----------
@@ -39,7 +40,7 @@ class Discrepancy:
     repeat: float = 0.029
 
     def covariance(self, runs: Sequence[Case]) -> Array:
-        """Of what runs have in common, without the noise of each; shape (runs, runs)."""
+        """Return the common covariance of runs, without the noise of each; shape (runs, runs)."""
         names = np.array([one.facts.model.name for one in runs])
         is_same = names[:, None] == names
         return np.asarray(is_same * (self.model**2 + self.layout**2 * np.exp(-distances(runs) / self.reach)))
@@ -53,7 +54,7 @@ CHANGED = ("recompute", "sharding", "cuda_graphs", "tp_overlap", "ep_overlap", "
 
 
 def distances(runs: Sequence[Case]) -> Array:
-    """How far layouts are apart: doublings of sizes and degrees, and other features; shape (runs, runs)."""
+    """Return distances between layouts: doublings of sizes and degrees, and different features; shape (runs, runs)."""
     sizes = np.log2([_sizes(one) for one in runs])
     features = np.array([_features(one) for one in runs])
     doubled = np.abs(sizes[:, None, :] - sizes).sum(axis=2)

@@ -1,4 +1,4 @@
-"""What to measure first: planned runs in the order in which they tell most of all the others."""
+"""Runs to measure first: planned runs, in the order in which they reduce the uncertainty of all others most."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from planner.runs.predictions import Case
 @dataclass(frozen=True, kw_only=True, slots=True)
 class First:
     """
-    Planned runs, those that tell most in front.
+    Planned runs, the most informative first.
 
     Parameters
     ----------
     order
         The runs.
     errors
-        Expected error of the planned runs' step times, standard deviation: before any of them is measured, then after
-        each; one more than runs.
+        Expected error of the planned runs' step times, as a standard deviation: before any of them is measured, then
+        after each; one more than runs.
     """
 
     order: tuple[Case, ...]
@@ -37,16 +37,16 @@ def measure_first(
     planned: Sequence[Case], timed: Sequence[Case], constants: Sequence[Constant], known: References
 ) -> First:
     """
-    Order planned runs by what they tell.
+    Order planned runs by their information.
 
     Parameters
     ----------
     planned
-        At least one run that nobody measured.
+        At least one run that was not measured.
     timed
-        Those that were.
+        Measured runs.
     constants, known
-        What a fit would determine, its priors; everything else that runs refer to.
+        Constants of a fit, with priors; references of the runs.
     """
     runs = [*timed, *planned]
     logs = priors_of(constants).mean
@@ -60,11 +60,11 @@ def measure_first(
 
 def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array:
     r"""
-    Covariance of the logarithms of runs on a stack never seen.
+    Return the covariance of the logarithms of runs on an unseen stack.
 
     .. math:: K = J S J^T + D
 
-    J: slopes by the constants; S: their prior variances; D: what formulas lack
+    J: slopes by the constants; S: their prior variances; D: errors of the formulas
     (:meth:`planner.calibration.discrepancy.Discrepancy.covariance`).
     """
     reach = slopes * sigma
@@ -72,7 +72,7 @@ def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array
 
 
 def beyond_constants(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
-    """Covariance of what constants do not explain of runs, once others were measured; shape (runs, runs)."""
+    """Return the covariance that constants do not explain, after other runs were measured; shape (runs, runs)."""
     whole = PUBLISHED.covariance([*timed, *runs])
     for row in range(len(timed)):
         whole = measured(whole, row)
@@ -80,14 +80,14 @@ def beyond_constants(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
 
 
 def measured(whole: Array, row: int) -> Array:
-    """The covariance after one run is measured."""
+    """Return the covariance after one run is measured."""
     column = whole[:, row]
     return np.asarray(whole - np.outer(column, column) / (whole[row, row] + PUBLISHED.repeat**2))
 
 
 def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
     """
-    The order in which each run lowers the sum of all runs' variances most, and the deviation that remains after each.
+    Order runs so that each lowers the sum of all variances most; return the order, and the deviation after each.
 
     References
     ----------
@@ -105,5 +105,5 @@ def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
 
 
 def _deviation(whole: Array) -> float:
-    """Root of the mean variance, the noise of a measurement included."""
+    """Return the root of the mean variance, including the noise of a measurement."""
     return float(np.sqrt(np.diag(whole).mean() + PUBLISHED.repeat**2))

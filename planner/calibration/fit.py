@@ -14,30 +14,32 @@ from planner.calibration.constants import Constant
 Array: TypeAlias = NDArray[np.float64]
 
 NOISE = 0.02
-"""Relative error of a step time that no constants remove: the same configuration in other containers differs by 2 % in
-the median (NVIDIA's repeated H100 rows in benchmarks/measured_runs)."""
+"""
+Relative error of a step time that no constants remove: one configuration in different containers differs by 2 % in the
+median (NVIDIA's repeated H100 rows in benchmarks/measured_runs).
+"""
 
 REACH = 0.20
 """
-Error s of the robust loss r^2 / (1 + (r / s)^2) (Geman and McClure, 1987): rows pull the strongest at 0.58 s and less
-and less beyond. There a formula is missing, which no constant should make up for, or the row is of something else.
+Error s of the robust loss r^2 / (1 + (r / s)^2) (Geman and McClure, 1987): rows pull most at 0.58 s, and less and less
+beyond. There a formula is missing, which no constant should compensate, or the row is wrong.
 """
 
 MOST_ROUNDS = 40
 LONGEST_STEP = 0.5
-"""Change of a logarithm in one round."""
+"""Largest change of a logarithm in one round."""
 
 REFRESH = 0.2
-"""Change of a logarithm from which on derivatives are taken anew before a fit counts as done."""
+"""Change of a logarithm above which derivatives are computed again before a fit counts as done."""
 
 CONVERGED = 5e-4
-"""Share of the cost that a round has to take off: with less a fit is done."""
+"""Share of the cost that a round must remove; with less the fit is done."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Priors:
     """
-    What is known of each constant, in logarithms.
+    Priors of constants, in logarithms.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ class Fit:
 
 
 def priors_of(constants: Sequence[Constant]) -> Priors:
-    """The priors of constants."""
+    """Return the priors of constants."""
     return Priors(
         mean=np.log([constant.prior for constant in constants]),
         sigma=np.array([constant.sigma for constant in constants]),
@@ -96,23 +98,24 @@ def fit(
 
     .. math:: \sum_i \rho(w_i r_i) / \sigma^2 + \sum_j ((x_j - p_j) / s_j)^2
 
-    The cost of derivatives grows with the number of constants. So between the rounds they are updated by what the last
-    step showed (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970).
+    The cost of derivatives grows with the number of constants. So between the rounds they are updated from the last
+    step (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970).
 
     Parameters
     ----------
     logarithms, jacobian
-        Of the rows for logarithms of the constants; the second also takes derivatives at another place.
+        Functions of the constants' logarithms: logarithms of the rows, and their derivatives; the second also takes
+        derivatives at another place.
     measured
         Logarithms of the measured times.
     weights
         Square roots of the rows' weights.
     priors
-        Of the constants.
+        Priors of the constants.
     start
-        Where to begin, with the derivatives there; None: at the priors.
+        Start, with its derivatives; None starts at the priors.
     num_refreshes
-        How often derivatives may be taken anew where the constants moved far.
+        Number of times that derivatives may be computed again after the constants moved far.
     """
     logs = priors.mean if start is None else start.logs
     derivatives, at = (jacobian(logs, None) if start is None else start.jacobian), logs
@@ -124,7 +127,7 @@ def fit(
         places = (logs + share * step for share in (1.0, 0.5, 0.25))
         tried = ((there, logarithms(there) - measured) for there in places)
         there, new = next((one for one in tried if _cost(*one, weights, priors) < before), (logs, residuals))
-        derivatives = _updated(derivatives, there - logs, new - residuals)
+        derivatives = _update_derivatives(derivatives, there - logs, new - residuals)
         logs, residuals = there, new
         if before - _cost(logs, residuals, weights, priors) <= CONVERGED * before:
             if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
@@ -134,19 +137,19 @@ def fit(
 
 
 def _cost(logs: Array, residuals: Array, weights: Array, priors: Priors) -> float:
-    """What :func:`fit` minimises."""
+    """Return the cost that :func:`fit` minimises."""
     misfit = residuals**2 / (1 + (residuals / REACH) ** 2)
     return float((weights**2 * misfit).sum() / NOISE**2 + (((logs - priors.mean) / priors.sigma) ** 2).sum())
 
 
 def covariance(jacobian: Array, weights: Array, priors: Priors, noise: float = NOISE) -> Array:
-    """Covariance of the constants after the rows: of a linear model with normal errors and priors."""
+    """Return the covariance of the constants after the rows, for a linear model with normal errors and priors."""
     information = (jacobian * (weights / noise)[:, None]).T @ (jacobian * (weights / noise)[:, None])
     return np.asarray(np.linalg.inv(information + np.diag(priors.sigma**-2.0)))
 
 
 def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors) -> Array:
-    """The Gauss-Newton step, constants at a bound that it would leave held fixed."""
+    """Return the Gauss-Newton step; constants at a bound that it would leave are fixed."""
     robust = weights / NOISE / (1 + (residuals / REACH) ** 2)
     left = np.vstack([jacobian * robust[:, None], np.diag(1 / priors.sigma)])
     right = np.concatenate([-residuals * robust, (priors.mean - logs) / priors.sigma])
@@ -164,8 +167,8 @@ def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors
     return np.asarray(np.clip(there, priors.lower, priors.upper) - logs)
 
 
-def _updated(jacobian: Array, step: Array, change: Array) -> Array:
-    """Derivatives that explain the change which a step made, each row along the constants that it depends on."""
+def _update_derivatives(jacobian: Array, step: Array, change: Array) -> Array:
+    """Update derivatives to explain the change after a step, each row along the constants that it depends on."""
     steps = step * (jacobian != 0)
     length = (steps**2).sum(axis=1)
     surprise = change - jacobian @ step

@@ -1,4 +1,4 @@
-"""What own runs are worth, as they were on published stacks left out of the fits: ``learning_curve.yaml``."""
+"""Value of own runs, as measured on published stacks left out of the fits: ``learning_curve.yaml``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ TABLE = "learning_curve.yaml"
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Worth:
     """
-    What a number of own runs was worth.
+    Value of a number of own runs.
 
     Parameters
     ----------
     models
         Models of most of the stacks' runs.
     chosen
-        Which runs were measured: those that ``planner calibrate`` says first, or any.
+        Choice of the measured runs: those that ``planner calibrate`` lists first, or any.
     runs, stacks
-        Own runs; stacks.
+        Number of own runs; number of stacks.
     before, after
-        Mean absolute error of a stack's other runs, in the median over stacks: by the catalog, calibrated.
+        Mean absolute error of a stack's other runs, in the median over stacks: with the catalog, and calibrated.
     quarter, ratio, three_quarters
         Quartiles over stacks of the error after over that before.
     """
@@ -57,9 +57,9 @@ class LearningCurve:
     Parameters
     ----------
     source
-        Where it comes from.
+        Source of the numbers.
     worth
-        By models, choice and number of runs.
+        Entries by models, choice and number of runs.
     """
 
     source: str
@@ -68,23 +68,23 @@ class LearningCurve:
 
 @cache
 def learning_curve() -> LearningCurve:
-    """The learning curve of the published stacks."""
+    """Read the learning curve of the published stacks."""
     text = (files("planner.calibration") / TABLE).read_text(encoding="utf-8")
     return build(LearningCurve, yaml.load(text, Loader=catalog.LOADER), TABLE)
 
 
 FEWEST_STACKS = 4
-"""Of a kind; with fewer the curve of all stacks is told."""
+"""Fewest stacks of a kind; with fewer the curve of all stacks is reported."""
 
 
 def models_of(runs: Sequence[Case]) -> Literal["dense", "experts"]:
-    """What most runs train: models with experts (hybrids among them), or dense ones."""
+    """Return the kind of model that most runs train: MoE (with hybrids), or dense."""
     others = sum(one.architecture != "dense" for one in runs)
     return "experts" if 2 * others > len(runs) else "dense"
 
 
 def comparable(runs: Sequence[Case]) -> tuple[Worth, ...]:
-    """The curve, by runs that were measured first, of stacks whose models are like those of some runs."""
+    """Return the curve of stacks with models like those of some runs, for runs that were measured first."""
     kind = models_of(runs)
     own = _curve(kind)
     return own if own and min(one.stacks for one in own) >= FEWEST_STACKS else _curve("all")

@@ -1,4 +1,4 @@
-"""What a fit is worth: predictions of whole groups of rows that it did not see."""
+"""Accuracy of a fit: predictions of whole groups of rows that it did not see."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def left_out_logarithms(
     folds: NDArray[np.int64],
 ) -> Array:
     """
-    Logarithms of the seconds of every row, predicted by a fit to the folds that it is not in.
+    Return logarithms of the seconds of every row, predicted by a fit to the other folds.
 
     Parameters
     ----------
     predictor
         The rows and the constants.
     whole
-        A fit to all rows: where each fit begins, which saves its first derivatives. What it saw of the rows left out
-        does not stay: their weight is zero and the search goes on until it converges.
+        A fit to all rows, where each fit starts, which saves its first derivatives. It does not leak held-out rows:
+        their weight is zero, and the search continues until it converges.
     weights
-        Square roots of the weights of the rows that are fitted.
+        Function that returns square roots of the weights of fitted rows.
     priors
         As in :func:`planner.calibration.fit.fit`.
     folds
-        Of every row.
+        Fold of every row.
     """
     measured = measured_logarithms(predictor.cases)
     left_out = np.zeros(len(measured))

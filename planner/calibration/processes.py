@@ -1,4 +1,4 @@
-"""Independent pieces of work shared by processes that inherit what they need."""
+"""Independent pieces of work shared by processes that inherit their input."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Result = TypeVar("Result")
 
 def over_processes(work: Callable[[int], Result], count: int, num_processes: int) -> list[Result]:
     """
-    Results of ``work(0)`` to ``work(count - 1)``, in order.
+    Return the results of ``work(0)`` to ``work(count - 1)``, in order.
 
-    Processes are forked, so that nothing is copied to them; where they cannot be, one process does it all.
+    Processes are forked, so that nothing is copied to them; where they cannot be forked, one process does all work.
 
     Parameters
     ----------
     work
         Free of side effects; its results can be pickled.
     count
-        How many pieces.
+        Number of pieces.
     num_processes
-        How many processes share them, in turns.
+        Number of processes, which take the pieces in turns.
     """
     num_processes = min(num_processes, count)
     if num_processes <= 1 or "fork" not in multiprocessing.get_all_start_methods():

@@ -1,4 +1,4 @@
-"""What a calibration says to its user."""
+"""Text of a calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.calibration.learning import comparable
 
 
 def calibration_text(found: Calibration, path: str) -> str:
-    """The report of a calibration that was written to a file."""
+    """Write the report of a calibration."""
     return "\n".join(_lines(found, path))
 
 
@@ -25,14 +25,14 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     for doubt, count in Counter(found.doubts).items():
         yield f"  {count} doubtful: {doubt}"
     for name, ratio in found.far:
-        yield f"  far off: {name}: measured {ratio:.2g} times what the fit predicts; hardly counted. Is the row right?"
+        yield f"  far off: {name}: measured {ratio:.2g} times the fit's prediction; little weight. Is the row right?"
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"
-    yield f"  {found.error_left_out:>6.1%}  of runs left out of the fit ({found.num_groups} fits): expect this"
-    yield f"  {found.error_fitted:>6.1%}  of the runs that it was fitted to: not what to expect"
+    yield f"  {found.error_left_out:>6.1%}  of held-out runs ({found.num_groups} fits): expect this"
+    yield f"  {found.error_fitted:>6.1%}  of the fitted runs: too optimistic"
     if not found.is_better:
-        yield "  The runs left out are no better predicted than by the catalog."
+        yield "  Held-out runs are not predicted better than by the catalog."
     yield ""
     yield f"{'constant':<48} {'catalog':>11} {'fitted':>11} {'+-':>7}  determined by"
     for one in sorted(found.determined, key=lambda one: one.width / one.constant.sigma):
@@ -45,14 +45,14 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
 
 
 def _constant(one: Determined) -> str:
-    bound = ", at its physical bound: something else is missing" if one.is_at_bound else ""
+    bound = ", at its physical bound: another effect is missing" if one.is_at_bound else ""
     numbers = f"{one.prior_value:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
     return f"{one.constant.fields[0]:<48} {numbers}  {one.origin}{bound}"
 
 
 def _advice(found: Calibration) -> Iterator[str]:
     advice = found.advice
-    left_open = f"What the runs leave open of the constants moves a step time by {advice.spread:.1%}"
+    left_open = f"The remaining uncertainty of the constants is {advice.spread:.1%} of a step time"
     if not found.is_better:
         yield from _NO_BETTER
     if advice.num_more == 0 and found.num_runs < ENOUGH_RUNS:
@@ -62,9 +62,9 @@ def _advice(found: Calibration) -> Iterator[str]:
     elif advice.num_more == 0:
         yield f"{left_open}: more runs like these hardly help."
     elif advice.num_more is None:
-        yield f"{left_open}; more runs of the same jobs alone do not bring that below {WELL_KNOWN:.0%}."
+        yield f"{left_open}; more runs of the same jobs alone do not lower it below {WELL_KNOWN:.0%}."
     else:
-        yield f"{left_open}; {advice.num_more} more runs like these bring that below {WELL_KNOWN:.0%}."
+        yield f"{left_open}; {advice.num_more} more runs like these lower it below {WELL_KNOWN:.0%}."
     if advice.suggestions:
         yield "Worth measuring next"
     for suggestion in advice.suggestions:
@@ -72,14 +72,14 @@ def _advice(found: Calibration) -> Iterator[str]:
 
 
 ENOUGH_RUNS = 8
-"""Own runs from which on more hardly lowered the error of published stacks (``learning_curve.yaml``)."""
+"""Own runs above which more hardly lowered the error of published stacks (``learning_curve.yaml``)."""
 
 _NO_BETTER = (
-    "The fit is no better than the catalog on runs that it did not see. Either the catalog describes this device well",
-    "already: keep its calibration. Or the runs are few, or slowed by what no constant describes (software, other",
-    "jobs, settings that the rows do not say), and the fit follows that: measure other jobs and layouts.",
+    "The fit is not better than the catalog on held-out runs. Either the catalog already describes this device well:",
+    "keep its calibration. Or the runs are few, or slowed by effects without a constant (software, other",
+    "jobs, settings missing in the rows), and the fit follows these: measure other jobs and layouts.",
 )
-"""What the verdict says first where the error of runs left out is not below the catalog's."""
+"""First sentences of the verdict where the error of held-out runs is not below the catalog's."""
 
 
 def _suggestion(one: Suggestion) -> str:
@@ -93,28 +93,28 @@ MOST_SHOWN = 16
 
 
 def first_text(first: First) -> str:
-    """In which order to measure planned runs, and what to expect of it."""
+    """Write the order in which to measure planned runs, and the expected error."""
     return "\n".join(_first(first))
 
 
 def _first(first: First) -> Iterator[str]:
-    yield f"What to measure first: {len(first.order)} planned runs, those that tell most of all the others in front"
+    yield f"Measure first: {len(first.order)} planned runs, the most informative about the others first"
     yield f"  {'run':<48} {'expected error of the planned runs':>36}"
     yield f"  {'(none of them)':<48} {first.errors[0]:>36.1%}"
     for one, error in list(zip(first.order, first.errors[1:], strict=True))[:MOST_SHOWN]:
         yield f"  {one.run.id:<48} {error:>36.1%}"
     if len(first.order) > MOST_SHOWN:
-        yield f"  ... and {len(first.order) - MOST_SHOWN} more, which matter less"
-    yield "The expected error is a standard deviation, by what the constants' priors and published runs leave open."
+        yield f"  ... and {len(first.order) - MOST_SHOWN} more, less informative"
+    yield "The expected error is a standard deviation, from the constants' priors and published runs."
     yield ""
     yield from _worth(first)
 
 
 def _worth(first: First) -> Iterator[str]:
-    """The learning curve of stacks like the planned runs."""
+    """Yield the learning curve of stacks like the planned runs."""
     curve = comparable(first.order)
-    kinds = {"all": "all kinds of models", "dense": "dense models", "experts": "models with experts, or hybrids"}
-    yield f"What this was worth on published stacks ({kinds[curve[0].models]}) that were left out of the fits"
+    kinds = {"all": "all kinds of models", "dense": "dense models", "experts": "MoE models, or hybrids"}
+    yield f"Value on published stacks ({kinds[curve[0].models]}) left out of the fits"
     yield f"  {'own runs':>8} {'stacks':>7} {'catalog':>8} {'calibrated':>11} {'ratio':>6} {'half of the stacks':>19}"
     for one in curve:
         quartiles = f"{one.quarter:.2f} to {one.three_quarters:.2f}"

@@ -1,1 +1,1 @@
-"""What measured runs have shown, and how many of them."""
+"""Evidence from measured runs for features of strategies, and the number of these runs."""

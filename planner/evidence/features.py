@@ -35,34 +35,35 @@ from planner.evidence.stored import stored
 TABLE = "features.yaml"
 
 FEWEST_RUNS = 3
-"""Measured runs that a default plan's features and pairs of features have at least."""
+"""Fewest measured runs of a feature, or pair of features, in a default plan."""
 
 MEGATRON = "megatron"
 """The stack line of software whose layers are Megatron Core's."""
 
 LINES: Mapping[str, str] = {"megatron-lm": MEGATRON, "megatron-bridge": MEGATRON}
-"""Stack lines of frameworks by what their plans are exported to: both run Megatron Core's layers."""
+"""Stack lines of frameworks by the target of their plans: both run Megatron Core's layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
     """
-    A feature of a strategy, or a degree that features meet.
+    A feature of a strategy, or a degree that is paired with features.
 
     Parameters
     ----------
     name
-        The decision, or a name of its own where several decide it.
+        The decision, or a separate name where several decisions determine it.
     decisions
-        Decisions that it follows from.
+        Decisions that determine it.
     usual
-        Values that need no evidence of their own.
+        Values that need no evidence.
     values
-        Values from the devices of a scale-up domain and the decisions, each a number or an array.
+        Function that returns the values, from the devices of a scale-up domain and the decisions, each a number or an
+        array.
     words
-        A phrase for a value, in which ``{value}`` stands for it.
+        Phrase for a value, with ``{value}`` as its place.
     meets
-        Degrees whose use together with it is a pair of its own.
+        Degrees that form pairs with it.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Axis:
     meets: tuple[str, ...] = ()
 
     def of(self, scale_up_size: int, decisions: Mapping[str, Any]) -> Any:
-        """Values of the axis for decisions by name, and the number of devices of a scale-up domain."""
+        """Return values of the axis for decisions by name, and the number of devices of a scale-up domain."""
         return self.values(scale_up_size, **{name: np.asarray(decisions[name]) for name in self.decisions})
 
     def token(self, value: int) -> str:
@@ -137,13 +138,13 @@ FEATURES: tuple[Axis, ...] = (
         values=lambda size, ep, etp: ep * etp > size,
     ),
 )
-"""Features that a default plan has only where runs have shown them; degrees, ZeRO 1 and recomputation are none."""
+"""Features that a default plan has only with evidence from runs; degrees, ZeRO-1 and recomputation need none."""
 
 DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
-"""Degrees that make a pair with features that reach beyond a layer: others act inside of one, whatever they are."""
+"""Degrees that are paired with features that reach beyond a layer; other features act inside of one layer."""
 
 DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or more", values=lambda _, vpp: vpp)
-"""Virtual stages per rank beyond those that runs reach."""
+"""Virtual stages per rank beyond those of measured runs."""
 
 NARROW = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or less", values=lambda _, ep: ep)
 """Experts over fewer ranks than in runs: more memory of experts, and rows per expert that no kernel was timed with."""
@@ -159,29 +160,29 @@ SHORT = Axis(
 AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
 
 WITH = " with "
-"""What joins the names of a pair."""
+"""Separator between the names of a pair."""
 
 INHERITED = ("sharding",)
-"""Features that devices without measured runs have from their relatives: no more than degrees, ZeRO, recomputation."""
+"""Features that devices without measured runs share with related devices; all others need their own evidence."""
 
 
 PRECISION = Axis(
     name="bits", decisions=(), usual=(16,), words="operands of {value} bits", values=lambda _: 16, meets=()
 )
-"""Bits of what matmuls multiply, which the job says: FSDP gathers and shards weights in them."""
+"""Bits of the operands of matmuls, which the job sets: FSDP gathers and shards weights in them."""
 
 
 def num_bits(precision: Precision) -> int:
-    """Bits of what the matmuls of a precision recipe multiply."""
+    """Bits of the operands of a precision recipe's matmuls."""
     return BITS.get(precision.compute, 16)
 
 
 BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
-"""Bits by the dtype that matmuls compute in; of all others 16."""
+"""Bits by the dtype that matmuls compute in; 16 for all others."""
 
 
 def makes_pair(one: Axis, value: int, other: Axis) -> bool:
-    """Return whether a feature's value and another axis are a pair that wants evidence."""
+    """Return True if a feature's value and another axis are a pair that needs evidence."""
     if other in FEATURES:
         return True
     of_modules = one.name == "cuda_graphs" and value != CudaGraphs.FULL_ITERATION
@@ -191,16 +192,16 @@ def makes_pair(one: Axis, value: int, other: Axis) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unproven:
     """
-    A feature, or a pair of them, that too few measured runs have.
+    A feature, or a pair of features, with too few measured runs.
 
     Parameters
     ----------
     names
         The decisions, one or two.
     text
-        It in words.
+        Feature or pair in words.
     runs
-        Number of measured runs that have it.
+        Number of measured runs with it.
     among
         Number of runs of the same generation, family and stack line.
     where
@@ -217,14 +218,14 @@ class Unproven:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Shown:
     """
-    What runs of one generation, family and stack line have shown.
+    Evidence of runs of one generation, family and stack line.
 
     Parameters
     ----------
     line, generation, family
         The stack line; the architecture of the devices, and the kind of model, or ``any``.
     runs
-        How many they are.
+        Number of runs.
     features
         Number of runs by feature, and by pair of them (joined by `` with ``).
     vpp, ep, cp_tokens
@@ -242,12 +243,12 @@ class Shown:
     cp_tokens: Mapping[int, int]
 
     def reaching(self, vpp: int) -> int:
-        """Number of runs with as many virtual stages per rank, or more."""
+        """Return the number of runs with at least some virtual stages per rank."""
         return sum(runs for value, runs in self.vpp.items() if value >= vpp)
 
     @property
     def most_vpp(self) -> int:
-        """The largest number of virtual stages per rank that enough runs reach."""
+        """Largest number of virtual stages per rank with enough runs."""
         return max((value for value in self.vpp if self.reaching(value) >= FEWEST_RUNS), default=1)
 
     def narrower(self, ep: int) -> int:
@@ -281,12 +282,12 @@ class Shown:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class EvidenceTable:
     """
-    Everything that runs have shown.
+    All evidence of runs.
 
     Parameters
     ----------
     source
-        Which runs.
+        Source of the runs.
     shown
         One entry for each stack line, generation and family.
     """
@@ -299,7 +300,7 @@ class EvidenceTable:
 
 
 def tokens_of(cluster: Cluster, strategy: Strategy) -> list[tuple[Axis, int]]:
-    """Return the features of a strategy that want evidence, and the degrees above 1 that they may meet."""
+    """Return the features of a strategy that need evidence, and the degrees above 1 that may be paired with them."""
     decisions = strategy.decisions()
     values = ((axis, int(axis.of(cluster.scale_up_size, decisions))) for axis in AXES.values())
     matters = {"token_dispatcher": strategy.ep > 1, "sharding": strategy.dp * strategy.cp > 1}
@@ -307,7 +308,7 @@ def tokens_of(cluster: Cluster, strategy: Strategy) -> list[tuple[Axis, int]]:
 
 
 def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, int], tuple[Axis, int]]]:
-    """Find the pairs of features that want evidence together."""
+    """Find the pairs of features that need evidence together."""
     for one, other in combinations(tokens, 2):
         if one[0] in FEATURES and makes_pair(*one, other[0]):
             yield one, other
@@ -373,9 +374,9 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
 
 def line_of(framework: Framework | None) -> str:
     """
-    Return the stack line of a framework: software whose runs tell what it can do.
+    Return the stack line of a framework: software that shares evidence.
 
-    Frameworks whose plans go to Megatron-LM or Megatron-Bridge are one, others by their target or name.
+    Frameworks whose plans go to Megatron-LM or Megatron-Bridge are one line, others have their target or name.
     """
     if framework is None:
         return ANY
@@ -402,20 +403,20 @@ def evidence() -> Mapping[tuple[str, str, str], Shown]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """
-    What the measured runs that a job compares with have shown.
+    Evidence of the measured runs that are comparable with a job.
 
     Parameters
     ----------
     key
         Stack line, generation and family of the job.
     own
-        Runs of these; None: there are none.
+        Runs of these; None where there are none.
     related
-        Runs of its stack line on any devices, from which a job without runs of its own has ZeRO; None: there are none.
+        Runs of its stack line on any devices, for ZeRO of a job without runs of its own; None where there are none.
     where
         Its own runs in words.
     bits
-        Bits of what its matmuls multiply.
+        Bits of the operands of its matmuls.
     """
 
     key: tuple[str, str, str]
@@ -426,7 +427,7 @@ class Evidence:
 
     @classmethod
     def of(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
-        """Return what runs of a stack line, generation and family have shown."""
+        """Return the evidence of runs of a stack line, generation and family."""
         line, generation, family = key
         known = evidence()
         related = known.get((line, ANY, family)) or known.get((line, ANY, ANY))
@@ -435,13 +436,13 @@ class Evidence:
 
     @property
     def grounds(self) -> str:
-        """A clause on why something is left out."""
+        """Clause with the reason that a value is left out."""
         if self.own is None:
             return f"no run of {self.where} was measured"
         return f"fewer than {FEWEST_RUNS} of {self.own.runs:,} measured runs of {self.where} have it"
 
     def runs(self, *tokens: tuple[Axis, int]) -> int:
-        """Number of runs that have a feature, or a pair of them."""
+        """Return the number of runs with a feature, or a pair of features."""
         if tokens[0][0] is DEEP:
             return self.own.reaching(tokens[0][1]) if self.own else 0
         if tokens[0][0] is NARROW:
@@ -457,13 +458,13 @@ class Evidence:
         return self.related.features.get(name_of(*tokens), 0)
 
     def shows(self, *tokens: tuple[Axis, int]) -> bool:
-        """Return whether enough runs have a feature, or a pair of them."""
+        """Return True if enough runs have a feature, or a pair of features."""
         is_unmeasured = self.own is None and self.related is None and tokens[0][0].name in INHERITED
         return is_unmeasured or self.runs(*tokens) >= FEWEST_RUNS
 
     @property
     def most_vpp(self) -> int | None:
-        """The largest number of virtual stages per rank that enough runs reach; None where nobody knows."""
+        """Largest number of virtual stages per rank with enough runs; None where it is unknown."""
         shown = self.own or self.related
         return None if shown is None else shown.most_vpp
 
@@ -488,11 +489,11 @@ class Evidence:
         return frozenset(value for value in found if self.shows_precision(axis, value))
 
     def shows_precision(self, axis: Axis, value: int) -> bool:
-        """Return whether enough runs have a feature in the job's precision, where that matters."""
+        """Return True if enough runs have a feature in the job's precision, or the precision does not matter."""
         return all(self.shows(*pair) for pair in _pairs_with_bits([(axis, value)], self.bits))
 
     def unproven(self, *tokens: tuple[Axis, int]) -> Unproven:
-        """Say what too few runs have."""
+        """Describe a feature or pair with too few runs."""
         return Unproven(
             names=tuple(axis.name for axis, _ in tokens),
             text=WITH.join(axis.text(value) for axis, value in tokens),
@@ -502,11 +503,11 @@ class Evidence:
         )
 
 
-FAMILIES = {"dense": "dense models", "moe": "models with experts", "hybrid": "hybrid models"}
+FAMILIES = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}
 
 
 def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence:
-    """Return what runs have shown of a job's stack line, generation of devices and family of models."""
+    """Return the evidence for a job's stack line, generation of devices and family of models."""
     line, generation, family = key_of(model, cluster)
     software = "any software" if line == ANY else line.capitalize()
     devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
@@ -516,14 +517,14 @@ def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence
 
 def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
     """
-    Find the features of a strategy, and the pairs of features, that too few measured runs have.
+    Find the features of a strategy, and pairs of features, with too few measured runs.
 
     Parameters
     ----------
     facts
-        What is trained, and on what: decides which runs count.
+        Model, cluster and workload, which determine the comparable runs.
     strategy
-        The decisions.
+        Strategy to check.
 
     Returns
     -------

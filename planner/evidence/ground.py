@@ -1,4 +1,4 @@
-"""What of a prediction measured runs have shown little or nothing of: its gaps to their ground, in words."""
+"""Gaps between a prediction and measured runs: properties that few or no runs have, in words."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FEW_RUNS = 3
 """Runs from which on a value counts as measured: one or two may be odd, and are often of one source."""
 
 MOST_TOLD = 6
-"""Gaps that a report for people names; all of them are in the JSON."""
+"""Gaps that a text report lists; the JSON has all of them."""
 
 NEARLY = 1.1
-"""A number counts as larger than all that were measured from this multiple of the largest on."""
+"""Multiple of the largest measured number from which on a number counts as larger than all."""
 
 ORDER = (
     *("software", "device", "architecture", "software on device", "kind", "family", "precision"),
@@ -29,10 +29,10 @@ ORDER = (
     *("num_devices", "parameters", "sequence_length"),
     *("ep", "cp", "pp", "tp", "etp", "vpp", "release"),
 )
-"""Dimensions, those first that change a step most where nobody has measured them."""
+"""Dimensions, those first that change a step most without measurements."""
 
-MODEL = {"dense": "dense model", "moe": "model with experts", "hybrid": "hybrid model"}
-MODELS = {"dense": "dense models", "moe": "models with experts", "hybrid": "hybrid models"}
+MODEL = {"dense": "dense model", "moe": "MoE model", "hybrid": "hybrid model"}
+MODELS = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}
 
 FEATURES: Mapping[str, tuple[str, str]] = {
     "optimizer_offload": ("offloads the optimizer", "an offloaded optimizer"),
@@ -46,7 +46,7 @@ FEATURES: Mapping[str, tuple[str, str]] = {
     "recompute": ("recomputes {value}", "recomputation of {value}"),
     **{f"{name}_overlap": (f"overlaps {name}", f"overlap of {name}") for name in ("tp", "cp", "ep", "pp", "dp")},
 }
-"""What a run with a feature does, and what the feature is called."""
+"""Verb phrase for a run with a feature, and name of the feature."""
 
 VALUES = {
     ("cuda_graphs", "full_iteration"): "whole iterations",
@@ -56,7 +56,7 @@ VALUES = {
 """Values that read better in other words."""
 
 PLAIN = ("none", "false", "1f1b", "ends", "alltoall")
-"""Values that are no feature: a decision left as the simplest software has it."""
+"""Values that are not features: decisions as in the simplest software."""
 
 TIMES = {1: "once", 2: "twice"}
 
@@ -64,20 +64,20 @@ TIMES = {1: "once", 2: "twice"}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
     """
-    One thing that measured runs have shown little or nothing of.
+    One property with few or no measured runs.
 
     Parameters
     ----------
     dimension
         A name of ``ORDER``.
     value
-        What it is in the prediction.
+        Its value in the prediction.
     runs
-        How many runs have it, of a degree those that reach it: fewer than ``FEW_RUNS``.
+        Number of runs with it, for a degree those that reach it: fewer than ``FEW_RUNS``.
     sentence
-        The same in words, without a full stop.
+        The gap in words, without a full stop.
     beyond
-        How many times a number is the largest that was measured, where it is larger; else 1.
+        Ratio to the largest measured number, where it is larger; else 1.
     """
 
     dimension: str
@@ -89,22 +89,22 @@ class Gap:
 
 def ground_of(facts: Facts, strategy: Strategy, ground: Ground | None = None) -> list[Gap]:
     """
-    The gaps between a prediction and what was measured, the most important first.
+    List the gaps between a prediction and measured runs, the most important first.
 
     Parameters
     ----------
     facts
-        What is trained, and on what.
+        Model, cluster and workload.
     strategy
-        The decisions.
+        Strategy of the prediction.
     ground
-        What was measured; None: the project's runs.
+        The measured runs; None uses the project's.
     """
     return gaps(traits_of(facts, strategy), measured_ground() if ground is None else ground)
 
 
 def gaps(run: Traits, ground: Ground) -> list[Gap]:
-    """The gaps between what a run shows and a ground; those that no run has first, then in the order of ``ORDER``."""
+    """List the gaps between a run and a ground: those without any run first, then in the order of ``ORDER``."""
     parts = (_software, _device, _kind, _family, _precision, _features, _launches, _sizes, _degrees)
     found = (gap for part in parts for gap in part(run, ground))
     return sorted(found, key=lambda gap: (gap.runs > 0, ORDER.index(gap.dimension)))
@@ -114,7 +114,7 @@ def gaps(run: Traits, ground: Ground) -> list[Gap]:
 
 
 def _few(dimension: str, value: str, runs: int, *, none: str, what: str) -> Iterator[Gap]:
-    """A gap where runs are few: the sentence on none, or what was measured how often."""
+    """Yield a gap if runs are few: a sentence for none, or with their number."""
     if runs < FEW_RUNS:
         sentence = f"{what} was measured {TIMES[runs]}" if runs else none
         yield Gap(dimension=dimension, value=value, runs=runs, sentence=sentence)
@@ -133,7 +133,7 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
         sentence = f"no measured run of {run.unknown_release}, costed as {run.release}"
         yield Gap(dimension="software", value=run.unknown_release, runs=0, sentence=sentence)
     own = ground.runs("software", run.software)
-    others = _of_stack(run, ground) - own
+    others = _count_of_stack(run, ground) - own
     beside = f" (of other releases of it: {others:,})" if others else ""
     none = f"no measured run of {run.software}{beside}"
     yield from _few("software", run.software, own, none=none, what=run.software)
@@ -143,13 +143,13 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
         yield Gap(dimension="release", value=run.release, runs=0, sentence=sentence)
 
 
-def _of_stack(run: Traits, ground: Ground) -> int:
+def _count_of_stack(run: Traits, ground: Ground) -> int:
     counter = ground.of_values("software")
     return sum(count for value, count in counter.items() if stack_of(str(value)) == run.stack)
 
 
 def _device(run: Traits, ground: Ground) -> Iterator[Gap]:
-    """Gaps of a device; of one that was calibrated on runs of its own there are none."""
+    """Yield the gaps of a device; none if it was calibrated on its own runs."""
     if run.is_own_device:
         return
     own, alike = ground.runs("device", run.device), ground.runs("architecture", run.architecture)
@@ -178,7 +178,7 @@ def _kind(run: Traits, ground: Ground) -> Iterator[Gap]:
         runs, on = ground.runs("kind", run.kind, run.architecture), f"on {run.architecture}"
         value, none = f"{run.kind} {on}", f"no measured run of {models} {on}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {on}")
-    if _of_stack(run, ground):
+    if _count_of_stack(run, ground):
         runs, by = ground.runs("kind", run.kind, run.stack), f"with {run.stack}"
         value, none = f"{run.kind} {by}", f"no measured run of {models} {by}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {by}")
@@ -208,33 +208,33 @@ def _precision(run: Traits, ground: Ground) -> Iterator[Gap]:
 
 
 def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
-    """Features that few runs of its stack have, or of related stacks where its own has too few runs to tell."""
+    """Yield features that few runs of its stack have, or of related stacks where its own has too few runs to tell."""
     known = [*run.features.items(), *(("recompute", part) for part in run.recompute)]
     for name, value in known:
         if value in PLAIN:
             continue
         stacks = next(each for each in run.related if _total(ground, name, each) >= FEWEST_RUNS or ANY in each)
         runs = sum(ground.runs(name, value, stack) for stack in stacks)
-        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_listed(stacks)}"
-        does, called = _said(name, value)
+        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_stacks_text(stacks)}"
+        does, called = _feature_words(name, value)
         beside = ground.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""
-        what = f"{called} with {_listed(stacks)}" if of else called
+        what = f"{called} with {_stacks_text(stacks)}" if of else called
         few = list(_few(name, value, runs, none=f"no measured run{of} {does}{others}", what=what))
         yield from few or _feature_on(run, ground, name, value)
 
 
 def _feature_on(run: Traits, ground: Ground, name: str, value: str) -> Iterator[Gap]:
-    """A feature that few runs on its generation of devices have, where there are enough of these to tell."""
+    """Yield a feature that few runs on its generation of devices have, where there are enough of these."""
     if run.is_own_device or ground.total(name, run.architecture) < FEWEST_RUNS:
         return
-    does, called = _said(name, value)
+    does, called = _feature_words(name, value)
     runs, on = ground.runs(name, value, run.architecture), f"on {run.architecture}"
     yield from _few(name, f"{value} {on}", runs, none=f"no measured run {on} {does}", what=f"{called} {on}")
 
 
-def _said(name: str, value: str) -> tuple[str, str]:
-    """What a run with a feature does, and what the feature is called."""
+def _feature_words(name: str, value: str) -> tuple[str, str]:
+    """Return the verb phrase for a run with a feature, and the name of the feature."""
     does, called = FEATURES[name]
     shown = VALUES.get((name, value), value)
     return does.format(value=shown), called.format(value=shown)
@@ -244,16 +244,16 @@ def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:
     return sum(ground.total(name, stack) for stack in stacks)
 
 
-def _listed(stacks: Sequence[str]) -> str:
-    """Stacks in words: one by its name, several as what they are to the first."""
+def _stacks_text(stacks: Sequence[str]) -> str:
+    """List stacks in words."""
     return stacks[0] if len(stacks) == 1 else f"{', '.join(stacks[:-1])} or {stacks[-1]}"
 
 
 def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
-    """CPU launches of overlapping all-to-all beyond those of the measured runs, whose effect bounds the prediction."""
+    """Yield CPU launches of overlapped all-to-all beyond those of measured runs, whose effect is capped."""
     if run.launches_beyond > 1:
         sentence = (
-            "EP overlap so bound by CPU launch overhead was never measured: costed as the most that was, "
+            "EP overlap with so much CPU launch overhead was never measured: costed as the largest measured, "
             f"{run.launches_beyond:.2f} times less"
         )
         yield Gap(
@@ -269,7 +269,7 @@ def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
 
 
 def _sizes(run: Traits, ground: Ground) -> Iterator[Gap]:
-    """Numbers beyond all that were measured of its kind; of devices, on its device where there are any."""
+    """Yield numbers beyond all measured ones of its kind; for devices, those on its device where there are any."""
     if not ground.runs("kind", run.kind):
         return
     on_device = bool(ground.total("num_devices", run.kind_on_device))
@@ -291,7 +291,7 @@ def _sizes(run: Traits, ground: Ground) -> Iterator[Gap]:
 
 
 def _degrees(run: Traits, ground: Ground) -> Iterator[Gap]:
-    """Degrees that few runs reach: between two that were measured nothing is extrapolated."""
+    """Yield degrees that few runs reach: between two measured degrees nothing is extrapolated."""
     if not ground.runs("kind", run.kind):
         return
     models = MODELS[run.kind]

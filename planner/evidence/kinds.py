@@ -1,11 +1,11 @@
-"""What kind of model runs are of, by which their errors compare."""
+"""Kinds of models, by which errors of runs are compared."""
 
 from __future__ import annotations
 
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 
 CHANGED = ", changed"
-"""What the name of an entry ends with that a job starts from and changes."""
+"""Suffix of the name of an entry that a job changes."""
 
 
 ANY = "any"
@@ -14,7 +14,7 @@ ANY = "any"
 
 def stack_of(framework: str) -> str:
     """
-    The software of a framework's entry, without its release.
+    Return the software of a framework's entry, without its release.
 
     >>> stack_of("megatron-lm-0.17")
     'megatron-lm'
@@ -23,7 +23,7 @@ def stack_of(framework: str) -> str:
 
 
 def architecture_of(model: Model) -> str:
-    """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
+    """Return ``dense``, ``moe`` or ``hybrid`` (with some layers without softmax attention)."""
     kinds = model.kinds
     if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
         return "hybrid"

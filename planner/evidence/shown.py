@@ -1,4 +1,4 @@
-"""How many measured runs have shown a value of a decision, by stack."""
+"""Number of measured runs for each value of a decision, by stack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.evidence.stored import stored
 TABLE = "shown.yaml"
 
 FEWEST_RUNS = 50
-"""Runs from which on it tells something that none has a value: below, related stacks count, then all."""
+"""Runs from which on the absence of a value is evidence; below, related stacks count, then all."""
 
 MATTERS_ABOVE: Mapping[str, str] = {
     "schedule": "pp",
@@ -36,20 +36,20 @@ MATTERS_ABOVE: Mapping[str, str] = {
     "pp_overlap": "pp",
     "dp_overlap": "dp",
 }
-"""Decisions that are features of the software, and the degree above 1 without which they change nothing."""
+"""Decisions that are features of the software, and the degree above 1 without which they have no effect."""
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class ShownFeatures:
     """
-    What the runs of a stack have shown.
+    Features of the runs of a stack.
 
     Parameters
     ----------
     stack
-        Software without its release; ``any``: all of it.
+        Software without its release; ``any`` for all software.
     runs
-        By decision, and by value as entries of frameworks spell it: how many of those in which the decision matters.
+        Number of runs by decision and value, spelled as in entries of frameworks, where the decision has an effect.
     """
 
     stack: str
@@ -59,14 +59,14 @@ class ShownFeatures:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class ShownTable:
     """
-    Everything that runs have shown.
+    Features of all runs.
 
     Parameters
     ----------
     source
-        Which runs.
+        Source of the runs.
     stacks
-        One for each stack, and one for ``any``.
+        Entry for each stack, and one for ``any``.
     """
 
     source: str
@@ -75,17 +75,17 @@ class ShownTable:
 
 @cache
 def shown_features() -> Mapping[str, ShownFeatures]:
-    """What the project's runs have shown, by stack."""
+    """Return the features of the project's runs, by stack."""
     return {one.stack: one for one in stored(ShownTable, TABLE, "planner.evidence").stacks}
 
 
 def value_of(strategy: Strategy, name: str) -> str | None:
-    """A decision's value as entries of frameworks spell it; None where it changes nothing in the strategy."""
+    """Return a decision's value as spelled in entries of frameworks; None where it has no effect in the strategy."""
     return feature_of(name, int(getattr(strategy, name))) if _matters(strategy, name) else None
 
 
 def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
-    """A framework's stack itself, all whose plans go to the same targets, all there are."""
+    """Yield a framework's own stack, then all stacks with its targets, then all."""
     if framework is not None:
         yield (stack_of(framework.name),)
         kin = {stack_of(name) for target in framework.targets for name in catalog.releases_for(target)}
@@ -100,21 +100,23 @@ def _matters(strategy: Strategy, name: str) -> bool:
 
 def features_of_runs(runs: Iterable[tuple[str, Strategy]]) -> list[ShownFeatures]:
     """
-    What runs have shown.
+    Count the features of runs.
 
     Parameters
     ----------
     runs
-        The stack and the strategy of each.
+        Stack and strategy of each run.
     """
     by_stack: dict[str, list[Strategy]] = {}
     for stack, strategy in runs:
         by_stack.setdefault(stack, []).append(strategy)
     every = [strategy for own in by_stack.values() for strategy in own]
-    return [ShownFeatures(stack=stack, runs=_counted(own)) for stack, own in (*sorted(by_stack.items()), (ANY, every))]
+    return [
+        ShownFeatures(stack=stack, runs=_count_values(own)) for stack, own in (*sorted(by_stack.items()), (ANY, every))
+    ]
 
 
-def _counted(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
+def _count_values(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in MATTERS_ABOVE}
     for strategy in strategies:
         for name, count in counts.items():

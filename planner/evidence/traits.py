@@ -1,4 +1,4 @@
-"""What a run shows that others may not have shown, and how many runs have shown it."""
+"""Traits of a run that other runs may lack, and the number of runs with each."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ TABLE = "ground.yaml"
 Value: TypeAlias = str | int
 
 Entry: TypeAlias = tuple[str, str, Value]
-"""A dimension, among which runs, and the value there."""
+"""Dimension, subset of runs, and value."""
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
 """Degrees that count as dimensions: dp follows from them and the number of devices."""
 
 INLINE = "inline"
-"""What is called so has no name that runs could share."""
+"""Name of entries without a name that runs could share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
     """
-    What one run shows.
+    Traits of one run.
 
     Parameters
     ----------
     release, software, stack
-        Its framework as it is called, the entry of the catalog that stands for it, and the software without a release;
-        empty where no framework is known.
+        Its framework's name, the catalog's entry that represents it, and the software without a release; empty where no
+        framework is known.
     unknown_release
-        The release of which no file knows anything, and for which that one stands; empty: there is none.
+        Unknown release that the entry represents; empty if there is none.
     device, architecture
-        Its device and the generation of that; ``any`` where no file names one.
+        Its device, and the generation of the device; ``any`` where it is unknown.
     is_own_device
-        Whether the device was calibrated on runs of its own.
+        True where the device was calibrated on its own runs.
     fitted_as
-        The calibration whose runs its constants were fitted to; empty: the device has its own.
+        Calibration whose runs its constants were fitted to; empty if it is the device's own.
     runs_on_device
-        Whether the release runs on such devices; where not, it stands for software that no file knows.
+        True where the release runs on such devices; else it represents unknown software.
     related
-        Stacks whose runs tell what its software has, the nearest first: itself, those with the same targets, all.
+        Stacks with evidence for its software, the nearest first: itself, those with the same targets, all.
     kind, family
         ``dense``, ``moe`` or ``hybrid``; the model's family, ``inline`` where it has none.
     precision
-        The name of its recipe.
+        Name of its recipe.
     sizes
-        Numbers of which larger ones than were measured are extrapolations: tokens of a sequence, devices, millions of
+        Numbers that are extrapolated beyond the largest measured one: tokens of a sequence, devices, millions of
         parameters.
     degrees
-        Those above 1.
+        Degrees above 1.
     features
-        Decisions that matter in it, and their values as entries of frameworks spell them.
+        Decisions that have an effect in it, with their values as spelled in entries of frameworks.
     recompute
-        What it computes again: ``none``, ``selective``, ``full``, or modules.
+        Its recomputation: ``none``, ``selective``, ``full``, or modules.
     launches_beyond
-        Factor by which CPU launches of overlapping all-to-all would take longer than the longest that was measured; 1
-        where they would not.
+        Factor by which CPU launches of overlapped all-to-all would take longer than the longest measured; 1 where they
+        would not.
     """
 
     release: str
@@ -94,7 +94,7 @@ class Traits:
     launches_beyond: float
 
     def entries(self) -> tuple[Entry, ...]:
-        """Everything that the run is counted under but the features of its stack."""
+        """List all entries under which the run is counted, without the features of its stack."""
         return tuple(dict.fromkeys(self._entries()))  # a device without an architecture is among any twice
 
     def _entries(self) -> Iterator[Entry]:
@@ -121,27 +121,27 @@ class Traits:
                 yield name, self.architecture, value
 
     def feature_entries(self) -> Iterator[Entry]:
-        """The features of its stack that it is counted under."""
+        """Yield the features of its stack under which it is counted."""
         for name, value in self.features.items():
             yield name, ANY, value
             yield name, self.stack, value
 
     @property
     def kind_on_device(self) -> str:
-        """Runs of its kind on its device."""
+        """Name of the runs of its kind on its device."""
         return f"{self.kind} on {self.device}"
 
 
 def traits_of(facts: Facts, strategy: Strategy) -> Traits:
     """
-    What a strategy for some facts shows.
+    Return the traits of a strategy for some facts.
 
     Parameters
     ----------
     facts
-        What is trained, and on what.
+        Model, cluster and workload.
     strategy
-        The decisions.
+        Strategy of the run.
     """
     cluster, model, workload = facts.cluster, facts.model, facts.workload
     release = "" if cluster.framework is None else cluster.framework.name.removesuffix(CHANGED)
@@ -166,13 +166,13 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         },
         degrees={name: degree for name in DEGREES if (degree := int(getattr(strategy, name))) > 1},
         features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
-        recompute=_recomputed(strategy),
+        recompute=_recomputation(strategy),
         launches_beyond=float(layer_parts(facts, strategy.decisions()).launches_beyond.max()),
     )
 
 
-def _recomputed(strategy: Strategy) -> tuple[str, ...]:
-    """What a strategy computes again, that of some of its stages' layers included."""
+def _recomputation(strategy: Strategy) -> tuple[str, ...]:
+    """Return the recomputation of a strategy, including that of single stages."""
     layout = strategy.layout
     values = {int(strategy.recompute), *(map(int, layout.recompute) if layout else ())}
     texts = (decision_text("recompute", value) for value in sorted(values))
@@ -185,16 +185,16 @@ def _recomputed(strategy: Strategy) -> tuple[str, ...]:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Tally:
     """
-    How many runs have each value.
+    Number of runs with each value.
 
     Parameters
     ----------
     dimension
-        Of which the values are.
+        Dimension of the values.
     among
-        Among which runs; ``any``: all of them.
+        Subset of runs; ``any`` for all of them.
     runs
-        By value.
+        Number of runs by value.
     """
 
     dimension: str
@@ -205,14 +205,14 @@ class Tally:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class GroundTable:
     """
-    What measured runs have shown.
+    Traits of the measured runs.
 
     Parameters
     ----------
     source
-        Which runs.
+        Source of the runs.
     tallies
-        By dimension; those of features by stack are in the table of what stacks have shown.
+        Counts by dimension; those of features by stack are in their own table.
     """
 
     source: str
@@ -222,19 +222,19 @@ class GroundTable:
 @dataclass(frozen=True, slots=True)
 class Ground:
     """
-    What some runs have shown.
+    Traits of some runs, counted.
 
     Parameters
     ----------
     counts
-        Number of runs by dimension and among which they are, then by value.
+        Number of runs by dimension and subset, then by value.
     """
 
     counts: Mapping[tuple[str, str], Counter[Value]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runs: Iterable[Traits]) -> Ground:
-        """What runs have shown together."""
+        """Count the traits of runs."""
         counts: dict[tuple[str, str], Counter[Value]] = {}
         for run in runs:
             for dimension, among, value in (*run.entries(), *run.feature_entries()):
@@ -242,34 +242,34 @@ class Ground:
         return cls(counts)
 
     def of_values(self, dimension: str, among: str = ANY) -> Counter[Value]:
-        """How many runs have each value of a dimension."""
+        """Return the number of runs with each value of a dimension."""
         return self.counts.get((dimension, among), Counter())
 
     def runs(self, dimension: str, value: Value, among: str = ANY) -> int:
-        """How many runs have a value."""
+        """Return the number of runs with a value."""
         return self.of_values(dimension, among)[value]
 
     def total(self, dimension: str, among: str = ANY) -> int:
-        """How many runs have any value."""
+        """Return the number of runs with any value."""
         return self.of_values(dimension, among).total()
 
     def largest(self, dimension: str, among: str) -> int:
-        """The largest number that some run has; 0: there are no runs."""
+        """Return the largest number of any run; 0 if there are no runs."""
         counter = self.of_values(dimension, among)
         return max((int(value) for value, count in counter.items() if count > 0), default=0)
 
     def reaching(self, dimension: str, number: int, among: str) -> int:
-        """How many runs have a number, or a larger one."""
+        """Return the number of runs with at least some number."""
         return sum(count for value, count in self.of_values(dimension, among).items() if int(value) >= number)
 
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
-        """The values that most runs have, and how many."""
+        """Return the most frequent values, with their number of runs."""
         found = [(value, count) for value, count in self.of_values(dimension, among).items() if count > 0]
         return sorted(found, key=lambda one: (-one[1], str(one[0])))[:number]
 
 
 def tallies_of(runs: Iterable[Traits]) -> list[Tally]:
-    """What runs have shown but for features, as the planner's file has it."""
+    """Count the traits of runs for the planner's file, without features."""
     counts: dict[tuple[str, str], Counter[Value]] = {}
     for run in runs:
         for dimension, among, value in run.entries():
@@ -287,7 +287,7 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 
 @cache
 def measured_ground() -> Ground:
-    """What the project's measured runs have shown."""
+    """Return the traits of the project's measured runs."""
     counts: dict[tuple[str, str], Counter[Value]] = {
         (one.dimension, one.among): Counter(one.runs) for one in stored(GroundTable, TABLE, "planner.evidence").tallies
     }

@@ -1,4 +1,4 @@
-"""Collective times of one fabric learned from samples: constants of its law, what is left, how wide intervals are."""
+"""Times of one fabric's collectives, learned from samples: constants of a law, its remaining error, and intervals."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from planner.profiles.learning import widening
 from planner.sampling.samples import Sample
 
 FEWEST = 5
-"""Samples of a fabric from which anything is learned."""
+"""Fewest samples of a fabric to learn from."""
 
 PER_OCTAVE = 4
-"""Medians that stand for the samples of a curve between one size and twice it."""
+"""Medians that represent the samples of a curve between one size and twice it."""
 
 NUM_SIZE_FOLDS = 4
-"""Parts of each curve's sizes, each left out once."""
+"""Folds of each curve's sizes, each held out once."""
 
 LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, *[1.0] * len(KINDS)])
-"""Lengths known before: doublings of bytes, ranks, nodes and ranks per node; kinds."""
+"""Prior lengths: doublings of bytes, ranks, nodes and ranks per node; kinds."""
 
 NUM_POINTS = 300
 """Support points of a process."""
 
 APART = 1e-2
-"""Length over which curves have nothing in common."""
+"""Length over which curves are independent."""
 
 USABLE = 0.25
 """
-Error of a logarithm on numbers of ranks that were left out, up to which a process is shared between such numbers.
+Largest error of a logarithm on held-out numbers of ranks for which a process is shared between them.
 
-Where it is larger, the law misses something that no smoothness tells, and the law alone is the safer guess.
+With a larger error the law misses something that is not smooth, and the law alone is safer.
 """
 
 FAR_OFF, MOST_DEVIATIONS = 0.25, 4.0
 """
-Logarithm, and standard deviations of the law's error, by which a sample is off at most, as far as the process knows.
+Largest deviation of a sample from the law that the process sees: as a logarithm, and in standard deviations.
 
-The first of a run are often cold starts.
+The first samples of a run are often cold starts.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
     """
-    Collectives and how long they took.
+    Collectives and their measured times.
 
     Parameters
     ----------
     calls
-        What was measured.
+        The measured calls.
     seconds
-        Shape (rows,).
+        Seconds of each; shape (rows,).
     """
 
     calls: Calls
     seconds: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Measured:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Measured(calls=self.calls[rows], seconds=self.seconds[rows])
 
     def __len__(self) -> int:
@@ -77,13 +77,13 @@ class Measured:
 
 
 def collectives_alone(samples: Iterable[Sample]) -> list[Sample]:
-    """Those samples that are collectives and ran alone."""
+    """Return the samples of collectives that ran alone."""
     return [one for one in samples if one.point.operator in KINDS and not one.point.beside]
 
 
 def collective_samples(samples: Iterable[Sample]) -> Measured:
     """
-    Those rows of a table of samples that are collectives and ran alone.
+    Return the collectives of a table of samples that ran alone.
 
     Raises
     ------
@@ -105,44 +105,46 @@ def collective_samples(samples: Iterable[Sample]) -> Measured:
 
 def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives:
     """
-    Times learned from samples of one fabric's collectives.
+    Learn times from samples of one fabric's collectives.
 
-    Constants of the law are estimated, about what datasheets say where they are known. Then a process learns the law's
-    error on each curve by itself, or by numbers of ranks too where that is closer on those that were left out. Whole
-    numbers of ranks, and sizes, are left out in turn to see how wide intervals must be.
+    Constants of the law are estimated, with datasheets as priors where they are known. Then a process learns the law's
+    error on each curve by itself, or across numbers of ranks where that is closer on held-out ones. Numbers of ranks,
+    and sizes, are held out in turn to calibrate the width of intervals.
 
     Parameters
     ----------
     samples
         At least ``FEWEST``, in any order.
     fabric
-        What is known of it.
+        Known facts of the fabric.
 
     Raises
     ------
     SpecError
-        If there are too few samples, a time is no positive number, or SciPy is not installed.
+        If there are too few samples, a time is not a positive number, or SciPy is not installed.
     """
     if not np.all((samples.seconds > 0) & np.isfinite(samples.seconds)):
-        raise SpecError("samples", "there are times that are no positive numbers.")
+        raise SpecError("samples", "some times are not positive numbers.")
     samples = samples[(samples.calls.ranks > 1) & (samples.calls.nbytes > 0)]
     if len(samples) < FEWEST:
         raise SpecError("samples", f"{len(samples)} of a fabric are too few.", f"At least {FEWEST} are needed.")
-    medians = thinned(samples)
+    medians = curve_medians(samples)
     law = SampledCollectives(fabric=fabric, estimates=constants(medians, fabric))
-    by_ranks, by_sizes = (_left_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
+    by_ranks, by_sizes = (_hold_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
     tiers: list[Deviations | None] = []
     for leaves in (False, True):
         own = medians[(medians.calls.nodes > 1) == leaves]
         parts = ([part.of(leaves) for part in all_parts] for all_parts in (by_ranks, by_sizes))
         tiers.append(
-            _deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts)) if len(own) else None
+            _learn_deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts))
+            if len(own)
+            else None
         )
     return replace(law, inside=tiers[0], between=tiers[1])
 
 
-def thinned(samples: Measured) -> Measured:
-    """Medians of a curve's samples of nearly the same size."""
+def curve_medians(samples: Measured) -> Measured:
+    """Return the medians of a curve's samples of nearly equal size."""
     sizes = _sizes(samples.calls)
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, key in enumerate(zip(samples.calls.curves, sizes.tolist(), strict=True)):
@@ -158,14 +160,14 @@ def thinned(samples: Measured) -> Measured:
 
 def constants(samples: Measured, fabric: Fabric, *, start: Estimates | None = None) -> Estimates:
     """
-    The likeliest ``CONSTANTS``: large messages say more than small ones, whose times wander from run to run.
+    Estimate the likeliest ``CONSTANTS``: large messages weigh more than small ones, whose times vary from run to run.
 
     Parameters
     ----------
     samples
-        Of one fabric.
+        Samples of one fabric.
     fabric
-        What is known of it.
+        Known facts of the fabric.
     start
         Constants to begin with.
     """
@@ -180,10 +182,11 @@ def constants(samples: Measured, fabric: Fabric, *, start: Estimates | None = No
 
 def known_constants(samples: Measured, fabric: Fabric) -> dict[str, Known]:
     """
-    What is known of the law's constants before they are estimated.
+    Return the priors of the law's constants.
 
-    Datasheets are reached to three quarters or four fifths, within a quarter (networks: within a factor of two). Where
-    there is none, the best rate and the shortest time of the samples stand for it, within a factor of four or so.
+    Large messages reach three quarters or four fifths of datasheets, within a quarter (networks: within a factor of
+    two). Without a datasheet, the best rate and the shortest time of the samples take its place, within a factor of
+    about four.
 
     References
     ----------
@@ -204,14 +207,14 @@ def known_constants(samples: Measured, fabric: Fabric) -> dict[str, Known]:
         further = 0.7 if kind == "send" else 1.5
         known[f"launch_seconds.{kind}"] = Known(value=own * launch, width=0.7 + wide)
         known[f"network_launch_seconds.{kind}"] = Known(value=further * launch, width=0.7 + wide)
-        # an all-reduce's shares are one: bandwidths are its own
+        # shares are relative to all-reduce, whose bandwidth is the reference
         known[f"share.{kind}"] = Known(value=1.0, width=1e-3 if kind == "all_reduce" else 0.15)
         known[f"network_share.{kind}"] = Known(value=1.0, width=1e-3 if kind == "all_reduce" else 0.3)
     return {name: known[name] for name in CONSTANTS}
 
 
 def _launch(samples: Measured, fabric: Fabric) -> tuple[float, bool]:
-    """Seconds of a small collective, and whether a datasheet says them."""
+    """Return the seconds of a small collective, and True if they come from a datasheet."""
     if fabric.launch_seconds is not None:
         return fabric.launch_seconds, True
     return 0.5 * float(np.min(samples.seconds)), False
@@ -243,11 +246,11 @@ def _known_between(samples: Measured, fabric: Fabric) -> dict[str, Known]:
 
 
 UNKNOWN_BANDWIDTH = Known(value=1e10, width=2.0)
-"""Bytes per second of links of which neither a datasheet nor a sample is known."""
+"""Prior bandwidth of links without a datasheet or a sample, in bytes per second."""
 
 
 def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float) -> Known:
-    """A bandwidth by its datasheet, or by the best rate seen."""
+    """Return the prior of a bandwidth, from its datasheet or the best rate of the samples."""
     if datasheet is not None:
         return Known(value=fraction * datasheet, width=width)
     if not len(rates):
@@ -260,20 +263,20 @@ def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """Samples that are known, others that are not, and the law's constants by those that are."""
+    """Known samples, held-out samples, and the law with constants from the known ones."""
 
     known: Measured
     unseen: Measured
     law: SampledCollectives
 
     def of(self, leaves: bool) -> _Part:
-        """Those between nodes, or inside a node."""
+        """Return the samples between nodes, or those inside a node."""
         known, unseen = ((one.calls.nodes > 1) == leaves for one in (self.known, self.unseen))
         return _Part(known=self.known[known], unseen=self.unseen[unseen], law=self.law)
 
 
-def _left_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
-    """Each number of ranks left out once, or every so many sizes of each curve; none where there is but one."""
+def _hold_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
+    """Hold out each number of ranks once, or each fold of sizes; none where there is only one."""
     folds, folds_of_medians = (one.calls.ranks if by_ranks else _size_folds(one.calls) for one in (samples, medians))
     parts = []
     for fold in np.unique(folds):
@@ -285,25 +288,27 @@ def _left_out(samples: Measured, medians: Measured, law: SampledCollectives, *, 
 
 
 def _size_folds(calls: Calls) -> NDArray[np.intp]:
-    """Sizes dealt in turn, by size; those that one median stands for stay together; shape (rows,)."""
+    """Return the fold of each sample: sizes in turn, those of one median together; shape (rows,)."""
     sizes = _sizes(calls)
     return np.searchsorted(np.unique(sizes), sizes) % NUM_SIZE_FOLDS
 
 
 def _sizes(calls: Calls) -> NDArray[np.intp]:
-    """Logarithms of bytes, rounded: those that are equal are one size; shape (rows,)."""
+    """Return the rounded logarithms of bytes: equal values are one size; shape (rows,)."""
     return np.round(PER_OCTAVE * np.log2(calls.nbytes)).astype(np.intp)
 
 
-def _deviations(own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]) -> Deviations:
-    """What a process learns of the law's error, and how wide intervals must be."""
-    left = _calm(own.calls, np.log(own.seconds / law.law(own.calls)))
+def _learn_deviations(
+    own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]
+) -> Deviations:
+    """Learn the law's error with a process, and calibrate the width of intervals."""
+    left = _clip_outliers(own.calls, np.log(own.seconds / law.law(own.calls)))
     sizes_alone = np.arange(len(LENGTHS)) > 0
     apart = likeliest_smoothness(
         own.calls.features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone
     )
     shared = likeliest_smoothness(own.calls.features, left, lengths=LENGTHS)
-    # without numbers of ranks that were left out nothing says that curves resemble each other
+    # without held-out numbers of ranks there is no evidence that curves are similar
     is_closer = by_ranks and _error(by_ranks, shared) < min(_error(by_ranks, apart), USABLE)
     smoothness = shared if is_closer else apart
     sizes = own.calls.features[:, :NUM_SIZES]
@@ -319,28 +324,30 @@ def _deviations(own: Measured, law: SampledCollectives, by_ranks: list[_Part], b
 
 
 def _error(parts: list[_Part], smoothness: Smoothness) -> float:
-    """Mean over curves of the median error on what was left out."""
+    """Return the mean over curves of the median error on held-out samples."""
     by_curve: dict[tuple[int, int, int], list[float]] = {}
     for part in parts:
-        errors, _ = _foretold(part, smoothness)
+        errors, _ = _predict_errors(part, smoothness)
         for curve, error in zip(part.unseen.calls.curves, errors.tolist(), strict=True):
             by_curve.setdefault(curve, []).append(error)
     return float(np.mean([np.median(errors) for errors in by_curve.values()]))
 
 
 def _widening(parts: list[_Part], smoothness: Smoothness) -> float:
-    scores = [np.divide(*_foretold(part, smoothness)) for part in parts]
+    scores = [np.divide(*_predict_errors(part, smoothness)) for part in parts]
     return widening(np.concatenate(scores)) if scores else 1.0
 
 
-def _foretold(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
-    """Absolute errors of logarithms on what was left out, and the standard deviations foretold for them."""
+def _predict_errors(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
+    """Return absolute errors of logarithms on held-out samples, and their predicted standard deviations."""
     calls, law = part.unseen.calls, part.law
     errors = np.log(part.unseen.seconds / law.law(calls))
     variance = np.full(len(calls), smoothness.variance + smoothness.noise)
     if len(part.known):
         known = part.known
-        process = _process(known.calls, _calm(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness)
+        process = _process(
+            known.calls, _clip_outliers(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness
+        )
         errors = errors - process.mean(calls.features)
         variance = process.deviation(calls.features) ** 2
     variance = variance + law.estimates.variance(lambda values: law_seconds(values, calls, law.fabric))
@@ -359,8 +366,8 @@ def _process(calls: Calls, left: Rows, smoothness: Smoothness) -> GaussianProces
     )
 
 
-def _calm(calls: Calls, left: Rows) -> Rows:
-    """What is left without outliers: near nought, and near the median of the samples of its curve next in size."""
+def _clip_outliers(calls: Calls, left: Rows) -> Rows:
+    """Clip outliers of the remaining error: far from zero, or from the median of neighbouring sizes of the curve."""
     most = max(FAR_OFF, MOST_DEVIATIONS * 1.48 * float(np.median(np.abs(left))))
     left = np.clip(left, -most, most)
     calm = left.copy()

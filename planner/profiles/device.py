@@ -1,4 +1,4 @@
-"""Samples of one machine -> a device's file: what was measured, what was learned, and what the user says besides."""
+"""A device's file from samples of one machine: measured entries, learned times, and facts of the user."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from planner.sampling.samples import TRACED, Machine, Sample, Sizes
 from planner.sampling.work import least_flops, moved_bytes
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
-"""What was learned, by operator, pass and dtype."""
+"""Learned operators, by operator, pass and dtype."""
 
 LARGE_FLOPS, LARGE_BYTES = 1e9, 1e7
 """FLOPs and bytes from which on a rate counts."""
 
 RUNTIME_SHARE = 0.06
-"""Share of the memory that driver, communication library and allocator take: 5 of 80 GB, as the catalog has it."""
+"""Share of the memory that driver, communication library and allocator take: 5 of 80 GB, as in the catalog."""
 
 ASSUMED: Mapping[str, float] = {
     "disk_write_bandwidth": 2.0e9,
@@ -36,8 +36,8 @@ ASSUMED: Mapping[str, float] = {
     "device_to_host_bandwidth": 5.5e10,
 }
 """
-What nobody measured, in bytes per second: storage as MoFa (arXiv 2511.09837), Table 3, has it; what pinned copies reach
-of PCIe 5.0, as the catalog has it.
+Assumptions for unmeasured entries, in bytes per second: storage as in MoFa (arXiv 2511.09837), Table 3; pinned copies
+over PCIe 5.0 as in the catalog.
 """
 
 BETTER = (
@@ -48,12 +48,12 @@ BETTER = (
     "device_to_host_bandwidth",
     "host_processors",
 )
-"""Entries that samples know better than the catalog, whose peaks and memory are nominal, beside achieved shares."""
+"""Entries that samples override in the catalog, whose memory and link rates are nominal."""
 
 FASTER, SLOWER = 1.1, 0.05
 """
-Rate of the fastest matmul over the stated peak between which samples and facts may be of one device: a clock above the
-datasheet's, and the worst of those whose matmuls were published.
+Range of the fastest matmul's rate over the stated peak, for samples and facts of one device: from the worst device with
+published matmuls to a clock above the datasheet's.
 """
 
 LEAST_BANDWIDTH, MOST_LATENCY = 1e6, 1.0
@@ -64,19 +64,19 @@ LEAST = {
     "host_to_device_bandwidth": (1e6, "bytes per second"),
     "device_to_host_bandwidth": (1e6, "bytes per second"),
 }
-"""Numbers below which facts are in GB or GB/s."""
+"""Least plausible values; smaller ones are in GB or GB/s."""
 
 EXAMPLE = (
-    "A level is {name: links, num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}: devices that it reaches, bytes per "
-    "second of one, seconds."
+    "A level is {name: links, num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}: reachable devices, bytes per "
+    "second of one device, seconds."
 )
 
 NEEDED = ("memory_bytes", "memory_bandwidth", "devices_per_node", "networks")
-"""What a device's file cannot do without, and samples may not say."""
+"""Entries that a device's file needs, and samples may lack."""
 
 CANNOT = (
-    "Say it in a file and give that with --facts: any entries of a device, such as memory_bytes: 8.5e+10, or base: "
-    "h100-80gb-sxm for all that the catalog knows of one. Networks are a list of levels, such as [{name: links, "
+    "Write them into a file and pass it with --facts: any entries of a device, such as memory_bytes: 8.5e+10, or base: "
+    "h100-80gb-sxm for the catalog's entries of one. Networks are a list of levels, such as [{name: links, "
     "num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}]."
 )
 
@@ -84,18 +84,18 @@ CANNOT = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedDevice:
     """
-    A device made from samples.
+    A device fitted to samples.
 
     Parameters
     ----------
     entry
-        The device as plain data, as a job's ``cluster.device`` takes it.
+        The device as plain data, for a job's ``cluster.device``.
     operators, collectives
-        What was learned.
+        Learned operators and collectives.
     unlearned
-        Operators of which nothing was learned, and why.
+        Operators that could not be learned, with reasons.
     num_samples, machine
-        Number of samples that were given, and on what they were measured.
+        Number of samples, and their machine.
     """
 
     entry: Mapping[str, Any]
@@ -110,24 +110,24 @@ def fitted_device(
     samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None, host_seconds: float = 0.0
 ) -> FittedDevice:
     """
-    The device that samples are of.
+    Fit a device to samples.
 
     Parameters
     ----------
     samples
-        Of one machine.
+        Samples of one machine.
     name
-        Of the new device.
+        Name of the new device.
     facts
-        What else is known: entries of a device, on top of those of a ``base`` of the catalog.
+        Further entries of the device, on top of those of a ``base`` in the catalog.
     host_seconds
-        What the thread takes beside each pass of an operator: part of its time, of no rate of the device.
+        Time of the thread outside of each pass of an operator: part of the operator's time, of no rate of the device.
 
     Raises
     ------
     SpecError
-        If there are no samples of matmuls, if something needed is neither measured nor stated, if what is stated is no
-        entry of a device, or if samples are faster than a stated peak allows.
+        If there are no samples of matmuls, a needed entry is neither measured nor stated, a stated entry is unknown, or
+        samples are faster than a stated peak allows.
     """
     if not samples:
         raise SpecError("samples", "there are none.")
@@ -135,15 +135,17 @@ def fitted_device(
     machine, stated = samples[0].machine, {**(facts or {})}
     base = _base(stated.pop("base", None))
     _require_facts(stated)
-    measured = {key: value for key, value in _measured(samples, machine).items() if key not in base or key in BETTER}
-    known = catalog.merged(catalog.merged(_in_nodes(base, measured), measured), stated)
-    entry = {"name": name, **_assumed(known), **known}
+    measured = {
+        key: value for key, value in _measured_entries(samples, machine).items() if key not in base or key in BETTER
+    }
+    known = catalog.merged(catalog.merged(_set_node_size(base, measured), measured), stated)
+    entry = {"name": name, **_assumptions(known), **known}
     collectives, links = sampled_fabric(samples, _fabric(entry))
     if links is not None and "networks" not in stated:
         measured["networks"] = entry["networks"] = _networks(links, entry)
     missing = [one for one in NEEDED if one not in entry]
     if missing:
-        raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
+        raise SpecError("facts", f"the samples of {shown(machine.device)} lack {', '.join(missing)}.", CANNOT)
     entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
     processors = entry.get("num_processors")
     bare, unlearned = sampled_operators(samples, num_processors=processors)
@@ -152,7 +154,7 @@ def fitted_device(
         operators, unlearned = sampled_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
-        raise SpecError("samples", f"nothing was learned of matmuls: {reasons}.", "Sample again, on an idle machine.")
+        raise SpecError("samples", f"matmuls could not be learned: {reasons}.", "Sample again, on an idle machine.")
     source = _source(samples)
     entry["calibration"] = _calibration(entry, bare, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
@@ -162,7 +164,7 @@ def fitted_device(
         "operators": [_plain(one) for one in operators],
         **({"collectives": _plain(collectives)} if collectives else {}),
         **({"origin": "trace"} if machine.software.startswith(TRACED) else {}),
-        "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
+        "sources": {"operators": f"{source}; errors are medians over held-out families of shapes"},
     }
     catalog.device_of(entry, "facts")
     return FittedDevice(
@@ -176,7 +178,7 @@ def fitted_device(
 
 
 def _source(samples: Sequence[Sample]) -> str:
-    """Where the entries of samples come from, as the file says it."""
+    """Return the source of entries from samples, for the file."""
     machine = samples[0].machine
     if machine.software.startswith(TRACED):
         return (
@@ -185,21 +187,21 @@ def _source(samples: Sequence[Sample]) -> str:
     return f"planner fit: {len(samples)} samples of {machine.device}"
 
 
-def stated_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+def change_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
     """
-    A device of the catalog as facts change it, as plain data, with a calibration of its own for other constants.
+    Return a device of the catalog with changed facts as plain data, with its own calibration for further constants.
 
     Parameters
     ----------
     facts
         Entries of a device, on top of those of the ``base`` that they name.
     name
-        Of the new device.
+        Name of the new device.
 
     Raises
     ------
     SpecError
-        If what is stated is no entry of a device.
+        If a stated entry is unknown.
     """
     stated = {**facts}
     base = _base(stated.pop("base", None))
@@ -210,7 +212,7 @@ def stated_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
 
 
 def num_matmuls(samples: Iterable[Sample]) -> int:
-    """Different sizes of forward matmuls alone, of the dtype that has most."""
+    """Count different sizes of forward matmuls that ran alone, of the dtype with most."""
     sizes: dict[str, set[Sizes]] = {}
     for one in samples:
         if (one.point.operator, one.point.pass_, one.point.beside) == ("matmul", "forward", ""):
@@ -219,7 +221,7 @@ def num_matmuls(samples: Iterable[Sample]) -> int:
 
 
 def _require_matmuls(samples: Sequence[Sample]) -> None:
-    """Refuse tables of which no device can be made, before anybody writes facts for them."""
+    """Refuse tables from which no device can be fitted, before the user writes facts for them."""
     most = num_matmuls(samples)
     if most < FEWEST:
         raise SpecError(
@@ -230,7 +232,7 @@ def _require_matmuls(samples: Sequence[Sample]) -> None:
 
 
 def _require_facts(stated: Mapping[str, Any]) -> None:
-    """Refuse facts that are none, or in other units than a device has them."""
+    """Refuse facts that are not entries of a device, or are in other units."""
     networks = stated.get("networks")
     if networks is not None and (not isinstance(networks, list) or not networks):
         raise SpecError("facts.networks", f"expected a list of levels, got {shown(networks)}.", EXAMPLE)
@@ -248,8 +250,8 @@ def _require_facts(stated: Mapping[str, Any]) -> None:
             raise SpecError(f"facts.{field}", f"is {value:g}; the unit is {unit}.")
 
 
-def _in_nodes(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A device of the catalog in the nodes that were sampled: its innermost network reaches as far as before."""
+def _set_node_size(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the catalog's device with the sampled devices per node; its innermost network still spans a node."""
     node = measured.get("devices_per_node")
     if not base or node is None or base["networks"][0]["num_peers"] != base["devices_per_node"]:
         return base
@@ -258,7 +260,7 @@ def _in_nodes(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[s
 
 
 def _base(name: object) -> dict[str, Any]:
-    """Entries of the catalog's device that the facts start from; none without."""
+    """Return the entries of the facts' base in the catalog; {} without a base."""
     if name is None:
         return {}
     if not isinstance(name, str):
@@ -267,11 +269,11 @@ def _base(name: object) -> dict[str, Any]:
 
 
 MANY_DEVICES = 1048576
-"""Devices that the outermost level of sampled networks reaches: samples show no end of it."""
+"""Devices that the outermost level of sampled networks reaches: samples show no limit."""
 
 
 def _fabric(entry: Mapping[str, Any]) -> Fabric:
-    """What the facts say of the links."""
+    """Return the facts of the links."""
     inner, *others = entry.get("networks", ({},))
     return Fabric(
         bandwidth=inner.get("bandwidth"),
@@ -281,7 +283,7 @@ def _fabric(entry: Mapping[str, Any]) -> Fabric:
 
 
 def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Levels as samples say them; where none crossed nodes, the outer ones that the facts have."""
+    """Return network levels from samples; outer ones from the facts where no sample crossed nodes."""
     per_node = entry.get("devices_per_node", 1)
     reach = MANY_DEVICES if links.between else per_node
     levels = links.networks(devices_per_node=per_node, num_devices=reach)
@@ -301,8 +303,8 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
 # --- what was measured --------------------------------------------------------------------------------------
 
 
-def _measured(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
-    """Entries of a device that samples say."""
+def _measured_entries(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
+    """Return the entries of a device that samples contain."""
     found: dict[str, Any] = {}
     for field in ("memory_bytes", "num_processors", "devices_per_node"):
         value = getattr(machine, field, None)
@@ -324,7 +326,7 @@ def _measured(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
 def _fastest(
     samples: Iterable[Sample], operators: Sequence[str], amount: Callable[[Any], float], least: float
 ) -> float:
-    """The best rate of large samples alone; 0: there are none."""
+    """Return the best rate of large samples that ran alone; 0 if there are none."""
     rates = (
         amount(one.point) / one.timing.seconds
         for one in samples
@@ -334,7 +336,7 @@ def _fastest(
 
 
 def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The fastest matmul of each dtype in FLOP/s, of large ones if there are any: MFU without a datasheet needs it."""
+    """Return each dtype's fastest matmul in FLOP/s, a large one if possible, for MFU without a datasheet."""
     dtypes = dict.fromkeys(one.point.dtype for one in samples if one.point.operator == "matmul")
     of_dtype = {dtype: [one for one in samples if one.point.dtype == dtype] for dtype in dtypes}
     rates = {
@@ -345,7 +347,7 @@ def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, float]:
-    """Peaks that are stated; of other dtypes the fastest matmul."""
+    """Return the stated peaks; for other dtypes the rate of the fastest matmul."""
     best = _best_rates(samples)
     for dtype, rate in best.items():
         if rate > FASTER * stated.get(dtype, np.inf) or rate < SLOWER * stated.get(dtype, 0.0):
@@ -357,8 +359,8 @@ def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, 
     return best | dict(stated)
 
 
-def _assumed(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries that nobody measured or stated, by assumptions that the file names."""
+def _assumptions(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return assumptions for entries that are neither measured nor stated; the file names them."""
     memory, bandwidth = known.get("memory_bytes", 0), known.get("memory_bandwidth", 0.0)
     return {
         "host_memory_bytes": memory,
@@ -371,7 +373,7 @@ def _assumed(known: Mapping[str, Any]) -> dict[str, Any]:
 def _calibration(
     entry: Mapping[str, Any], operators: Sequence[SampledOperator], samples: Sequence[Sample], name: str, source: str
 ) -> dict[str, Any]:
-    """What the device achieves of its peaks, for operators that nobody sampled; on top of the facts' calibration."""
+    """Return efficiencies for unsampled operators, on top of the facts' calibration."""
     peaks = entry["peak_flops"]
     found: Passes = {(one.operator, one.of_pass, one.dtype): one for one in operators}
     rates = {
@@ -411,7 +413,7 @@ def _rate_of(found: Passes, operator: str, dtype: str) -> float | None:
 
 
 def _streaming_rate(operators: Sequence[SampledOperator]) -> float | None:
-    """Median rate of single kernels that only move bytes; those of several kernels move more than is counted."""
+    """Return the median rate of single kernels that only move bytes; sequences of kernels move more than is counted."""
     rates = [
         one.bytes_per_second
         for one in operators
@@ -426,7 +428,7 @@ def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
 
 
 def _slowdowns(samples: Sequence[Sample]) -> dict[str, float]:
-    """MoFa's k and c: a matmul beside copies over it alone, and a copy beside a matmul over it alone."""
+    """Return MoFa's k and c: time of a matmul beside copies over alone, and of a copy beside a matmul over alone."""
     alone = {
         (one.point.operator, one.point.pass_, one.point.dtype, one.point.sizes): one.timing.seconds
         for one in samples
@@ -449,7 +451,7 @@ def _sources(
     stated: Mapping[str, Any],
     source: str,
 ) -> dict[str, str]:
-    """Where each entry comes from: stated, measured, of the catalog, assumed."""
+    """Return the source of each entry: stated, measured, from the catalog, or assumed."""
     own: dict[str, str] = stated.get("sources", {})
     found = {key: text for key, text in base.get("sources", {}).items() if key not in (*measured, *stated)}
     for field in entry:
@@ -460,12 +462,12 @@ def _sources(
         elif field in measured or (field == "peak_flops" and field not in base):
             found[field] = f"{source}; the best seen"
         elif field not in base:
-            found[field] = "assumption: nobody measured or stated it"
+            found[field] = "assumption: neither measured nor stated"
     return found | own
 
 
 def _plain(one: SampledOperator | SampledFabric) -> dict[str, Any]:
-    """As YAML has it: lists instead of tuples, nothing that is a default."""
+    """Convert a record to YAML's types: lists instead of tuples, without defaults."""
     return {key: _plain_value(value) for key, value in asdict(one).items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Times of token dispatch learned from samples: constants of its law, what is left, how wide intervals must be."""
+"""Times of token dispatch, learned from samples: constants of a law, its remaining error, and intervals."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from planner.profiles.estimation import Known, Smoothness, estimated, likeliest_
 from planner.profiles.learning import widening
 
 FEWEST = 5
-"""Samples from which anything is learned."""
+"""Fewest samples to learn from."""
 
 NUM_POINTS = 300
 """Support points of the process."""
 
 FAR_OFF = 6.0
-"""Standard deviations that a sample differs from the law at most, as far as the process is concerned."""
+"""Largest deviation of a sample from the law that the process sees, in standard deviations."""
 
 SHARED = {
     "network_efficiency": Known(value=0.88, width=0.1),
@@ -37,18 +37,18 @@ SHARED = {
     "sharpness.links": Known(value=4.0, width=0.5),
     "sharpness.network": Known(value=4.0, width=0.5),
 }
-"""What is known of constants that all implementations share: shares of datasheets that large messages reach."""
+"""Priors of constants that all implementations share: shares of datasheets that large messages reach."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredExchanges:
     """
-    Dispatches and combines, and how long each byte took.
+    Dispatches and combines, and the time of each byte.
 
     Parameters
     ----------
     exchanges
-        What was measured.
+        The measured exchanges.
     seconds_per_byte
         One over the bandwidth; shape (rows,).
     """
@@ -57,7 +57,7 @@ class MeasuredExchanges:
     seconds_per_byte: Rows
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> MeasuredExchanges:
-        """Some of the rows."""
+        """Return some of the rows."""
         return MeasuredExchanges(exchanges=self.exchanges[rows], seconds_per_byte=self.seconds_per_byte[rows])
 
     def __len__(self) -> int:
@@ -67,21 +67,21 @@ class MeasuredExchanges:
 
 def learned_dispatch(samples: MeasuredExchanges) -> SampledDispatch:
     """
-    Times learned from samples of token exchanges, of any implementations and devices together.
+    Learn times from samples of token exchanges, of all implementations and devices together.
 
     Raises
     ------
     SpecError
-        If there are fewer than ``FEWEST`` samples, a time is no positive number, or SciPy is not installed.
+        If there are fewer than ``FEWEST`` samples, a time is not a positive number, or SciPy is not installed.
     """
     if not np.all((samples.seconds_per_byte > 0) & np.isfinite(samples.seconds_per_byte)):
-        raise SpecError("samples", "there are times that are no positive numbers.")
+        raise SpecError("samples", "some times are not positive numbers.")
     if len(samples) < FEWEST:
         raise SpecError("samples", f"{len(samples)} of token exchanges are too few.", f"At least {FEWEST} are needed.")
     law = _law(samples)
-    features, left = law.features(samples.exchanges), _left(law, samples)
+    features, left = law.features(samples.exchanges), _remaining_error(law, samples)
     smoothness = likeliest_smoothness(features, left, lengths=_lengths(features.shape[1]))
-    times = _with_process(law, samples, smoothness)
+    times = _add_process(law, samples, smoothness)
     scores = []
     for ranks in np.unique(samples.exchanges.ranks):
         out = samples.exchanges.ranks == ranks
@@ -89,7 +89,7 @@ def learned_dispatch(samples: MeasuredExchanges) -> SampledDispatch:
         familiar = np.isin(unseen.exchanges.implementations, known.exchanges.implementations)
         if len(known) < FEWEST or not np.any(familiar):
             continue
-        part = _with_process(_law(known, start=law), known, smoothness)
+        part = _add_process(_law(known, start=law), known, smoothness)
         scores.append(_scores(part, unseen[familiar]))
     return replace(times, widening=max(1.0, widening(np.concatenate(scores)))) if scores else times
 
@@ -101,13 +101,13 @@ def _scores(times: SampledDispatch, unseen: MeasuredExchanges) -> Rows:
 
 
 def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) -> SampledDispatch:
-    """Constants alone."""
+    """Estimate the constants of the law."""
     exchanges = samples.exchanges
     names = tuple(start.implementations if start else sorted(set(exchanges.implementations.tolist())))
     kernels, calls = (
         set(exchanges.implementations[rows].tolist()) for rows in (~exchanges.includes_call, exchanges.includes_call)
     )
-    known = _known(names)
+    known = _priors(names)
     empty = Estimates(names=tuple(known), logarithms=np.zeros(len(known)), covariance=np.eye(len(known)))
     law = SampledDispatch(
         implementations=names,
@@ -127,8 +127,8 @@ def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) ->
     return replace(law, estimates=found)
 
 
-def _known(implementations: tuple[str, ...]) -> dict[str, Known]:
-    """What is known of the law's constants: a processor copies some 40 GB/s, and a token takes it about 1 us more."""
+def _priors(implementations: tuple[str, ...]) -> dict[str, Known]:
+    """Return the priors of the law's constants: a processor copies about 40 GB/s, and a token adds about 1 us."""
     known = dict(SHARED)
     for name in implementations:
         known[f"rank_seconds.{name}"] = Known(value=3e-9, width=1.5)
@@ -142,22 +142,22 @@ def _known(implementations: tuple[str, ...]) -> dict[str, Known]:
     return {name: known[name] for name in constant_names(implementations)}
 
 
-def _left(law: SampledDispatch, samples: MeasuredExchanges) -> Rows:
-    """Logarithms of measured over computed, at most ``FAR_OFF`` standard deviations."""
+def _remaining_error(law: SampledDispatch, samples: MeasuredExchanges) -> Rows:
+    """Return logarithms of measured over computed times, clipped at ``FAR_OFF`` standard deviations."""
     left = np.log(samples.seconds_per_byte / law.law(samples.exchanges))
     most = FAR_OFF * max(1.48 * float(np.median(np.abs(left))), 0.01)
     return np.clip(left, -most, most)
 
 
 def _lengths(count: int) -> Rows:
-    """Lengths known before: doublings of ranks and processors, then columns that are nought or one."""
+    """Return prior lengths: doublings of ranks and processors, then columns of zeros and ones."""
     return np.array([2.0, 1.5, *[1.5] * (count - 2)])
 
 
-def _with_process(law: SampledDispatch, samples: MeasuredExchanges, smoothness: Smoothness) -> SampledDispatch:
+def _add_process(law: SampledDispatch, samples: MeasuredExchanges, smoothness: Smoothness) -> SampledDispatch:
     process = projected(
         law.features(samples.exchanges),
-        _left(law, samples),
+        _remaining_error(law, samples),
         lengths=smoothness.lengths,
         variance=smoothness.variance,
         noise=smoothness.noise,

@@ -1,4 +1,4 @@
-"""What to measure next: shapes of a plan whose times leave most of its step open."""
+"""Points to measure next: operators of a plan whose times leave most of its step uncertain."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MOST_NEIGHBOURS = 24
 
 def doubtful_points(plans: Sequence[Plan], job: JobShapes) -> tuple[Point, ...]:
     """
-    Points of the operators of plans, those first that leave most of the first plan's step open.
+    List points of the plans' operators, those first that leave most of the first plan's step uncertain.
 
-    Of each operator the plans' own sizes come first, then others that the job may have. What nothing measures is left
-    out.
+    For each operator the plans' own sizes come first, then others that the job may have. Operators that cannot be
+    measured are left out.
 
     Parameters
     ----------
     plans
-        On a sampled device, the best first.
+        Plans on a sampled device, the best first.
     job
-        What the job computes.
+        Sizes of the job.
     """
     names = [one.name for one in plans[0].operators]
     own: dict[str, list[Point]] = {name: [] for name in names}

@@ -1,4 +1,4 @@
-"""Constants of a law, and lengths of a process, that are likeliest for samples given what is known before."""
+"""Constants of a law, and lengths of a process, that are likeliest given samples and priors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from costmodel.network.estimates import Estimates, Law, jacobian
 from costmodel.operators.gaussian_process import Rows, matern
 
 FURTHEST = 6.0
-"""Standard deviations that a constant may be from what is known before."""
+"""Standard deviations of the prior within which a constant must lie."""
 
 NUM_TUNED = 200
-"""Samples by which lengths and variances are chosen."""
+"""Samples that are used to choose lengths and variances."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
     """
-    What is known of a constant before any sample.
+    Prior of a constant.
 
     Parameters
     ----------
@@ -48,30 +48,30 @@ def estimated(
     related: float = 5.0,
 ) -> Estimates:
     r"""
-    Constants that are likeliest given samples and what is known before.
+    Estimate the constants that are likeliest given samples and priors.
 
     .. math:: \min_c \sum_i w_i \log(1 + (\log T_i(c) - \log t_i)^2 / s^2)
               + \sum_j (\log c_j - \log \mu_j)^2 / \sigma_j^2
 
-    Samples far off say little (Cauchy's loss); a first pass with a convex loss keeps them from choosing the valley.
-    The covariance is Laplace's.
+    Distant samples have little weight (Cauchy's loss); a first pass with a convex loss chooses the basin. The
+    covariance is Laplace's.
 
     Parameters
     ----------
     law
-        Seconds of each sample by constants.
+        Function that returns the seconds of each sample for constants.
     seconds
-        Measured; shape (rows,).
+        Measured seconds; shape (rows,).
     known
-        Of every constant.
+        Priors of all constants.
     weights
-        Of samples; only their ratios count; shape (rows,).
+        Weights of samples; only their ratios count; shape (rows,).
     start
         Constants to begin with instead of the first pass.
     scale
-        s: relative errors beyond which a sample counts less.
+        s: relative error beyond which a sample has less weight.
     related
-        Samples that say as much as one, as those of a curve err together.
+        Number of samples that count as one, since those of a curve have a common error.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def estimated(
 
 
 def _mattering(computed: Callable[[Rows], Rows], logarithms: Rows, widths: Rows) -> NDArray[np.intp]:
-    """Places of constants of which samples say anything: some seconds change where they are far smaller or larger."""
+    """Return the places of constants that affect samples: some seconds change if they are far smaller or larger."""
     here, far = computed(logarithms), 0.5 * FURTHEST * np.diag(widths)
     moves = [np.any((computed(logarithms - move) != here) | (computed(logarithms + move) != here)) for move in far]
     return np.flatnonzero(moves)
@@ -123,14 +123,14 @@ def _mattering(computed: Callable[[Rows], Rows], logarithms: Rows, widths: Rows)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Smoothness:
     """
-    How a process varies, as :class:`costmodel.operators.gaussian_process.GaussianProcess` has it.
+    Smoothness of a process, as in :class:`costmodel.operators.gaussian_process.GaussianProcess`.
 
     Parameters
     ----------
     lengths
-        Of each feature; shape (features,).
+        Length of each feature; shape (features,).
     variance, noise
-        Of the process, and of a sample about it.
+        Variance of the process, and of a sample about it.
     """
 
     lengths: Rows
@@ -142,18 +142,19 @@ def likeliest_smoothness(
     features: Rows, values: Rows, *, lengths: Rows, fixed: NDArray[np.bool_] | None = None
 ) -> Smoothness:
     """
-    Lengths, variance and noise that are likeliest for values about nought, given what is known before.
+    Choose the likeliest lengths, variance and noise for values about zero, given priors.
 
-    Lengths are known within a factor of two (log-normal), variance and noise within one of seven about the values' own.
+    Lengths have priors within a factor of two (log-normal), variance and noise within a factor of seven of the values'
+    own.
 
     Parameters
     ----------
     features, values
         Samples; shapes (rows, features) and (rows,).
     lengths
-        Known before; shape (features,).
+        Prior lengths; shape (features,).
     fixed
-        Which lengths stay as they are; shape (features,).
+        True for lengths that are not changed; shape (features,).
 
     References
     ----------
@@ -188,5 +189,5 @@ def likeliest_smoothness(
 
 
 def scipy(name: str) -> Any:
-    """A part of SciPy, or an error that says how to install it."""
+    """Import a part of SciPy, or raise with the command to install it."""
     return optional_library(f"scipy.{name}", "samples", "Learning needs scipy, which is not installed.", extra="fit")

@@ -1,4 +1,4 @@
-"""Samples of collectives -> what a device's file says of its links."""
+"""Entries on links in a device's file, from samples of collectives."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from planner.sampling.samples import Sample
 
 def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFabric | None, SampledCollectives | None]:
     """
-    What a device's file says of collectives, and the same to be asked; None where there are no samples, or too few.
+    Learn collectives for a device's file; return the record and the times; None where samples are missing or too few.
 
     Parameters
     ----------
     samples
-        Of one machine, collectives and others.
+        Samples of one machine, collectives and others.
     fabric
-        What is known of its links.
+        Known facts of its links.
 
     Raises
     ------
@@ -40,18 +40,18 @@ def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFa
         return None, None
     measured = collective_samples(samples)
     times = learned_collectives(measured, fabric)
-    return _stored(times, measured), times
+    return _store(times, measured), times
 
 
 def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
-    """That collectives are too few to learn from, if some but not enough were sampled."""
+    """Report collectives as unlearned if some but too few were sampled."""
     number = len(collectives_alone(samples))
     if number == 0 or number >= FEWEST:
         return ()
     return (Unlearned(name="collectives", reason=f"{number} samples; at least {FEWEST} are needed"),)
 
 
-def _stored(times: SampledCollectives, measured: Measured) -> SampledFabric:
+def _store(times: SampledCollectives, measured: Measured) -> SampledFabric:
     errors = np.abs(np.log(times.seconds_of(measured.calls) / measured.seconds))
     estimates = times.estimates
     return SampledFabric(

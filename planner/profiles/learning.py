@@ -1,4 +1,4 @@
-"""Times of operators learned from samples: rates, then what is left, then how wide its intervals must be."""
+"""Times of operators, learned from samples: rates, then the remaining error, then the width of intervals."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
 from costmodel.operators.sampled_shapes import Shapes
 
 NUM_POINTS = 500
-"""Support points of a process: 300 leave a tenth more of the error."""
+"""Support points of a process: with 300 the error is a tenth larger."""
 
 NUM_TUNED = 300
-"""Samples by which lengths and variances are chosen."""
+"""Samples that are used to choose lengths and variances."""
 
 NUM_FOLDS = 5
-"""Parts that families are dealt to, each left out once."""
+"""Folds of families, each held out once."""
 
 LENGTHS = (0.1, 100.0)
 """Least and greatest length, in standard deviations of a feature."""
 
 FEWEST = 3
-"""Samples from which anything is learned: a rate and a least time have two unknowns."""
+"""Fewest samples to learn from: a rate and a least time are two unknowns."""
 
 LEAST_SHARE = 1e-3
-"""Share of the least time of fewer samples that a kernel takes whatever its size: it is not known, so hardly any."""
+"""Fixed time of a kernel as a share of the least time of few samples: it is unknown, and assumed to be small."""
 
 FEW = 8
-"""Samples below which lengths and variances are not chosen, but assumed."""
+"""Samples below which lengths and variances are assumed, not chosen."""
 
 ASSUMED_LENGTH, ASSUMED_VARIANCE, ASSUMED_NOISE = 3.0, 0.05, 1e-3
-"""Doublings over which errors of a roofline change, their variance, and that of a measurement (3 %)."""
+"""Assumed doublings over which errors of a roofline change, their variance, and that of a measurement (3 %)."""
 
 
 def learned(
@@ -49,20 +49,20 @@ def learned(
     fewest: int = FEWEST,
 ) -> SampledTimes:
     """
-    Times learned from samples of one kind of operator on one device.
+    Learn times from samples of one kind of operator on one device.
 
     Parameters
     ----------
     shapes, seconds
-        What was measured, and how long it took; shape (rows,).
+        Measured shapes and their times; shape (rows,).
     families
-        To which family of shapes each belongs. Whole families are left out to see how wide intervals must be.
+        Family of shapes of each sample. Whole families are held out to calibrate the width of intervals.
     base
-        Another device's times: the difference from them is learned, where that is closer on families left out than
+        Times of another device; the difference from them is learned if that is closer on held-out families than
         learning from the samples alone.
     fewest
-        Samples from which on anything is learned. Fewer than ``FEWEST`` say one rate: times grow with the work, and how
-        far they are off on other shapes is assumed.
+        Fewest samples to learn from. Fewer than ``FEWEST`` samples give one rate: times scale with the work, and the
+        error on other shapes is assumed.
 
     Raises
     ------
@@ -80,14 +80,14 @@ def learned(
     if base:
         lowest, highest = np.minimum(alone.lowest, base.lowest), np.maximum(alone.highest, base.highest)
         starts.append(replace(base, rates=rates, lowest=lowest, highest=highest))
-    found = [_beyond(start, shapes, seconds, families) for start in starts]
+    found = [_learn_difference(start, shapes, seconds, families) for start in starts]
     return min(found, key=lambda one: one[0])[1]
 
 
-def _beyond(
+def _learn_difference(
     start: SampledTimes, shapes: Shapes, seconds: Rows, families: Sequence[Hashable]
 ) -> tuple[float, SampledTimes]:
-    """Times that know how samples differ from a start; before them the mean error of families that were left out."""
+    """Learn the difference of samples from a start; return the mean error on held-out families, and the times."""
     differences = np.log(seconds / start.seconds(shapes))
     process = tuned(shapes.features, differences)
     if len(seconds) < FEWEST:
@@ -105,7 +105,7 @@ def _beyond(
 
 def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     """
-    Rates and least time of a roofline that come closest to samples, in logarithms and robustly.
+    Fit rates and least time of a roofline to samples, in logarithms and robustly.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     if len(seconds) < FEWEST:
         fastest = [float(np.max(amount / seconds)) for amount in (shapes.flops if computes else 1.0, shapes.nbytes)]
         return _rates(np.log([*fastest, LEAST_SHARE * smallest]), computes)
-    optimize = _imported("scipy.optimize")
+    optimize = _import_library("scipy.optimize")
     start = np.log(
         [
             float(np.quantile(shapes.flops / seconds, 0.95)) if computes else 1.0,
@@ -141,7 +141,7 @@ def _rates(logarithms: Rows, computes: bool) -> Rates:
 
 def tuned(features: Rows, values: Rows) -> GaussianProcess:
     """
-    A process whose lengths and variances are the likeliest for some of the samples.
+    Fit a process with the likeliest lengths and variances for some of the samples.
 
     Parameters
     ----------
@@ -163,8 +163,8 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
             noise=ASSUMED_NOISE,
             num_points=len(values),
         )
-    kernels = _imported("sklearn.gaussian_process.kernels")
-    regressor = _imported("sklearn.gaussian_process").GaussianProcessRegressor
+    kernels = _import_library("sklearn.gaussian_process.kernels")
+    regressor = _import_library("sklearn.gaussian_process").GaussianProcessRegressor
     spread = np.std(features, axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     some = np.random.default_rng(0).permutation(len(values))[:NUM_TUNED]
@@ -173,7 +173,7 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
         np.full(features.shape[1], 2.0), LENGTHS, nu=1.5
     ) + kernels.WhiteKernel(1e-3, (1e-6, 1.0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a length at its bound is a feature that does not matter
+        warnings.simplefilter("ignore")  # a length at its bound means an irrelevant feature
         fitted = regressor(kernel).fit(features[some] / spread, centred[some]).kernel_
     scaled, noise = fitted.k1, fitted.k2
     return projected(
@@ -188,15 +188,15 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
 
 def left_out(process: GaussianProcess, features: Rows, values: Rows, families: Sequence[Hashable]) -> tuple[Rows, Rows]:
     """
-    Errors on families of samples that were left out, and the standard deviations foretold for them.
+    Return errors on held-out families of samples, and their predicted standard deviations.
 
-    Of few samples lengths and variances are chosen anew each time: those that saw all are too sure of them. A single
-    family is not left out.
+    With few samples lengths and variances are chosen anew for each fold, since those of all samples would be
+    overconfident. A single family is not held out.
 
     Parameters
     ----------
     process
-        What was learned from all samples: of many, its lengths and variances are used.
+        Process of all samples; with many samples its lengths and variances are reused.
     features, values, families
         The samples.
 
@@ -210,13 +210,13 @@ def left_out(process: GaussianProcess, features: Rows, values: Rows, families: S
     errors, deviations = np.empty(len(values)), np.empty(len(values))
     for number in numbers:
         out = folds == number
-        part = process if len(numbers) < 2 else _of_part(process, features[~out], values[~out], len(values))
+        part = process if len(numbers) < 2 else _fit_part(process, features[~out], values[~out], len(values))
         errors[out] = np.abs(values[out] - part.mean(features[out]))
         deviations[out] = part.deviation(features[out])
     return errors, deviations
 
 
-def _of_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
+def _fit_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
     if num_all <= NUM_TUNED:
         return tuned(features, values)
     return projected(
@@ -231,24 +231,24 @@ def _of_part(process: GaussianProcess, features: Rows, values: Rows, num_all: in
 
 def widening(scores: Rows) -> float:
     """
-    Standard deviations that count as one, so that a 90 % interval holds 90 % of families that were left out.
+    Return the factor on standard deviations with which a 90 % interval holds 90 % of held-out families.
 
     Parameters
     ----------
     scores
-        Errors of samples that were left out, in standard deviations; shape (rows,).
+        Errors of held-out samples, in standard deviations; shape (rows,).
 
     References
     ----------
     Split conformal prediction with a scaled score: Lei et al., Distribution-Free Predictive Inference for Regression,
     JASA 2018, section 5.2.
     """
-    rank = int(np.ceil(0.9 * (len(scores) + 1)))  # of few samples the next one may be the worst
+    rank = int(np.ceil(0.9 * (len(scores) + 1)))  # with few samples the next one may be the worst
     return float(np.sort(scores)[min(rank, len(scores)) - 1]) / NORMAL_90
 
 
 def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
-    """Number of the fold of each sample: families stay whole, and are dealt in a fixed random order; shape (rows,)."""
+    """Return the fold of each sample: families stay whole, in a fixed random order; shape (rows,)."""
     distinct = list(dict.fromkeys(families))
     order = np.random.default_rng(0).permutation(len(distinct))
     number = {family: int(place) % num_folds for family, place in zip(distinct, order, strict=True)}
@@ -256,10 +256,10 @@ def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
 
 
 def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
-    """Another device's times with the new device's rates alone."""
+    """Return another device's times with only the new device's rates."""
     return replace(base, rates=estimated_rates(shapes, seconds))
 
 
-def _imported(name: str) -> Any:
+def _import_library(name: str) -> Any:
     library = name.partition(".")[0]
     return optional_library(name, "samples", f"Learning needs {library}, which is not installed.", extra="fit")

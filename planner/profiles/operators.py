@@ -1,4 +1,4 @@
-"""Samples of operators -> what a device's file says of each kind of them."""
+"""Entries on operators in a device's file, from samples."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from planner.profiles.learning import FEWEST, learned
 from planner.sampling.samples import COLLECTIVES, OPERATORS, TRACED, Sample
 
 NUM_SUPPORT = 160
-"""Support points of an operator in a file: 100 of them leave a twentieth more of the error."""
+"""Support points of an operator in a file: with 100 the error is a twentieth larger."""
 
 DIGITS = 7
-"""Digits of the numbers of a file."""
+"""Digits of the numbers in a file."""
 
 MOST_ERROR = 0.5
-"""Median error of families left out from which on samples say nothing: they are no better than a guess."""
+"""Median error on held-out families above which samples are not used: they are no better than a guess."""
 
 FAMILY = {
     **dict.fromkeys(MATMULS, ("n", "k")),
@@ -34,27 +34,27 @@ FAMILY = {
     "adam": ("n",),
     "host_adam": ("n",),
 }
-"""Sizes that make a family of shapes, which is left out whole; of other operators it is the width."""
+"""Sizes that define a family of shapes, which is held out whole; for other operators it is the width."""
 
 NO_OPERATOR = ("launch", "graph_launch", "copy", "host_to_device", "device_to_host")
-"""Samples of constants of a device: no operator of a model."""
+"""Samples of constants of a device, not operators of a model."""
 
 
 NO_PASS = ("adam", "host_adam")
-"""Updates: operators that are no pass of a micro-batch."""
+"""Optimizer updates: operators outside of a micro-batch's passes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unlearned:
     """
-    An operator of which nothing was learned.
+    An operator that could not be learned.
 
     Parameters
     ----------
     name
         Operator, pass and dtype.
     reason
-        Why.
+        Reason.
     """
 
     name: str
@@ -65,18 +65,18 @@ def sampled_operators(
     samples: Iterable[Sample], *, num_processors: int | None, host_seconds: float = 0.0
 ) -> tuple[tuple[SampledOperator, ...], tuple[Unlearned, ...]]:
     """
-    What a device's file says of each operator, pass and dtype, and of which it says nothing.
+    Learn each operator, pass and dtype for a device's file, and list those that could not be learned.
 
-    A trace has few shapes of each, but those of a job: of recorded operators one is enough.
+    A trace has few shapes of each operator, but those of a job: one recorded sample is enough.
 
     Parameters
     ----------
     samples
-        Of one machine.
+        Samples of one machine.
     num_processors
-        Number of its processors; None: not known.
+        Number of its processors; None where it is unknown.
     host_seconds
-        What the thread takes beside each pass of an operator, which samples have not in them.
+        Time of the thread outside of each pass of an operator, which samples do not contain.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def sampled_operators(
     groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
     for one in samples:
         point = one.point
-        is_masked = point.sizes.window is not None  # a window is measured as a mask, which skips nothing
+        is_masked = point.sizes.window is not None  # a window is measured as a mask, which skips no work
         if not (point.beside or is_masked) and point.operator not in (*NO_OPERATOR, *COLLECTIVES):
             groups[point.operator, point.pass_, point.dtype].append(one)
     found: list[SampledOperator] = []
@@ -94,12 +94,12 @@ def sampled_operators(
     for number, (key, group) in enumerate(groups.items()):
         log_progress(__name__, "operators are learned", number, len(groups), operator=" ".join(key))
         beside = 0.0 if key[0] in NO_PASS else host_seconds
-        made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
+        made = _learn(key, group, num_processors or UNKNOWN_PROCESSORS, beside)
         (found if isinstance(made, SampledOperator) else unlearned).append(made)  # type: ignore[arg-type]
     return tuple(found), tuple(unlearned)
 
 
-def _learned(
+def _learn(
     key: tuple[str, str, str], group: Sequence[Sample], num_processors: int, host_seconds: float
 ) -> SampledOperator | Unlearned:
     operator, of_pass, dtype = key
@@ -113,25 +113,25 @@ def _learned(
     seconds = np.array([one.timing.seconds for one in group]) + host_seconds
     times = learned(shapes, seconds, families(operator, sizes), fewest=fewest)
     if times.left_out_error > MOST_ERROR:
-        reason = f"samples contradict each other: families left out are {times.left_out_error:.0%} off in the median"
+        reason = f"samples contradict each other: median error {times.left_out_error:.0%} on held-out families"
         return Unlearned(name=name, reason=reason)
-    return _stored(key, times, shapes, seconds, sizes)
+    return _store(key, times, shapes, seconds, sizes)
 
 
 def families(operator: str, sizes: Mapping[str, np.ndarray]) -> list[Hashable]:
-    """To which family of shapes each sample belongs."""
+    """Return the family of shapes of each sample."""
     columns = [sizes[name] for name in FAMILY.get(operator, ("width",))]
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _stored(
+def _store(
     key: tuple[str, str, str],
     times: SampledTimes,
     shapes: Shapes,
     seconds: np.ndarray,
     sizes: Mapping[str, np.ndarray],
 ) -> SampledOperator:
-    """What was learned, by few samples: a process that is given them has the mean of one projected on them from all."""
+    """Store learned times as few samples: a process through them has the mean of one projected on them from all."""
     process, rates = times.processes[-1], times.rates
     roofline = rates.seconds(shapes)
     chosen = spread_out(shapes.features / process.lengths, NUM_SUPPORT)
@@ -168,5 +168,5 @@ def _stored(
 
 
 def rounded(number: float) -> float:
-    """A number with as many digits as a file has."""
+    """Round a number to the digits of a file."""
     return float(f"{number:.{DIGITS}g}")

@@ -1,4 +1,4 @@
-"""What a fit to samples says to its user."""
+"""Text of a fit to samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WELL_KNOWN = 0.05
 
 
 def fitted_text(found: FittedDevice, path: str) -> str:
-    """The report of a device file that was written."""
+    """Write the report of a device file."""
     return "\n".join(_lines(found, path))
 
 
@@ -26,12 +26,12 @@ def _lines(found: FittedDevice, path: str) -> Iterator[str]:
     if found.collectives:
         yield _collectives(found.collectives)
     if found.operators:
-        yield "error: of the median sample, all shapes of its family left out of the fit (collectives: none left out)"
+        yield "error: of the median sample, with its family of shapes held out (collectives: none held out)"
     for other in found.unlearned:
         yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
     if assumed:
-        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (say it with --facts)"
+        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --facts)"
     yield ""
     yield f"Use it as cluster: {{device: {path if '/' in path else f'./{path}'}}} of a job."
 

@@ -1,1 +1,1 @@
-"""Small runs measured, the whole job predicted: what was measured is used, what is missing comes from the model."""
+"""Small runs measured, the whole job predicted: measured parts are used, missing parts come from the model."""

@@ -1,4 +1,4 @@
-"""What small runs say of a device: its constants, found with the catalog's as what is known before, and its memory."""
+"""A device from small runs: its constants, with the catalog's as priors, and its memory."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnchorRun:
     """
-    One small run beside what is predicted of it.
+    One small run, measured and predicted.
 
     Parameters
     ----------
     case
-        Its job and strategy, with what was measured.
+        Its job and strategy, with the measurements.
     differences
-        In what it differs from the job beyond its size.
+        Differences from the job beyond its size.
     noise
-        Standard deviation of the logarithm with which its time holds for the job: that of repeated runs, or that of
+        Standard deviation of the logarithm with which its time applies to the job: that of repeated runs, or that of
         the ratio of two layouts where it differs.
     model_seconds, anchored_seconds
         Step predicted without and with the small runs.
@@ -53,22 +53,22 @@ class AnchorRun:
 
     @property
     def residual(self) -> float:
-        """Logarithm of the anchored over the measured step, what no constants explain; 0 where none was measured."""
+        """Logarithm of the anchored over the measured step, which no constants explain; 0 where none was measured."""
         return math.log(self.anchored_seconds / self.measured_seconds) if self.measured_seconds else 0.0
 
     @property
     def is_explained(self) -> bool:
-        """Whether the anchored step is as near to the measured one as its noise allows, in all but one of 20 runs."""
+        """True where the anchored step is within twice the noise of the measured one, as in all but one of 20 runs."""
         return abs(self.residual) <= 2 * self.noise
 
     @property
     def measured_seconds(self) -> float | None:
-        """Measured step; None: its memory alone was measured."""
+        """Measured step; None where only its memory was measured."""
         return self.case.run.step_seconds
 
     @property
     def measured_bytes(self) -> float | None:
-        """Measured peak; None: not measured."""
+        """Measured peak; None where it was not measured."""
         gib = self.case.run.peak_memory_gib
         return None if gib is None else gib * GIB
 
@@ -99,15 +99,15 @@ class Anchor:
     Parameters
     ----------
     device
-        The job's device with constants and memory that follow, as a job's ``cluster.device`` takes it.
+        The job's device with the resulting constants and memory, for a job's ``cluster.device``.
     runs
         The small runs.
     moved
         The constants that changed.
     posterior
-        All constants, and what the runs leave open of them.
+        All constants, and their uncertainty after the runs.
     peaks
-        What measured peaks say; None: no peak was measured.
+        Offsets of measured peaks; None where no peak was measured.
     """
 
     device: Mapping[str, Any]
@@ -118,20 +118,20 @@ class Anchor:
 
     @property
     def timed(self) -> tuple[AnchorRun, ...]:
-        """The runs with a step time."""
+        """Runs with a step time."""
         return tuple(one for one in self.runs if one.measured_seconds is not None)
 
     @property
     def noise(self) -> float:
         """
-        Standard deviation of the logarithm with which measured parts hold for the job: that of the closest run.
+        Standard deviation of the logarithm with which measured parts apply to the job: that of the closest run.
 
-        What no constants explain of a run counts as noise.
+        The unexplained part of a run counts as noise.
         """
         return min(math.hypot(one.noise, one.residual) for one in self.timed)
 
     def beside(self, problem: Problem, strategy: Strategy) -> Anchor:
-        """The same small runs beside a job's strategy, in which they may differ; constants stay as they are."""
+        """Compare the small runs with a job's strategy, from which they may differ; constants are kept."""
         others = [differences(one.case, problem, strategy) for one in self.runs]
         runs = (
             replace(one, differences=differing, noise=_noise(problem, differing))
@@ -140,7 +140,7 @@ class Anchor:
         return replace(self, runs=tuple(runs))
 
     def applied(self, problem: Problem) -> Problem:
-        """The job on the device that follows: every prediction of it is an ordinary one."""
+        """Return the job on the resulting device; every prediction of it is an ordinary one."""
         cluster = {**problem.document["cluster"], "device": self.device}
         changed = load({**problem.document, "cluster": cluster}, name=problem.name)
         names = ("facts", "reliability", "machine", "document", "settings", "alternatives")
@@ -151,38 +151,38 @@ def anchor(
     problem: Problem, smalls: Sequence[Case], strategy: Strategy | None = None, fitted: Fitted = CATALOG
 ) -> Anchor:
     r"""
-    Find the device on which the small runs take what was measured, as close as possible to the catalog's.
+    Find the device that explains the measured times of the small runs, as close as possible to the catalog's.
 
     .. math:: \min_x \sum_i (r_i(x) / \sigma_i)^2 + \sum_j ((x_j - p_j) / s_j)^2
 
-    Derivation: as ``planner calibrate`` fits (:func:`planner.calibration.fit.fit`), residuals r in logarithms. Each
-    constant x moves by what it is uncertain, s, and by how much the measured steps depend on it. A layer's kernels
-    dominate a small run, so that they take the most; what no small run has, such as links between nodes, stays at its
-    prior p. Runs of two numbers of layers tell the seconds of a layer from those of a step.
+    Derivation: as in ``planner calibrate`` (:func:`planner.calibration.fit.fit`), with residuals r in logarithms. Each
+    constant x moves by its uncertainty s, and by the dependence of the measured steps on it. A layer's kernels dominate
+    a small run, so their constants move most. Constants of absent parts, such as links between nodes, keep their prior
+    p. Runs with two numbers of layers separate the seconds of a layer from those of a step.
 
     Parameters
     ----------
     problem
         The whole job.
     smalls
-        Runs of it, cut down.
+        Small runs of it.
     strategy
-        The job's strategy; None: it is still to be chosen.
+        The job's strategy; None where it is still to be chosen.
     fitted
         Constants instead of the catalog's.
 
     Raises
     ------
     SpecError
-        If a run is none of the job cut down, or no constants explain the runs.
+        If a run is not a smaller run of the job, or no constants explain the runs.
     Unfit
-        If runs of the same configuration contradict each other.
+        If runs of one configuration contradict each other.
     """
     for small in smalls:
         require_cut_down(small, problem)
     timed = [small for small in smalls if small.run.step_seconds is not None]
     if not timed:
-        raise SpecError("small runs", "none of them has a step time.")
+        raise SpecError("small runs", "none has a step time.")
     require_consistent(timed)
     assert problem.machine is not None, "a job is loaded, not made by hand"
     way, others = road(problem.machine.device, fitted), [differences(one, problem, strategy) for one in smalls]
@@ -204,16 +204,16 @@ def anchor(
     own = device_of(problem.machine.device, fitted).runtime_bytes
     runtime = max(0.0, own + peaks.offset_bytes) if peaks else own
     return Anchor(
-        device=_sourced(way.device(found.values, runtime_bytes=runtime), found.values, runs),
+        device=_add_sources(way.device(found.values, runtime_bytes=runtime), found.values, runs),
         runs=runs,
-        moved=_moved(way, found.values),
+        moved=_list_moved(way, found.values),
         posterior=found,
         peaks=peaks,
     )
 
 
 def _noise(problem: Problem, differing: Sequence[str]) -> float:
-    """That of a repeated run, and where something differs beyond size that of the ratio of two layouts."""
+    """Return the noise of a repeated run; where the run differs beyond size, also that of the ratio of two layouts."""
     if not differing:
         return NOISE
     spread = spread_of(intervals().differences, kind_of(problem.facts.model, problem.facts.cluster))
@@ -221,7 +221,7 @@ def _noise(problem: Problem, differing: Sequence[str]) -> float:
 
 
 def _require_explained(runs: Sequence[AnchorRun]) -> None:
-    """Refuse runs that hold for the job, but that no constants explain; others only move constants by less."""
+    """Refuse a run that differs only in size, but that no constants explain; other runs only move constants less."""
     worst = max(runs, key=lambda one: abs(one.residual) * (not one.differences))
     if abs(worst.residual) > MOST_MISFIT and not worst.differences:
         raise SpecError(
@@ -232,7 +232,7 @@ def _require_explained(runs: Sequence[AnchorRun]) -> None:
         )
 
 
-def _moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
+def _list_moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
     known = device_of(way.entry, way.fitted).calibration.constants
     return tuple(
         Moved(field=field, before=before, after=value)
@@ -241,8 +241,8 @@ def _moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
     )
 
 
-def _sourced(device: dict[str, Any], values: Mapping[str, float], runs: Sequence[AnchorRun]) -> dict[str, Any]:
-    """The device with the small runs as the source of what follows from them."""
+def _add_sources(device: dict[str, Any], values: Mapping[str, float], runs: Sequence[AnchorRun]) -> dict[str, Any]:
+    """Return the device with the small runs as the source of its changed constants."""
     text = f"small runs: {', '.join(one.case.run.id for one in runs)}"
     calibration = device["calibration"]
     names = {field.partition(".")[0] for field in values}

@@ -1,4 +1,4 @@
-"""Whether a run is a job cut down, and in what it differs from the job beyond that."""
+"""Comparison of a small run with its job: layers, device and precision must be equal; other differences are listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.jobs.problem import Problem
 from planner.runs.predictions import Case
 
 SIZES = ("dp", "pp", "vpp", "group")
-"""Decisions of which a small run has less: how many replicas and stages there are, and how they take turns."""
+"""Decisions that are smaller in a small run: replicas, stages, and their order."""
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "sequence_parallel": ("tp",),
@@ -35,12 +35,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "offload_overlap": ("optimizer_offload",),
     "host_threads": ("optimizer_offload",),
 }
-"""What decisions and settings are about: without ranks that share it, or without offloading, they mean nothing."""
+"""Decisions that another decision or setting depends on: without them it has no effect."""
 
 
 def require_cut_down(small: Case, problem: Problem) -> None:
     """
-    Refuse a run whose layers are not the job's, on the job's device.
+    Refuse a run whose layers or device are not the job's.
 
     Raises
     ------
@@ -52,28 +52,28 @@ def require_cut_down(small: Case, problem: Problem) -> None:
     if (device.name, device.peak_flops) != (own.name, own.peak_flops):
         raise SpecError(
             where,
-            f"ran on {device.name}, the job on {own.name}: its times say nothing of another device.",
+            f"ran on {device.name}, the job on {own.name}: its times do not apply to another device.",
             "Measure the small run on the job's device.",
         )
     model, full = facts.model, whole.model
     if model.num_layers > full.num_layers:
-        problem_text = f"has {model.num_layers} layers, the job {full.num_layers}: it is no job cut down."
+        problem_text = f"has {model.num_layers} layers, the job {full.num_layers}: it is not a smaller run of the job."
         raise SpecError(where, problem_text, "Cut model.num_layers.")
     if facts.cluster.num_devices > whole.cluster.num_devices:
         problem_text = f"ran on {facts.cluster.num_devices} devices, the job on {whole.cluster.num_devices}"
-        raise SpecError(where, f"{problem_text}: it is no job cut down.", "Cut cluster.num_devices.")
+        raise SpecError(where, f"{problem_text}: it is not a smaller run of the job.", "Cut cluster.num_devices.")
     for name, of_run, of_job in _sizes(model, full):
         if of_run != of_job:
-            raise SpecError(where, f"has {name} {of_run}, the job {of_job}: its layers are others.", KEEP)
+            raise SpecError(where, f"has {name} {of_run}, the job {of_job}: its layers differ.", KEEP)
     if others := [kind for kind in model.kinds if kind not in full.kinds]:
         text = _different_layer(others[0], full)
-        raise SpecError(where, f"has layers that the job has not: {text}.", KEEP)
+        raise SpecError(where, f"has layers that the job does not have: {text}.", KEEP)
     if facts.workload.precision != whole.workload.precision:
         names = f"{facts.workload.precision.name}, the job in {whole.workload.precision.name}"
-        raise SpecError(where, f"computes in {names}: its kernels are others.", "Measure it in the job's precision.")
+        raise SpecError(where, f"computes in {names}: its kernels differ.", "Measure it in the job's precision.")
 
 
-KEEP = "Cut the number of layers alone; width, experts and vocabulary stay the job's."
+KEEP = "Reduce only the number of layers; width, experts and vocabulary stay the job's."
 
 
 def _sizes(model: Model, full: Model) -> Iterator[tuple[str, int, int]]:
@@ -82,7 +82,7 @@ def _sizes(model: Model, full: Model) -> Iterator[tuple[str, int, int]]:
 
 
 def _different_layer(layer: Layer, full: Model) -> str:
-    """In which of a layer's entries it differs from the nearest of the model's."""
+    """Name the entry in which a layer differs from the nearest of the model's."""
     names = [one.name for one in fields(Layer)]
     return min(
         ([name for name in names if getattr(layer, name) != getattr(kind, name)] for kind in full.kinds), key=len
@@ -91,7 +91,7 @@ def _different_layer(layer: Layer, full: Model) -> str:
 
 def differences(small: Case, problem: Problem, strategy: Strategy | None) -> tuple[str, ...]:
     """
-    In what a run differs from the job beyond its size, so that its layers take another time; phrases for people.
+    List the differences of a run from the job beyond its size that change its layers' time; phrases for people.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def differences(small: Case, problem: Problem, strategy: Strategy | None) -> tup
     problem
         The job.
     strategy
-        The job's; None: it is still open, and decisions are not compared. A stage, replica or schedule that the run has
-        not says nothing, and is no difference: what follows from it is the model's.
+        The job's strategy; None where it is still open, and decisions are not compared. A stage, replica or schedule
+        that the run lacks is no difference: its effect comes from the model.
     """
     return tuple(_differences(small, problem, strategy))
 
@@ -124,7 +124,7 @@ def _differences(small: Case, problem: Problem, strategy: Strategy | None) -> It
 
 
 def _different_settings(small: Case, problem: Problem, strategy: Strategy | None) -> Iterator[str]:
-    """Settings as frameworks resolve them; while the strategy is open, those that mean something in any."""
+    """Yield differing settings as frameworks resolve them; with an open strategy only those that always matter."""
     own, whole = small.facts.cluster.settings, problem.facts.cluster.settings
     for name in (one.name for one in fields(Settings)):
         of_run, of_job = getattr(own, name), getattr(whole, name)
@@ -134,19 +134,19 @@ def _different_settings(small: Case, problem: Problem, strategy: Strategy | None
 
 
 def _means(name: str, strategy: Strategy) -> bool:
-    """Whether a decision or setting has an effect beside the others of a strategy."""
+    """Return True if a decision or setting has an effect beside the others of a strategy."""
     needed = NEEDED.get(name, ())
     return not needed or any(getattr(strategy, one) > (0 if one in FLAGS else 1) for one in needed)
 
 
 def _setting_text(value: object) -> str:
-    """As job files spell it."""
+    """Format a setting as in job files."""
     if value is None:
         return "as the framework has it"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def covered_fraction(smalls: Sequence[Case], model: Model) -> float:
-    """Share of a model's layers of which a small run has some of the same kind."""
+    """Return the share of a model's layers whose kind occurs in a small run."""
     known = [kind for small in smalls for kind in small.facts.model.kinds]
     return sum(layer in known for layer in model.layers) / model.num_layers

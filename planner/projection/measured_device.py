@@ -1,4 +1,4 @@
-"""The device of a job with other constants, as plain data; and which constants small runs can determine."""
+"""The device of a job with other constants, as plain data; and the constants that small runs can determine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from planner.jobs.entries import Reference
 from planner.jobs.problem import Problem
 
 SUFFIX = ", anchored"
-"""Behind the name of a device whose constants small runs determined."""
+"""Suffix of the name of a device whose constants come from small runs."""
 
 UNFITTED_WIDTH = 0.5
-"""Standard deviation of the logarithm by which rates that nobody fitted to training runs are off: a datasheet's peak is
-twice what some kernels reach."""
+"""
+Standard deviation of the logarithm of rates that were not fitted to training runs: a datasheet's peak is twice the rate
+of some kernels.
+"""
 
 
 def _general(field: str, prior: float, sigma: float) -> Constant:
-    source = "what small runs show of a device that nobody calibrated on training runs"
+    source = "small runs on a device without calibration on training runs"
     return Constant(
         name=field, fields=(field,), prior=prior, lower=prior / 50, upper=prior * 50, sigma=sigma, source=source
     )
@@ -38,23 +40,23 @@ GENERAL = (
     _general("microbatch_seconds", 1e-3, 1.0),
 )
 """
-What small runs say of a device whose calibration has no fitted constants, such as one that was sampled.
+Constants of a device whose calibration has no fitted ones, such as a sampled device.
 
-All kernels have one factor, all messages another; seconds per step and micro-batch vary where the calibration has any.
+All kernels share one factor, all messages another; seconds per step and micro-batch vary where the calibration has any.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Road:
     """
-    From values of constants to a device, as a job's ``cluster.device`` takes it.
+    Mapping from values of constants to a device, for a job's ``cluster.device``.
 
     Parameters
     ----------
     entry
         The job's device.
     constants
-        What varies, each around the device's own value.
+        Constants that vary, each around the device's own value.
     fitted
         Constants instead of the catalog's.
     """
@@ -64,21 +66,21 @@ class Road:
     fitted: Fitted = CATALOG
 
     def device(self, values: Mapping[str, float], **more: Any) -> dict[str, Any]:
-        """The device with constants by dotted field, and other entries; its sources say where they come from."""
+        """Return the device with constants by dotted field, and other entries; its sources name their origin."""
         whole = {"base": self.entry} if isinstance(self.entry, str) else dict(self.entry)
         calibration = merged(_calibration(whole), nested(values))
         name = f"{device_of(self.entry, self.fitted).name}{SUFFIX}"
         return {**whole, **more, "name": name, "calibration": {**calibration, "name": name}}
 
     def facts(self, problem: Problem, values: Mapping[str, float]) -> Facts:
-        """What a job trains, on its cluster with other constants."""
+        """Return a job's facts, with other constants of its cluster."""
         machine = problem.machine
         assert machine is not None, "a job is loaded, not made by hand"
         cluster = replace(machine, device=self.device(values)).cluster(self.fitted)
         return Facts(model=problem.facts.model, cluster=cluster, workload=problem.facts.workload)
 
     def fields(self, chosen: Sequence[Constant], values: Sequence[float]) -> dict[str, float]:
-        """Values by the dotted fields that the device's calibration has."""
+        """Return values by the dotted fields that the device's calibration has."""
         known = device_of(self.entry, self.fitted).calibration.constants
         return {
             field: float(f"{value:.6g}")
@@ -89,7 +91,7 @@ class Road:
 
 
 def road(entry: Reference, fitted: Fitted = CATALOG) -> Road:
-    """What varies of a device: constants that its calibration has fitted, else ``GENERAL``."""
+    """Choose the constants of a device that vary: those that its calibration has fitted, else ``GENERAL``."""
     known = device_of(entry, fitted).calibration.constants
     chain = _chain(entry) if known.times == "modified_roofline" else ()
     chosen = [around(one, known) for one in constants() if one.calibration in chain and _value(known, one)]
@@ -102,7 +104,7 @@ def _value(known: Constants, one: Constant) -> float | None:
 
 
 def _calibration(device: Mapping[str, Any]) -> dict[str, Any]:
-    """The calibration of a device as constants on a base."""
+    """Return the calibration of a device as constants on a base."""
     base = device.get("base")
     of_base = {"base": catalog.device_entry(base)["calibration"]} if base else {}
     own = device.get("calibration", {})
@@ -110,7 +112,7 @@ def _calibration(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chain(entry: Reference) -> tuple[str, ...]:
-    """The calibration of the catalog that a device's starts from, and those that it extends; () for none."""
+    """Return the catalog's calibration on which a device's is based, and those that it extends; () for none."""
     calibration: Any = {"base": entry} if isinstance(entry, str) else entry
     calibration = _calibration(calibration)
     while isinstance(calibration, Mapping):

@@ -1,4 +1,4 @@
-"""What measured peaks of small runs say of a device's memory, and the upper bound of a job's peak."""
+"""A device's memory from measured peaks of small runs, and the upper bound of a job's peak."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MOST_DEVIATIONS = 3
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peaks:
     """
-    Measured peaks beside predicted ones.
+    Measured and predicted peaks.
 
     Parameters
     ----------
     offset_bytes
-        Bytes of a device that no formula has, the mean of the runs; negative where peaks are predicted too high.
+        Mean of the bytes that no formula explains; negative where peaks are predicted too high.
     most_offset_bytes, most_ratio
         The largest such offset; the largest measured over predicted peak.
     """
@@ -39,16 +39,16 @@ class Peaks:
 
     def most_bytes(self, predicted: float, cluster: Cluster, *, is_alike: bool) -> float:
         r"""
-        Upper bound of a job's peak in bytes, which ``STARTS`` of the jobs stay below.
+        Return the upper bound of a job's peak in bytes, which ``STARTS`` of the jobs stay below.
 
         .. math:: \max(P + \max(0, d), P \max(1, q)) e^{w (u - \mu)}
 
-        Derivation: what no formula has stays as it is, or grows with all else: the larger of the predicted peak P plus
-        the largest offset d, and P times the largest ratio q. Peaks that small runs show to be predicted too high lower
-        no bound: nobody knows whether what was left out grows. Beside that the ratio scatters from layout to layout, as
-        the law of its stack has it: ``STARTS`` of them lie below exp(u), their mean is :math:`\mu`. The run that a
-        bound rests on takes the place of the mean, with w = 1. Of a run that differs the ratio has an error of its own,
-        which is as large and adds in squares: :math:`w = \sqrt 2`.
+        Derivation: the unexplained part is constant, or grows with the rest. So the base is the larger of two: the
+        predicted peak P plus the largest offset d, and P times the largest ratio q. Peaks that were predicted too high
+        do not lower the bound, since the omitted part may grow. The ratio also scatters from layout to layout, by the
+        law of its stack: ``STARTS`` of the ratios lie below exp(u), their mean is :math:`\mu`. The run that determines
+        the bound replaces the mean, with w = 1. The ratio of a differing run has its own error of equal size, which
+        adds in squares: :math:`w = \sqrt 2`.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class Peaks:
         cluster
             Its devices and software.
         is_alike
-            Whether a run with a peak differs from the job in nothing but its size.
+            True where a run with a peak differs from the job only in size.
         """
         law = law_of(cluster)
         spread = (law.log_ratio_of(STARTS) - law.mean) * (1.0 if is_alike else math.sqrt(2))
@@ -66,7 +66,7 @@ class Peaks:
 
 
 def predicted_bytes(small: Case, way: Road) -> float:
-    """Predicted peak as the run's measurement would see it."""
+    """Return the predicted peak as the run's measurement would see it."""
     facts = way.facts(small.problem, {})
     peak = estimate(facts, small.strategy).device_bytes
     return seen_bytes(facts.cluster.device, peak, small.run.memory_kind, small.strategy)
@@ -74,15 +74,15 @@ def predicted_bytes(small: Case, way: Road) -> float:
 
 def peaks_of(smalls: Sequence[Case], way: Road) -> Peaks | None:
     """
-    What small runs with a peak say; None: there is none.
+    Return offsets and ratios of the small runs' peaks; None where no peak was measured.
 
-    Derivation: the mean of measured minus predicted. What the allocator holds beyond allocated tensors grows with
-    them, so that bytes missing from a peak of allocated ones count with the fragments around them.
+    Derivation: the mean of measured minus predicted. Memory that the allocator holds beyond allocated tensors grows
+    with them. So missing bytes of an allocated peak count with their fragmentation.
 
     Raises
     ------
     SpecError
-        If a peak is so far from the predicted one that it is of something else.
+        If a peak is too far from the predicted one to be of this run.
     """
     offsets, ratios = [], []
     for one in smalls:
@@ -99,12 +99,12 @@ def peaks_of(smalls: Sequence[Case], way: Road) -> Peaks | None:
 
 
 def _require_plausible(small: Case, predicted: float, measured: float) -> None:
-    """Refuse a peak that is further off than odd runs are; of small ones some workspaces make up for it."""
+    """Refuse a peak that is further off than odd runs; for small peaks some workspaces explain the difference."""
     is_far = abs(math.log(measured / predicted)) > MOST_DEVIATIONS * ODD_DEVIATION
     if is_far and abs(measured - predicted) > LEAST_HEADROOM_BYTES:
         kind = small.run.memory_kind or "all of the device's memory"
         raise SpecError(
             f"{small.run.id}: peak_memory_gib",
             f"{measured / GIB:.4g} GiB were measured, {predicted / GIB:.4g} GiB are predicted ({kind}).",
-            "Is it the peak of the fullest device, of this layout, and is memory_kind what measured it?",
+            "Is it the peak of the fullest device, of this layout, and does memory_kind name its source?",
         )

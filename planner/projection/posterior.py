@@ -1,4 +1,4 @@
-"""Constants of a device after small runs: the likeliest, and what they leave open."""
+"""Constants of a device after small runs: the likeliest values, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Seconds = Callable[[Facts, Strategy], float]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posterior:
     """
-    What is known of a device's constants after small runs.
+    Posterior of a device's constants after small runs.
 
     Parameters
     ----------
     way
-        From constants to the device.
+        Mapping from constants to the device.
     logs
-        Logarithms of all of its constants: the likeliest ones.
+        Logarithms of all of its constants, at their likeliest values.
     covariance
-        Of these logarithms, shape (constants, constants).
+        Covariance of these logarithms, shape (constants, constants).
     values
-        By dotted field those constants on which a small run depends.
+        Values of the constants on which a small run depends, by dotted field.
     """
 
     way: Road
@@ -44,13 +44,13 @@ class Posterior:
 
     def deviation(self, seconds: Callable[[Mapping[str, float]], float]) -> float:
         r"""
-        Standard deviation of the logarithm of some seconds, from what the small runs leave open of the constants.
+        Return the standard deviation of the logarithm of some seconds, from the uncertainty of the constants.
 
         .. math:: \sqrt{g^T \Sigma g}, \quad g_j = \partial \log t / \partial x_j
 
-        Derivation: first order around the likeliest constants. Of two constants that small runs cannot tell apart the
-        errors are of opposite sign, and cancel in what has as much of each. Where a job has more of one than the small
-        runs have, they remain.
+        Derivation: first order around the likeliest constants. Two constants that small runs cannot separate have
+        errors of opposite sign, which cancel in a time that depends on both alike. They remain where a job depends on
+        one more than the small runs do.
 
         Parameters
         ----------
@@ -60,7 +60,7 @@ class Posterior:
         before, upper = self._logarithm(seconds, self.logs), priors_of(self.way.constants).upper
         slopes = np.zeros(len(self.logs))
         for index in range(len(self.logs)):
-            there, step = _moved(self.logs, index, upper)
+            there, step = _move(self.logs, index, upper)
             slopes[index] = (self._logarithm(seconds, there) - before) / step
         return float(np.sqrt(slopes @ self.covariance @ slopes))
 
@@ -70,7 +70,7 @@ class Posterior:
 
 def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
     r"""
-    The constants on which small runs depend, fitted; and the covariance of all.
+    Fit the constants on which small runs depend, and return the covariance of all.
 
     .. math:: \Sigma = (S^{-1} + J^T N^{-1} J)^{-1} = S - S J^T (J S J^T + N)^{-1} J S
 
@@ -80,7 +80,7 @@ def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
     Parameters
     ----------
     way
-        From constants to the device.
+        Mapping from constants to the device.
     timed
         Runs with a step time.
     noises
@@ -96,7 +96,7 @@ def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
         measured,
         weights=weights,
         priors=priors_of(chosen),
-        start=_near(way, timed, chosen, measured, noises),
+        start=_find_start(way, timed, chosen, measured, noises),
     )
     logs = priors.mean.copy()
     logs[sensitive] = found.logs
@@ -109,17 +109,17 @@ def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
 
 
 def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
-    """The step as ``planner estimate`` predicts it."""
+    """Return the step that ``planner estimate`` predicts."""
     return estimate(facts, strategy).step_seconds
 
 
-def _near(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
+def _find_start(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured: Array, noises: Array) -> Fit:
     r"""
-    Where a fit begins: near enough to what was measured for its robust loss to pull, which lets go of what is far.
+    Return the start of a fit, close to measured times, since the robust loss ignores distant ones.
 
     .. math:: x = p + S J^T (J S J^T + N)^{-1} (y - f(p)), \quad S = \mathrm{diag}(s^2), N = \mathrm{diag}(\sigma^2)
 
-    Derivation: least squares without robustness, a few steps of Gauss and Newton.
+    Derivation: least squares without robustness, a few Gauss-Newton steps.
     """
     priors, jacobian = priors_of(chosen), _jacobian(way, timed, chosen)
     logs = priors.mean
@@ -136,7 +136,7 @@ def _near(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], measured
 
 
 MOST_STEPS = 6
-"""Of that kind: a factor of ten takes four."""
+"""Most Gauss-Newton steps: a factor of ten takes four."""
 
 
 def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], logs: Array, seconds: Seconds) -> Array:
@@ -145,20 +145,20 @@ def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], lo
 
 
 def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> Callable[[Array, Array | None], Array]:
-    """Derivatives by differences of the closed form, which changes as the simulated step does."""
+    """Return a function of derivatives by differences of the closed form, which changes like the simulated step."""
     upper = priors_of(chosen).upper
 
     def jacobian(logs: Array, _: Array | None) -> Array:
         columns, before = [], _logarithms(way, timed, chosen, logs, strategy_seconds)
         for index in range(len(chosen)):
-            there, step = _moved(logs, index, upper)
+            there, step = _move(logs, index, upper)
             columns.append((_logarithms(way, timed, chosen, there, strategy_seconds) - before) / step)
         return np.stack(columns, axis=1)
 
     return jacobian
 
 
-def _moved(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
-    """One logarithm moved by a step for a derivative, and that step: down where it would leave its bounds."""
+def _move(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
+    """Move one logarithm by a step for a derivative, downwards at its upper bound; return the step, too."""
     step = DIFFERENCE if logs[index] + DIFFERENCE <= upper[index] else -DIFFERENCE
     return logs + step * (np.arange(len(logs)) == index), step

@@ -1,4 +1,4 @@
-"""Small runs measured -> the whole job predicted, with how much of the answer was measured."""
+"""Prediction of the whole job from small runs, with the measured share of the answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planner.runs.predictions import Case
 from planner.uncertainty.intervals import NORMAL_80, Interval
 
 OF_LAYERS = ("compute", "recompute", "host", "offload")
-"""Lines of a breakdown that every run with layers of the same kind measures."""
+"""Lines of a breakdown that every run with layers of one kind measures."""
 
 OF_GROUPS = ("tp", "cp", "ep")
-"""Lines that a run measures whose group has as many ranks: fewer or more use other links, or other messages."""
+"""Lines that only a run with an equal number of ranks measures: others use other links, or other messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +34,11 @@ class ProjectedPart:
     Parameters
     ----------
     name
-        As :class:`costmodel.step.estimate.Part` has it.
+        As in :class:`costmodel.step.estimate.Part`.
     model_seconds, seconds
         Exposed seconds without and with the small runs.
     measured_fraction
-        Share of it that a small run measured in kind.
+        Share of it that a small run measured directly.
     """
 
     name: str
@@ -50,23 +50,23 @@ class ProjectedPart:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
     """
-    The whole job, predicted from small runs.
+    Prediction of the whole job from small runs.
 
     Parameters
     ----------
     anchor
-        What the small runs say of the device.
+        Device and constants from the small runs.
     model, report
         The job's estimate without and with them.
     parts
         Its step, line by line.
     open_deviation
-        Standard deviation of the logarithm of the seconds measured in kind, from constants that the small runs leave
-        open.
+        Standard deviation of the logarithm of the directly measured seconds, from constants that the small runs leave
+        uncertain.
     interval
-        Where its measured step lies, with a probability of ``COVERAGE``.
+        Interval of its measured step, with a probability of ``COVERAGE``.
     most_peak_bytes
-        Upper bound of the peak of the fullest device, which ``STARTS`` of the jobs stay below; None: no peak was
+        Upper bound of the peak of the fullest device, which ``STARTS`` of the jobs stay below; None where no peak was
         measured.
     """
 
@@ -97,16 +97,16 @@ class Projection:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectedShare:
     """
-    How much of a plan small runs measured.
+    Share of a plan that small runs measured.
 
     Parameters
     ----------
     measured_fraction
-        Share of its step that they measured in kind.
+        Share of its step that they measured directly.
     differences
-        In what they differ from it beyond its size.
+        Differences from it beyond size.
     most_peak_bytes
-        Upper bound of its peak; None: no peak was measured.
+        Upper bound of its peak; None where no peak was measured.
     """
 
     measured_fraction: float
@@ -125,10 +125,10 @@ def project(
     problem
         The whole job.
     decisions
-        Its strategy, as :func:`planner.plan.estimate` takes it; what it leaves open is as the recipes have it, which
-        small runs follow, too.
+        Its strategy, as in :func:`planner.plan.estimate`; open decisions follow the recipes, which small runs follow,
+        too.
     smalls
-        Runs of it, cut down.
+        Small runs of it.
 
     Raises
     ------
@@ -157,11 +157,12 @@ def projected_parts(
     runs: Iterable[AnchorRun], before: Estimate, after: Estimate, model: Model
 ) -> tuple[ProjectedPart, ...]:
     """
-    The lines of a job's step, and which share of each a small run measured in kind.
+    Return the lines of a job's step, with the share of each that a small run measured directly.
 
-    Derivation: layers, where a run has layers of the same kind; communication inside a layer, where a run's group has
-    as many ranks. A run that differs in more than its size has other kernels: it moves constants, but measures nothing
-    of the job itself. Transfers and bubble of a pipeline, replicas and the update of shared states are the model's.
+    Derivation: layers are measured where a run has layers of the same kind; communication inside a layer, where a run's
+    group has equally many ranks. A run that differs in more than size has other kernels: it moves constants, but
+    measures no part of the job itself. Transfers and bubble of a pipeline, replicas, and the update of sharded states
+    come from the model.
     """
     cases = [one.case for one in runs if not one.differences]
     covered = covered_fraction(cases, model)
@@ -180,7 +181,7 @@ def projected_parts(
 
 
 def measured_seconds(parts: Iterable[ProjectedPart]) -> float:
-    """Seconds of a step that small runs measured in kind."""
+    """Sum the seconds of a step that small runs measured directly."""
     return sum(part.seconds * part.measured_fraction for part in parts)
 
 
@@ -188,17 +189,17 @@ def deviation_of_constants(
     found: Anchor, parts: Sequence[ProjectedPart], problem: Problem, strategy: Strategy
 ) -> float:
     """
-    Standard deviation of the logarithm of measured seconds, from what the small runs leave open of the constants.
+    Return the standard deviation of the logarithm of measured seconds, from the uncertainty of the constants.
 
-    Derivation: :meth:`planner.projection.posterior.Posterior.deviation` of the seconds that were measured in kind. The
-    others have the errors of the model on comparable jobs, which the same constants are part of: they count once.
+    Derivation: :meth:`planner.projection.posterior.Posterior.deviation` of the directly measured seconds. The other
+    seconds have the errors of the model on comparable jobs. These include the same constants, which count once.
 
     Parameters
     ----------
     found
-        What the small runs say.
+        Constants from the small runs.
     parts
-        The lines of the step.
+        Lines of the step.
     problem, strategy
         The whole job.
     """
@@ -217,22 +218,22 @@ def projected_interval(
     parts: Sequence[ProjectedPart], deviation: float, of_model: Interval, step_seconds: float
 ) -> Interval:
     r"""
-    The interval of a projected step: measured seconds with the runs' errors, the others with the model's.
+    Return the interval of a projected step: measured seconds with the runs' errors, the others with the model's.
 
     .. math:: [M e^{-z \sigma} + R e^{-l}, M e^{z \sigma} + R e^{u}]
 
-    Derivation: M seconds were measured in kind. Their logarithm is off by the noise of the job's own step and by
-    what small runs leave open of the constants (:func:`deviation_of_constants`), which are independent: squares
-    add up to sigma. The remaining R are as far off as the model's steps of comparable jobs, between exp(-l) and
-    exp(u). Both ends at once: errors may go together. Where nothing was measured in kind, the runs moved constants,
-    with an error of their own beside the model's: squares add up.
+    Derivation: M seconds were measured directly. Two independent errors of their logarithm add in squares to sigma: the
+    noise of the job's own step, and the uncertainty of constants (:func:`deviation_of_constants`). The remaining R
+    seconds have the errors of the model's steps of comparable jobs, between exp(-l) and exp(u). Both ends are taken at
+    once, since errors may go together. Where nothing was measured directly, the runs only moved constants, and their
+    own error adds to the model's in squares.
 
     Parameters
     ----------
     parts
-        The lines of the step.
+        Lines of the step.
     deviation
-        Standard deviation of the logarithm of what was measured; where nothing was, of the runs' own error.
+        Standard deviation of the logarithm of the measured seconds; where there are none, of the runs' own error.
     of_model
         The model's own interval of the step.
     step_seconds
@@ -250,18 +251,18 @@ def projected_interval(
 
 
 def _small_runs_text(share: float, error: float) -> str:
-    what = f"which measured {share:.0%} of it in kind" if share else "which differ"
+    what = f"which measured {share:.0%} of it directly" if share else "which differ"
     return f"small runs, {what} (+- {error:.1%}),"
 
 
 def most_peak_bytes(found: Anchor, problem: Problem, strategy: Strategy) -> float | None:
     """
-    Upper bound in bytes of a job's peak; None where no peak was measured.
+    Return the upper bound in bytes of a job's peak; None where no peak was measured.
 
     Parameters
     ----------
     found
-        What the small runs say, beside the strategy.
+        Constants from the small runs, compared with the strategy.
     problem, strategy
         The whole job.
     """
@@ -272,14 +273,14 @@ def most_peak_bytes(found: Anchor, problem: Problem, strategy: Strategy) -> floa
     return found.peaks.most_bytes(detail.estimate(facts, strategy).device_bytes, facts.cluster, is_alike=is_alike)
 
 
-def projected_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
+def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
     """
-    A plan that was found on the device that follows from small runs, with the interval of a projection.
+    Return a plan on the device of the small runs with the interval of a projection, and its measured share.
 
     Parameters
     ----------
     found
-        What the small runs say, without any strategy.
+        Constants from the small runs, without any strategy.
     problem
         The job.
     plan

@@ -1,4 +1,4 @@
-"""Small runs of a job: what differs from the job, what was measured; or rows of a table of runs."""
+"""Small runs of a job: their differences from the job and their measurements, or rows of a table of runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
 from planner.runs.table import read as read_table
 
 MODEL = "the job's model"
-"""How small runs refer to it."""
+"""Name under which small runs refer to the job's model."""
 
 SECTIONS = ("model", "cluster", "training", "settings")
 """Sections of a job that a small run may change."""
@@ -40,7 +40,7 @@ EXAMPLE = (
 
 
 def _no_text(value: object) -> object:
-    """Measurements are numbers: one in quotes may be anything."""
+    """Refuse text as a measurement: a quoted number may be a mistake."""
     if isinstance(value, str):
         raise ValueError(f"expected a number, got {shown(value)}")
     return value
@@ -57,19 +57,19 @@ class SmallRun:
     Parameters
     ----------
     name
-        How reports call it; empty: the file's name and its number.
+        Name in reports; "" uses the file's name and the run's number.
     job
-        Entries of the job that were different, by dotted key: ``model.num_layers``, ``cluster.num_devices``,
+        Entries that differ from the job, by dotted key: ``model.num_layers``, ``cluster.num_devices``,
         ``training.global_batch_size``.
     strategy
-        Decisions that were different from the job's ``strategy``, whose ``dp`` and ``layout`` the run never has; with
-        ``pp: 1`` none of those on pipelines either.
+        Decisions that differ from the job's ``strategy``. The run never has the job's ``dp`` and ``layout``; with ``pp:
+        1`` it has no pipeline decisions either.
     step_seconds
-        Measured step; None: that of ``traces``, or not measured.
+        Measured step; None where it comes from ``traces``, or was not measured.
     traces
         Profiler traces of the run, one for each rank recorded, relative to the file.
     peak_memory_gib, memory_kind
-        Measured peak of the fullest device, and what measured it: ``allocated``, ``reserved``, ``nvidia-smi``.
+        Measured peak of the fullest device, and its source: ``allocated``, ``reserved``, ``nvidia-smi``.
     """
 
     name: str = ""
@@ -89,7 +89,7 @@ class SmallRuns:
     Parameters
     ----------
     runs
-        At least one.
+        At least one run.
     """
 
     runs: Annotated[tuple[SmallRun, ...], Field(min_length=1)]
@@ -97,73 +97,73 @@ class SmallRuns:
 
 def small_runs(paths: Sequence[Path], problem: Problem) -> tuple[Case, ...]:
     """
-    The small runs of some files as jobs with strategies.
+    Read the small runs of some files as jobs with strategies.
 
     Parameters
     ----------
     paths
-        YAML as :class:`SmallRuns`, each run as it differs from the job; or CSV with the columns of
-        ``planner calibrate --runs``, each row complete.
+        YAML as :class:`SmallRuns`, with each run's differences from the job; or CSV with the columns of ``planner
+        calibrate --runs``, each row complete.
     problem
-        The job that they were cut down from.
+        The whole job.
 
     Raises
     ------
     SpecError
         If a file or a run in it is wrong, or there is none.
     """
-    found = tuple(one for path in paths for one in _of_file(path, problem))
+    found = tuple(one for path in paths for one in _read_file(path, problem))
     if not any(one.run.step_seconds for one in found):
-        raise SpecError("small runs", "none of them has a step time.", EXAMPLE)
+        raise SpecError("small runs", "none has a step time.", EXAMPLE)
     return found
 
 
-def _of_file(path: Path, problem: Problem) -> Iterator[Case]:
+def _read_file(path: Path, problem: Problem) -> Iterator[Case]:
     if path.name.endswith((".json", ".json.gz")):
         raise SpecError(
             str(path),
-            "is a trace, which does not say of which job it is.",
+            "is a trace, which does not name its job.",
             "Name it under 'traces' of a run: runs: [{job: {model.num_layers: 2}, traces: [rank0.json.gz]}].",
         )
     if path.suffix == ".csv":
-        yield from _of_table(path)
+        yield from _read_table_runs(path)
         return
     document = read_mapping(path, needs=EXAMPLE)
     given = build(SmallRuns, document if "runs" in document else {"runs": [document]}, str(path))
     for number, one in enumerate(given.runs):
-        yield _small(one, problem, path, f"{path}: runs.{number}")
+        yield _read_small_run(one, problem, path, f"{path}: runs.{number}")
 
 
-def _small(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
-    """One run of a file; what its traces leave in doubt goes with it."""
+def _read_small_run(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
+    """Read one run of a file, with the doubts of its traces."""
     _require_measured(one, where)
     traces = [read_trace(path.parent / name) for name in one.traces]
     for trace in traces:
         require_device(trace, problem.facts.cluster.device)
-    small = _located(where, _run(one, problem, path, where, traces), _references(problem))
+    small = _build_case(where, _run(one, problem, path, where, traces), _references(problem))
     return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
 
 
 def _require_measured(one: SmallRun, where: str) -> None:
-    """Refuse a run in which nothing was measured, or twice the same."""
+    """Refuse a run without measurements, or with two step times."""
     if one.step_seconds is None and one.peak_memory_gib is None and not one.traces:
         raise SpecError(where, "has neither step_seconds nor traces nor peak_memory_gib: nothing was measured.")
     if one.step_seconds is not None and one.traces:
-        raise SpecError(f"{where}.step_seconds", "is given with traces, which have a step time of their own; keep one.")
+        raise SpecError(f"{where}.step_seconds", "is given with traces, which have their own step time; keep one.")
     if one.memory_kind not in ("", *MEMORY_KINDS):
         raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
 
 
-def _of_table(path: Path) -> Iterator[Case]:
+def _read_table_runs(path: Path) -> Iterator[Case]:
     known = references(None, path.parent)
     for row in read_table(path):
         if isinstance(row, RejectedRow):
             raise SpecError(f"{path}: {row.id}", row.reason)
-        yield _located(f"{path}: {row.id}", row, known)
+        yield _build_case(f"{path}: {row.id}", row, known)
 
 
-def _located(where: str, run: Run, known: References) -> Case:
-    """The case of a run; what is wrong with it says whose it is."""
+def _build_case(where: str, run: Run, known: References) -> Case:
+    """Build the case of a run; errors name the run."""
     try:
         return case(run, known)
     except SpecError as error:
@@ -188,11 +188,11 @@ def _run(one: SmallRun, problem: Problem, path: Path, where: str, traces: Sequen
 
 
 def _entries(one: SmallRun, problem: Problem, where: str) -> dict[str, Any]:
-    """The whole job's sections with what was different."""
+    """Return the whole job's sections, with the run's differences."""
     different = nested(one.job)
     for name in different:
         if name not in SECTIONS:
-            raise SpecError(f"{where}.job.{name}", f"is nothing that a small run changes: {', '.join(SECTIONS)}.")
+            raise SpecError(f"{where}.job.{name}", f"cannot be changed by a small run; allowed: {', '.join(SECTIONS)}.")
     whole = {name: dict(problem.document.get(name) or {}) for name in SECTIONS if name != "model"}
     sections = merged(whole, {name: entry for name, entry in different.items() if name != "model"})
     return {**sections, "model": {"base": MODEL, **_model(different, where)}, "strategy": _strategy(one, problem)}
@@ -201,13 +201,13 @@ def _entries(one: SmallRun, problem: Problem, where: str) -> dict[str, Any]:
 def _model(different: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     changes = different.get("model", {})
     if not isinstance(changes, Mapping):
-        problem = f"is '{changes}': a small run is of the job's own model."
-        raise SpecError(f"{where}.job.model", problem, "Say what is cut, such as model.num_layers: 2.")
+        problem = f"is '{changes}': a small run has the job's own model."
+        raise SpecError(f"{where}.job.model", problem, "Give the reduced entries, such as model.num_layers: 2.")
     return changes
 
 
 def _strategy(one: SmallRun, problem: Problem) -> dict[str, Any]:
-    """The job's strategy with what was different; its stages are of the whole job."""
+    """Return the job's strategy with the run's differences; its stages are those of the whole job."""
     given = problem.document.get("strategy") or {}
     dropped = {"dp", "layout", *(OF_PIPELINES if str(one.strategy.get("pp")) == "1" else ())}
     kept = {name: value for name, value in given.items() if name not in dropped}

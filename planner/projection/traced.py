@@ -1,4 +1,4 @@
-"""What profiler traces of a small run say: its step, and whether they are of that run."""
+"""Profiler traces of a small run: its step time, and checks that they belong to the run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from planner.traces.layer_counts import has_other_layers
 from planner.uncertainty.operators import strategy_operators
 
 NAMED = ("annotations", "modules")
-"""What names the layers of a trace, so that their number is no guess."""
+"""Sources of layers that are reliable, since they name each layer."""
 
 MOST_NAMED = 3
-"""Sizes that a sentence names."""
+"""Sizes that a sentence lists."""
 
 AGAIN = "Record one more iteration, and wait until the profiler has written its file."
 
 
 def traced_seconds(traces: Sequence[Trace]) -> float:
     """
-    The median step time in seconds of the iterations in some traces of one run.
+    Return the median step time in seconds of the iterations in some traces of one run.
 
-    An iteration inside of which its file is cut is none: nobody knows what is missing of it.
+    An iteration in which its file is truncated does not count: its missing part is unknown.
 
     Raises
     ------
@@ -46,28 +46,28 @@ def traced_seconds(traces: Sequence[Trace]) -> float:
         found = [one for one in iterations(trace) if one.found != "whole" and one.duration > 0]
         whole = [one for one in found if is_whole(trace, one)]
         if not whole and found:
-            raise SpecError(trace.source, "is cut inside of its only iteration, which has no step time then.", AGAIN)
+            raise SpecError(trace.source, "is truncated inside of its only iteration.", AGAIN)
         if not whole:
-            raise SpecError(trace.source, "holds no complete iteration whose time would be a step's.")
+            raise SpecError(trace.source, "holds no complete iteration.")
         lengths += [one.duration for one in whole]
     return median(lengths) / 1e9
 
 
 def doubts_of(traces: Sequence[Trace], case: Case) -> tuple[str, ...]:
     """
-    What is doubtful about the traces of a small run; sentences for people.
+    Return doubts about the traces of a small run; sentences for people.
 
     Parameters
     ----------
     traces
-        Of its ranks.
+        Traces of its ranks.
     case
         The run's job and strategy.
 
     Raises
     ------
     SpecError
-        If a trace has sizes of matmuls, and none of the run's, or names other layers.
+        If a trace has matmuls with sizes, but none of the run's, or names other layers.
     """
     found = (f"{Path(trace.source).name}: {doubt}" for trace in traces for doubt in _doubts(trace, case))
     return tuple(dict.fromkeys(found))
@@ -76,7 +76,7 @@ def doubts_of(traces: Sequence[Trace], case: Case) -> tuple[str, ...]:
 def _doubts(trace: Trace, case: Case) -> Iterator[str]:
     yield from trace.doubts
     if cut := [one.name for one in iterations(trace) if not is_whole(trace, one)]:
-        yield f"{', '.join(cut)} left out: the file is cut inside of it, or in front."
+        yield f"{', '.join(cut)} left out: the file is truncated inside or before."
     if trace.world_size and trace.world_size != case.facts.cluster.num_devices:
         yield f"It is of a job of {trace.world_size} ranks, the run of {case.facts.cluster.num_devices}."
     yield from _missing_sizes(trace, case)
@@ -85,12 +85,12 @@ def _doubts(trace: Trace, case: Case) -> Iterator[str]:
 
 def require_device(trace: Trace, device: Device) -> None:
     """
-    Refuse a trace of another device than the job's, as far as either says which: one's own devices do not.
+    Refuse a trace of another device than the job's; devices outside of the catalog are not compared.
 
     Raises
     ------
     SpecError
-        If nothing ran on a device, or on another one of the catalog.
+        If nothing ran on a device, or another device of the catalog was recorded.
     """
     if device.architecture is None:
         return
@@ -106,7 +106,7 @@ def require_device(trace: Trace, device: Device) -> None:
 
 def _brand(name: str) -> str:
     """
-    What the profiler's name of a device has of the catalog's.
+    Return the model name of a device in the catalog, which the profiler's name contains.
 
     >>> _brand("h100-80gb-sxm"), _brand("h100-80gb-sxm, changed")
     ('h100', 'h100')
@@ -115,7 +115,7 @@ def _brand(name: str) -> str:
 
 
 def _other_layers(trace: Trace, case: Case) -> Iterator[str]:
-    """Layers times micro-batches that no rank of the run has: where names say so, it is another run."""
+    """Doubt a trace whose layers times micro-batches no rank of the run has; refuse it if names show the layers."""
     found, own = parts(trace).summary, estimate(case.facts, case.strategy)
     layers = [rank.num_layers for rank in own.ranks]
     if not has_other_layers(found, layers, own.num_microbatches, case.facts.model):
@@ -124,11 +124,11 @@ def _other_layers(trace: Trace, case: Case) -> Iterator[str]:
     wanted = f"the run has {' or '.join(map(str, dict.fromkeys(layers)))} x {own.num_microbatches} on a rank"
     if found.layers_from in NAMED:
         raise SpecError(trace.source, f"{shown} by its {found.layers_from}, {wanted}.", "Is it of this run?")
-    yield f"It {shown}, {wanted}, as far as {found.layers_from} says: is it of this run?"
+    yield f"It {shown}, {wanted}, by {found.layers_from}: is it of this run?"
 
 
 def _missing_sizes(trace: Trace, case: Case) -> Iterator[str]:
-    """Matmuls of the run that the trace has at no size of theirs; none of them: it is of another model."""
+    """Doubt a trace that lacks sizes of the run's matmuls; refuse it if it has none of them."""
     seen = {(one.operator, tuple(sorted(one.sizes.items()))) for one in traced_operators(trace).operators}
     traced = {size for kernel, size in seen if kernel in MATMULS}
     if not traced:

@@ -1,4 +1,4 @@
-"""What a projection says to its user."""
+"""Text of a projection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.jobs.problem import Problem
 from planner.projection.anchor import Anchor, AnchorRun, Moved
-from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, projected_plan
+from planner.projection.projected import ProjectedPart, ProjectedShare, Projection, project_plan
 from planner.projection.records import ProjectionRecord, advice_lines
 from planner.report.wording import gib, part_label, seconds
 from planner.results import Plan, PlanReport
@@ -17,19 +17,19 @@ from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS
 
 LEAST_MOVED = 0.005
-"""Change of a constant, relative to itself, from which on it is worth a line."""
+"""Relative change of a constant above which it is listed."""
 
 LEAST_SHARE = 0.0005
-"""Share of a step from which on a part has a line."""
+"""Share of a step above which a part is listed."""
 
 
 def projection_text(found: Projection) -> str:
-    """The report of a projection."""
+    """Write the report of a projection."""
     return "\n".join(_lines(found))
 
 
 def projection_json(found: Projection) -> str:
-    """A projection as JSON; seconds and bytes, null where nothing was measured."""
+    """Write a projection as JSON; seconds and bytes, null where nothing was measured."""
     return json.dumps(ProjectionRecord.of(found).plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -38,13 +38,13 @@ def _lines(found: Projection) -> Iterator[str]:
     yield ""
     model = found.model.plan.step_seconds
     low, high = found.interval.low_seconds, found.interval.high_seconds
-    yield f"Step of the whole job: {found.step_seconds:,.3f} s, {found.measured_fraction:.0%} of it measured in kind"
+    yield f"Step of the whole job: {found.step_seconds:,.3f} s, {found.measured_fraction:.0%} of it measured directly"
     yield f"  without the small runs {model:,.3f} s"
     ends = f"{COVERAGE:.0%} of measured steps between {low:,.3f} and {high:,.3f} s"
     yield f"  {ends}, by the errors on {found.interval.basis}"
     if found.measured_fraction:
         noise, left = (math.expm1(NORMAL_80 * one) for one in (found.anchor.noise, found.open_deviation))
-        yield f"  of what was measured: +- {noise:.1%} noise of runs, +- {left:.1%} constants that they leave open"
+        yield f"  measured part: +- {noise:.1%} noise of runs, +- {left:.1%} uncertainty of constants"
         yield from (f"  {line}" for line in advice_lines(found.anchor))
     yield from _memory(found)
     yield ""
@@ -76,31 +76,31 @@ def _memory(found: Projection) -> Iterator[str]:
 
 def with_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> PlanReport:
     """
-    The report of a search on the device that follows from small runs, with what they say and its plans' intervals.
+    Return the report of a search on the device of small runs, with their sentences and its plans' intervals.
 
     Parameters
     ----------
     report
-        Of the search.
+        Report of the search.
     found
-        What the small runs say.
+        Device and constants from the small runs.
     problem
         The job on its own device.
     """
-    projected = [projected_plan(found, problem, plan) for plan in report.plans]
+    projected = [project_plan(found, problem, plan) for plan in report.plans]
     sentences = (*_anchor_sentences(found), *(_plan_sentence(*one) for one in projected[:1]))
     return replace(report, plans=tuple(plan for plan, _ in projected), small_runs=sentences)
 
 
 def _anchor_sentences(found: Anchor) -> Iterator[str]:
     for one in found.runs:
-        yield _measured(one)
+        yield _measurement_text(one)
         yield from one.case.run.doubts
         if one.differences:
             yield f"{one.case.run.id} differs: {', '.join(one.differences)}"
     moved = [f"{one.field} {one.before:.4g} -> {one.after:.4g}" for one in _far(found)]
     if moved:
-        yield f"constants that follow: {', '.join(moved)}"
+        yield f"fitted constants: {', '.join(moved)}"
     yield from advice_lines(found)
     if found.peaks:
         side = "above" if found.peaks.offset_bytes > 0 else "below"
@@ -110,7 +110,7 @@ def _anchor_sentences(found: Anchor) -> Iterator[str]:
 
 
 def _plan_sentence(plan: Plan, share: ProjectedShare) -> str:
-    text = f"of strategy 1 they measured {share.measured_fraction:.0%} in kind"
+    text = f"they measured {share.measured_fraction:.0%} of strategy 1 directly"
     if share.differences:
         text += f"; some differ from it: {', '.join(share.differences)}"
     if share.most_peak_bytes is not None:
@@ -120,12 +120,12 @@ def _plan_sentence(plan: Plan, share: ProjectedShare) -> str:
 
 
 def anchor_lines(found: Anchor) -> Iterator[str]:
-    """What small runs say of a device."""
+    """Yield the report of small runs."""
     for run in found.runs:
         yield from _run(run)
     moved = _far(found)
     if moved:
-        yield "Constants that follow"
+        yield "Fitted constants"
     for one in moved:
         yield f"  {one.field:<44} {one.before:>10.4g} -> {one.after:.4g}"
 
@@ -134,8 +134,8 @@ def _far(found: Anchor) -> list[Moved]:
     return [one for one in found.moved if abs(math.log(one.after / one.before)) > LEAST_MOVED]
 
 
-def _measured(one: AnchorRun) -> str:
-    """What was measured of a run, beside what is predicted of it."""
+def _measurement_text(one: AnchorRun) -> str:
+    """Describe the measurements of a run, with their predictions."""
     measured = []
     if one.measured_seconds is not None:
         predicted = f"model {one.model_seconds:,.3f}, with all small runs {one.anchored_seconds:,.3f}"
@@ -146,13 +146,13 @@ def _measured(one: AnchorRun) -> str:
 
 
 def _run(one: AnchorRun) -> Iterator[str]:
-    yield _measured(one)
+    yield _measurement_text(one)
     yield from (f"  {doubt}" for doubt in one.case.run.doubts)
     if one.differences:
-        reason = f"it is taken with +- {math.expm1(one.noise):.0%}, as layouts of one job differ"
+        reason = f"it has an error of +- {math.expm1(one.noise):.0%}, as between layouts of one job"
         yield f"  beyond its size it differs: {', '.join(one.differences)}; {reason}"
     if not one.is_explained:
         yield (
-            f"  no constants within physical bounds explain its step: they leave {math.expm1(-one.residual):+.0%}, so "
-            "that it says little. Is it in seconds, of this layout, and did nothing else run?"
+            f"  no constants within physical bounds explain its step: {math.expm1(-one.residual):+.0%} remains, so "
+            "that it has little weight. Is it in seconds, of this layout, and did nothing else run?"
         )

@@ -1,1 +1,1 @@
-"""Measured runs: a table of them read, each row as facts and a strategy, predicted."""
+"""Measured runs: a table of them is read, each row as facts and a strategy, and predicted."""

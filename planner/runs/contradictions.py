@@ -16,12 +16,12 @@ def require_no_contradiction(cell: Callable[[str], Any]) -> None:
     """
     Refuse a row whose settings and decisions exclude each other.
 
-    A row that leaves one of both open says nothing that is wrong: its framework's default is what ran.
+    A row that leaves one of both open is not wrong: its framework's default ran.
 
     Parameters
     ----------
     cell
-        What the row says in a column, None where that is nothing.
+        Function that returns a column's value in the row, None where it is empty.
 
     Raises
     ------
@@ -109,11 +109,11 @@ PAIRS: tuple[Pair, ...] = (
         "an all-to-all has no kernels that take processors of their own",
     ),
 )
-"""Two columns, whether their values exclude each other, and why."""
+"""Two columns, a test that their values exclude each other, and the reason."""
 
 
 def _processors(cell: Callable[[str], Any]) -> Iterator[Pair]:
-    """Processors against those of a device of the catalog."""
+    """Yield communication SMs against the processors of a device in the catalog."""
     name = cell("cluster.device")
     most = catalog.device(name).num_processors if isinstance(name, str) and catalog.known_name(name) else None
     if most is not None:

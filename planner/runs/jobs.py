@@ -1,4 +1,4 @@
-"""A measured run is a job and a strategy: what its row says, and its framework's defaults where it is silent."""
+"""A measured run as a job and a strategy: its row, completed with its framework's defaults."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ TOKENS = 1e12
 """Tokens of a whole training; a step does not depend on them."""
 
 IMPOSSIBLE_MEMORY = 1.2
-"""Predicted peak over the device's memory from which on a run did something that its row does not say: the software
-whose memory is predicted worst is off by 18 % in the mean."""
+"""
+Predicted peak over the device's memory above which the row must lack a setting: the software with the worst predictions
+of memory is off by 18 % in the mean.
+"""
 
 
 class Unpredictable(PlanningError):
-    """The row is in order, but the cost model has no formula for what it measured."""
+    """The row is valid, but the cost model has no formula for its measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
     """
-    What rows refer to, and what was made of it already.
+    Models, paths and devices that rows refer to, with jobs that were already built.
 
     Parameters
     ----------
     models
-        What a job file's ``model`` takes, by the keys of the rows; other keys are names of the catalog or paths.
+        Values for a job file's ``model``, by the keys of the rows; other keys are names of the catalog or paths.
     folder
-        Where paths are relative to.
+        Folder of relative paths.
     fitted
         Constants instead of the catalog's.
     device
-        What devices that nobody knows are taken for; empty: they are refused.
+        Device that replaces unknown ones; empty if they are refused.
     problems, clusters
-        Jobs and clusters by what they depend on.
+        Jobs and clusters by their input.
     """
 
     models: Mapping[str, Any] = field(default_factory=dict)
@@ -62,11 +64,11 @@ class References:
     clusters: dict[int, Facts] = field(default_factory=dict)
 
     def with_fitted(self, fitted: Fitted) -> References:
-        """These references with other constants: jobs stay, clusters are made anew."""
+        """Return these references with other constants: jobs are kept, clusters are built again."""
         return replace(self, fitted=fitted, clusters={})
 
     def facts(self, problem: Problem) -> Facts:
-        """The facts of a job with these references' constants; the same for all rows of the job."""
+        """Return the facts of a job with these references' constants, shared by all rows of the job."""
         if self.fitted is CATALOG or problem.machine is None:
             return problem.facts
         if id(problem) not in self.clusters:
@@ -78,20 +80,20 @@ class References:
 
 def references(models: Path | None, folder: Path = Path()) -> References:
     """
-    Read what rows refer to.
+    Read the references of rows.
 
     Parameters
     ----------
     models
-        YAML of models by key, each as a job file's ``model`` takes it; None: rows name models of the catalog, or the
+        YAML of models by key, each a value of a job file's ``model``; None if rows name models of the catalog, or the
         path of their ``config.json``.
     folder
-        What paths in rows are relative to.
+        Folder of relative paths in rows.
 
     Raises
     ------
     SpecError
-        If the file cannot be read, or is no mapping.
+        If the file cannot be read, or is not a mapping.
     """
     if models is None:
         return References(folder=folder)
@@ -106,7 +108,7 @@ def references(models: Path | None, folder: Path = Path()) -> References:
 
 def require_a_step(run: Run) -> None:
     """
-    Refuse what is no training step of the whole model.
+    Refuse rows that are not a training step of the whole model.
 
     Raises
     ------
@@ -121,14 +123,14 @@ def require_a_step(run: Run) -> None:
 
 def job_of(run: Run, known: References) -> dict[str, Any]:
     """
-    The job of a row, without its strategy: what :func:`planner.jobs.problem.load` takes.
+    Return the job of a row, without its strategy, for :func:`planner.jobs.problem.load`.
 
     Raises
     ------
     SpecError
-        If the row names a model that nobody knows.
+        If the row names an unknown model.
     Unpredictable
-        If its model is known to be of unknown sizes.
+        If the sizes of its model are unknown.
     """
     sections = {name: entry for name, entry in run.entries.items() if name not in ("model", "strategy")}
     training = {"tokens": TOKENS, **sections.get("training", {})}
@@ -136,7 +138,7 @@ def job_of(run: Run, known: References) -> dict[str, Any]:
 
 
 def _cluster(run: Run, known: References) -> dict[str, Any]:
-    """The row's cluster; a device that nobody knows is taken for the one that is given for it."""
+    """Return the row's cluster; an unknown device is replaced by the given one."""
     entries = run.entries["cluster"]
     name = entries.get("device")
     is_unknown = isinstance(name, str) and catalog.known_name(name) is None and device_path(name, known.folder) is None
@@ -159,7 +161,7 @@ def _model(run: Run, known: References) -> Any:
 
 
 def problem_of(run: Run, known: References) -> Problem:
-    """The job of a row, read on the user's road; rows of the same job share one."""
+    """Load the job of a row as a user's job; rows of one job share it."""
     job = job_of(run, known)
     key = json.dumps(job, sort_keys=True, default=str)
     if key not in known.problems:
@@ -169,10 +171,10 @@ def problem_of(run: Run, known: References) -> Problem:
 
 def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     """
-    The whole strategy of a row, its framework's defaults where it is silent; and whether some of it is inferred.
+    Return the whole strategy of a row, with its framework's defaults; and True if some of it is inferred.
 
-    A row of a model without experts that names neither recomputation nor offload and could not run without has what
-    its framework's recipes recompute then; nothing is fitted to such rows.
+    A row of a dense model may name neither recomputation nor offload although it could not run without. It then has the
+    recomputation of its framework's recipes. Such rows are not used in fits.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
 
 
 def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
-    """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
+    """Return the peak of a row without recomputation and offload if it exceeds the device's memory, else None."""
     if not leaves_out_recompute(run, strategy):
         return None
     peak = float(strategy_cost(facts, strategy).device_bytes)
@@ -201,6 +203,6 @@ def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float |
 
 
 def leaves_out_recompute(run: Run, strategy: Strategy) -> bool:
-    """Whether a row that ran names neither recomputation nor offload, where its framework's default is none."""
+    """Return True if a row that ran names neither recomputation nor offload, where its framework's default is none."""
     says = run.get("strategy.recompute") is not None or run.get("strategy.activation_offload") is not None
     return not says and run.kind != "oom" and strategy.recompute == Recompute.NONE

@@ -1,4 +1,4 @@
-"""Rows against physics and their own model: what cannot be is refused by its column, with what was seen and allowed."""
+"""Checks of rows against physics and their model: impossible values are refused with column and allowed range."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from planner.runs.table import Run
 GIB = 2**30
 
 LOWEST_UTILIZATION = 0.001
-"""Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest honest rows reach 0.007."""
+"""Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest valid rows reach 0.007."""
 
 MEMORY_TOLERANCE = 1.02
-"""A peak over the device's memory: nvidia-smi counts what the driver keeps, too (1.014 on V100, BigScience)."""
+"""A peak over the device's memory: nvidia-smi also counts memory of the driver (1.014 on V100, BigScience)."""
 
 LOWEST_MEMORY_FRACTION = 1 / 500
-"""Of the device's memory: a peak outside of these is not in GiB."""
+"""Least share of the device's memory: a smaller peak is not in GiB."""
 
 FLOPS_BELOW, FLOPS_ABOVE = 0.7, 1.5
 """
-How far a source's FLOPs may lie from the model's: it may leave out attention and head, or count what is masked.
-
-Recomputation of everything adds a third.
+Range of a source's FLOPs over the model's: it may omit attention and head, or count masked scores. Full recomputation
+adds a third.
 """
 
 RULES: dict[Callable[..., Any], str] = {
@@ -47,7 +46,7 @@ RULES: dict[Callable[..., Any], str] = {
     expert_groups_tile_a_stage: "strategy.ep",
     virtual_stages_hold_something: "strategy.vpp",
 }
-"""A layout that breaks one of these cannot have run, and the column that is told."""
+"""Rules that a layout which ran cannot break, each with the column that is reported."""
 
 
 def require_possible(facts: Facts, strategy: Strategy) -> None:
@@ -62,11 +61,13 @@ def require_possible(facts: Facts, strategy: Strategy) -> None:
     for rule, column in RULES.items():
         if not tabulate(rule, facts, strategy.decisions()):
             sentence = (rule.__doc__ or "").strip().splitlines()[0]
-            raise SpecError(column, f"is impossible with {', '.join(_seen(rule, facts, strategy))}. {sentence}")
+            raise SpecError(
+                column, f"is impossible with {', '.join(_values_of_rule(rule, facts, strategy))}. {sentence}"
+            )
 
 
-def _seen(rule: Callable[..., Any], facts: Facts, strategy: Strategy) -> Iterator[str]:
-    """What a rule looks at, column by column."""
+def _values_of_rule(rule: Callable[..., Any], facts: Facts, strategy: Strategy) -> Iterator[str]:
+    """Yield the values that a rule reads, column by column."""
     model, workload = facts.model, facts.workload
     known: dict[str, Any] = {**strategy.decisions(), "num_layers": model.num_layers}
     for name in signature(rule).parameters:
@@ -106,7 +107,7 @@ def require_of_the_model(run: Run, facts: Facts) -> None:
 
 
 def _overlaps_none(run: Run, facts: Facts) -> bool:
-    """Whether a row overlaps shared experts that its model does not have."""
+    """Return True if a row overlaps shared experts that its model does not have."""
     blocks = [block for kind in facts.model.kinds for block in kind.blocks if isinstance(block, Experts)]
     return run.get("settings.shared_expert_overlap") == 1 and not any(block.shared_ffn_hidden_size for block in blocks)
 
@@ -118,8 +119,8 @@ def require_plausible(run: Run, facts: Facts) -> None:
     Raises
     ------
     SpecError
-        For a step faster than the matmul peak or absurdly slow, a peak above the device's memory or below what the
-        weights take, FLOP/s that the step time does not give.
+        For a step faster than the matmul peak or far too slow, or for FLOP/s that contradict the step time. For a peak
+        above the device's memory or below the bytes of the weights.
     """
     _require_step(run, facts)
     _require_peak(run, facts)
@@ -153,7 +154,7 @@ def _require_step(run: Run, facts: Facts) -> None:
 
 
 def _masked(facts: Facts) -> float:
-    """All attention FLOPs over those of the causal half only, the other FLOPs included."""
+    """Return all attention FLOPs over those of the causal half, the other FLOPs included."""
     length = facts.workload.sequence_length
     whole, causal = (model_flops_per_token(facts.model, length, name) for name in ("full", "causal"))
     return float(whole / causal)

@@ -1,4 +1,4 @@
-"""One row predicted on the user's road: its job is loaded and its strategy estimated; or the reason why not."""
+"""Prediction of one row: its job is loaded and its strategy estimated; or the reason that it cannot be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.runs.jobs import (
     unreported_peak_bytes,
 )
 from planner.runs.plausibility import require_of_the_model, require_plausible, require_possible
-from planner.runs.relatives import with_known_names
+from planner.runs.relatives import replace_unknown_names
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, step_interval
 
@@ -36,7 +36,7 @@ GIB = 2**30
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """
-    A row as the cost model takes it.
+    A row as input of the cost model.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Case:
     strategy
         Its layout with the framework's defaults.
     is_inferred
-        Whether it could not have run as it says, and recomputes what its framework's recipes recompute then.
+        True where it could not have run as stated, and has the recomputation of its framework's recipes.
     """
 
     run: Run
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def facts(self) -> Facts:
-        """What ran on what."""
+        """Facts of the job."""
         return self.problem.facts
 
     @property
@@ -69,24 +69,24 @@ class Case:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """
-    A row and what the cost model says about it.
+    A row with its prediction.
 
     Parameters
     ----------
     case
         The row, its job and its strategy.
     step_seconds
-        Predicted.
+        Predicted step time.
     device_bytes
-        Predicted peak of the fullest device, all of it.
+        Predicted peak of the fullest device, in total.
     peak_memory_gib
-        The same as the row's ``memory_kind`` would see it.
+        Predicted peak as the row's ``memory_kind`` would measure it.
     fits
-        Whether it fits into the device's memory, by the planner's own rule.
+        True where it fits into the device's memory, by the planner's own rule.
     missing
-        What of the row the cost model has no formula for.
+        Features of the row without a formula in the cost model.
     is_silent
-        Whether its row names neither recomputation nor offload, so that what decides its memory is not known.
+        True where the row names neither recomputation nor offload, so that its memory is uncertain.
     """
 
     case: Case
@@ -104,12 +104,12 @@ class Prediction:
 
     @property
     def facts(self) -> Facts:
-        """What ran on what."""
+        """Facts of the job."""
         return self.case.facts
 
     @property
     def strategy(self) -> Strategy:
-        """The row's layout with the framework's defaults."""
+        """Layout of the row with the framework's defaults."""
         return self.case.strategy
 
     @property
@@ -124,7 +124,7 @@ class Prediction:
 
     @property
     def interval(self) -> Interval:
-        """Where the measured step time lies, by the errors on comparable runs."""
+        """Interval of the measured step time, from errors on comparable runs."""
         return step_interval(self.facts.model, self.facts.cluster, step_seconds=self.step_seconds)
 
     @property
@@ -141,22 +141,22 @@ class Prediction:
 
 
 def predictions(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Prediction | RejectedRow]:
-    """Predict every row that can be, and give the reason for each of the others; in the order of the file."""
+    """Predict every possible row, and give the reason for each of the others; in the order of the file."""
     for row in rows:
-        yield row if isinstance(row, RejectedRow) else _predicted(row, known)
+        yield row if isinstance(row, RejectedRow) else _predict_row(row, known)
 
 
 def cases(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Case | RejectedRow]:
-    """Every row that can be predicted, and the reason for each of the others; in the order of the file."""
+    """Yield the case of every predictable row, and the reason for each of the others; in the order of the file."""
     for row in rows:
         yield row if isinstance(row, RejectedRow) else _case_or_reason(row, known)
 
 
 def unreported_recompute(one: Case) -> RejectedRow | None:
     """
-    The reason why nothing is fitted to a row that names neither recomputation nor offload, and could not run without.
+    Return the reason to exclude a row from fits that could not run without recomputation or offload, but names neither.
 
-    The step time is that of what really ran, which its row does not say.
+    Its step time is that of an unknown recomputation.
     """
     if one.is_inferred:
         problem = "recompute is empty, and without any the layout does not fit"
@@ -167,11 +167,11 @@ def unreported_recompute(one: Case) -> RejectedRow | None:
         memory = one.facts.cluster.device.memory_bytes
         problem = f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB"
     return not_predicted(
-        one.run, f"{problem}: say what was recomputed or offloaded ('none', if nothing).", is_refused=True
+        one.run, f"{problem}: name the recomputation and offload that ran ('none' if there was none).", is_refused=True
     )
 
 
-def _predicted(run: Run, known: References) -> Prediction | RejectedRow:
+def _predict_row(run: Run, known: References) -> Prediction | RejectedRow:
     found = _case_or_reason(run, known)
     if isinstance(found, RejectedRow):
         return found
@@ -195,7 +195,7 @@ def _case_or_reason(run: Run, known: References) -> Case | RejectedRow:
 
 
 def not_predicted(run: Run, reason: str, *, is_refused: bool) -> RejectedRow:
-    """A row with the reason why it is not predicted."""
+    """Return a row with the reason that it is not predicted."""
     return RejectedRow(
         id=run.id,
         reason=reason,
@@ -208,7 +208,7 @@ def not_predicted(run: Run, reason: str, *, is_refused: bool) -> RejectedRow:
 
 def case(run: Run, known: References) -> Case:
     """
-    One row's job and strategy.
+    Build one row's job and strategy.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def case(run: Run, known: References) -> Case:
     problem = problem_of(run, known)
     require_of_the_model(run, problem.facts)
     require_plausible(run, problem.facts)
-    run = with_known_names(run, problem.facts.cluster)
+    run = replace_unknown_names(run, problem.facts.cluster)
     strategy, is_inferred = strategy_of(run, problem)
     require_possible(problem.facts, strategy)
     return Case(run=run, problem=problem, strategy=strategy, is_inferred=is_inferred)
@@ -244,7 +244,7 @@ def predict(one: Case, known: References) -> Prediction:
 
 
 def _missing(one: Case) -> Iterator[str]:
-    """What of a row the cost model has no formula for today, in the words of the report."""
+    """Yield features of a row without a formula in the cost model, in the words of the report."""
     run, strategy = one.run, one.strategy
     yield from run.not_modelled
     yield from run.doubts

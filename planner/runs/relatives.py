@@ -1,4 +1,4 @@
-"""Words of a row that no file knows: the nearest known one stands for each, and the row says so."""
+"""Unknown words of a row: each is replaced by the nearest known one, with a doubt."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SPELLED: Mapping[str, TokenDispatcher] = {
     "deepep": TokenDispatcher.DEEPEP,
     "hybridep": TokenDispatcher.HYBRIDEP,
 }
-"""Letters that names of dispatchers have, and the dispatcher that moves tokens alike."""
+"""Letters in names of dispatchers, and the dispatcher that moves tokens in the same way."""
 
 LIKE = 0.75
-"""Share of the letters that a name has in common with a dispatcher's that is meant."""
+"""Least share of letters that a name has in common with a dispatcher's."""
 
 
-def with_known_names(run: Run, cluster: Cluster) -> Run:
+def replace_unknown_names(run: Run, cluster: Cluster) -> Run:
     """
-    A row with known names in place of those that no file knows, and its doubts.
+    Return a row with known names in place of unknown ones, and its doubts.
 
     Parameters
     ----------
     run
         The row.
     cluster
-        What it ran on, by the nearest release of its framework.
+        Its cluster, with the nearest release of its framework.
     """
     doubts: list[str] = []
     if cluster.framework is not None and cluster.unknown_release:
@@ -48,20 +48,20 @@ def with_known_names(run: Run, cluster: Cluster) -> Run:
     strategy = dict(run.entries.get("strategy", {}))
     asked = strategy.get(DISPATCHER)
     if isinstance(asked, str) and asked not in {one.text for one in TokenDispatcher}:
-        doubts += _resolved(strategy, asked, cluster)
+        doubts += _resolve_dispatcher(strategy, asked, cluster)
     if not doubts and asked == strategy.get(DISPATCHER):
         return run
     return replace(run, entries={**run.entries, "strategy": strategy}, doubts=(*run.doubts, *doubts))
 
 
 def _device_doubt(name: object) -> list[str]:
-    """The sentence on a device's name that may mean others as well; empty: it means one."""
+    """Return a sentence on a device's name that is ambiguous; [] if it is not."""
     found = known_name(name) if isinstance(name, str) else None
     return [found.note] if found and found.others else []
 
 
-def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
-    """Put the nearest dispatcher that the framework has into a strategy, or none for its default; and the doubt."""
+def _resolve_dispatcher(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:
+    """Put the nearest dispatcher of the framework into a strategy, or none for its default; return the doubt."""
     letters = "".join(one for one in asked.lower() if one.isascii() and one.isalnum())
     nearest = nearest_dispatcher(letters)
     framework = cluster.framework
@@ -76,7 +76,7 @@ def _resolved(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[st
 
 def nearest_dispatcher(letters: str) -> TokenDispatcher | None:
     """
-    The dispatcher whose letters a name has, or nearly; None: nothing tells.
+    Return the dispatcher whose letters are in a name, or nearly; None if none matches.
 
     >>> nearest_dispatcher("deepepv2"), nearest_dispatcher("hybirdep"), nearest_dispatcher("mori")
     (<TokenDispatcher.DEEPEP: 1>, <TokenDispatcher.HYBRIDEP: 2>, None)

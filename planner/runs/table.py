@@ -1,8 +1,8 @@
 """
-The rows of a file of measured runs: read, validated one by one, refused with a reason where they are wrong.
+Rows of a file of measured runs: read, validated one by one, refused with a reason where they are wrong.
 
-A column is a fact about the measurement (``COLUMNS``), or a key of a job file with its dots, such as
-``training.global_batch_size`` or ``strategy.tp``; an empty cell means that the source does not say.
+A column is a fact about the measurement (``COLUMNS``), or a dotted key of a job file, such as
+``training.global_batch_size`` or ``strategy.tp``. An empty cell means that the source does not state it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from planner.jobs.values import counted
 from planner.runs.contradictions import require_no_contradiction
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
-"""Columns without which there is nothing to predict."""
+"""Columns without which a row cannot be predicted."""
 
 ESSENTIAL = ("training.global_batch_size", "training.sequence_length", "strategy.mbs", "strategy.tp", "strategy.pp")
 """Cells without which a row has no layout."""
@@ -46,13 +46,13 @@ COLUMNS = (
     "memory_kind",
     "not_modelled",
 )
-"""What is read besides keys of a job; other columns without a dot are for people."""
+"""Columns besides keys of a job; other columns without a dot are comments."""
 
 SECTIONS = tuple(one.name for one in fields(Job))
 """First words of the keys of a job."""
 
 PLANNED = "planned"
-"""The kind of a run that nobody has measured yet; ``planner calibrate`` says which of these to measure first."""
+"""Kind of a run that was not measured yet; ``planner calibrate`` orders these by their information."""
 
 KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component", PLANNED)
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
@@ -70,12 +70,12 @@ FORMER = {
     "framework": "cluster.framework",
     "step_time_s": "step_seconds",
 }
-"""Columns of the tables of 0.1, by which one is known, and what they are called now."""
+"""Columns of the tables of 0.1, which identify such a table, and their present names."""
 
 CONVERTER = "python -m benchmarks.measured_runs --runs OLD.csv -o FOLDER, in the project's checkout, converts a table."
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-"""How programs write yes and no; pandas makes ``1.0`` of a column with empty cells, spreadsheets ``TRUE``."""
+"""Spellings of true and false; pandas writes ``1.0`` in a column with empty cells, spreadsheets ``TRUE``."""
 
 UNITS = {"step_seconds": SECONDS, "peak_memory_gib": GIBIBYTES}
 """Measurements that may be written with a unit."""
@@ -83,7 +83,7 @@ UNITS = {"step_seconds": SECONDS, "peak_memory_gib": GIBIBYTES}
 LONGEST_ID = 200
 
 THROUGHPUT_TOLERANCE = 0.1
-"""How far step time and tokens per second may disagree: the coarsest printed throughput is rounded to 4 %."""
+"""Largest difference between step time and tokens per second: the coarsest printed throughput is rounded to 4 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,15 +94,15 @@ class Run:
     Parameters
     ----------
     id, source, date, kind
-        Where it comes from, and what was run.
+        Its origin, and its kind.
     entries
-        What the row says of the job: sections and entries as a job file has them, ``strategy`` among them.
+        Entries of the job in the row: sections and entries as in a job file, including ``strategy``.
     step_seconds, tokens_per_second, tflops, peak_memory_gib, memory_kind
         Measurements, per device; None where there are none.
     not_modelled
-        What of it the cost model has no formula for.
+        Features without a formula in the cost model.
     doubts
-        Sentences on what is doubtful about it, without a full stop: names that others stand for.
+        Doubts, without a full stop: names that were replaced by known ones.
     """
 
     id: str
@@ -119,7 +119,7 @@ class Run:
     doubts: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
-        """What the row says under a dotted key; None: nothing."""
+        """Return the row's value under a dotted key; None where it has none."""
         value: Any = self.entries
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -127,18 +127,18 @@ class Run:
 
     @property
     def model(self) -> str:
-        """The key of its model."""
+        """Key of its model."""
         model = self.entries["model"]
         return str(model["base"] if isinstance(model, Mapping) else model)
 
     @property
     def device(self) -> str:
-        """The name of its device."""
+        """Name of its device."""
         return Path(str(self.get("cluster.device"))).stem
 
     @property
     def num_devices(self) -> int:
-        """How many of them."""
+        """Number of devices."""
         return int(self.get("cluster.num_devices"))
 
 
@@ -150,11 +150,11 @@ class RejectedRow:
     Parameters
     ----------
     id
-        As the row has it, or its line.
+        Id of the row, or its line.
     reason
-        Why, a full sentence or the row's own words.
+        Reason, a full sentence or the row's own words.
     is_usable, is_refused
-        Whether the file offers the row for prediction; whether something is wrong with the row itself.
+        True where the file offers the row for prediction; True where the row itself has an error.
     step_seconds, peak_memory_gib
         Measurements, where they can be read.
     """
@@ -169,7 +169,7 @@ class RejectedRow:
 
 def read(path: Path) -> Iterator[Run | RejectedRow]:
     """
-    Every row of a file, valid or not.
+    Yield every row of a file, valid or not.
 
     Parameters
     ----------
@@ -191,11 +191,11 @@ def read(path: Path) -> Iterator[Run | RejectedRow]:
 
 
 BROKEN_BYTES = "surrogateescape"
-"""How bytes that are no UTF-8 stay in a cell until its row is refused."""
+"""Error handler that keeps bytes which are not UTF-8 in a cell until its row is refused."""
 
 
 def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | RejectedRow]:
-    """The rows of an open table; errors as in :func:`read`."""
+    """Yield the rows of an open table; errors as in :func:`read`."""
     if not reader.fieldnames:
         raise SpecError(where, "is empty; its first line must name the columns.")
     if any(_broken_byte(name) is not None for name in reader.fieldnames):
@@ -210,7 +210,7 @@ def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | Rejecte
 
 
 def is_job_key(column: str) -> bool:
-    """Whether a column is a key of a job file."""
+    """Return True if a column is a key of a job file."""
     return column == "model" or ("." in column and column.partition(".")[0] in SECTIONS)
 
 
@@ -219,7 +219,7 @@ def _require_columns(columns: Sequence[str], where: str) -> None:
     former = [column for column in FORMER if column in columns]
     if missing and len(former) > 1:
         renamed = ", ".join(f"{column} -> {FORMER[column]}" for column in former)
-        raise SpecError(where, f"has columns of another form, which are called otherwise now: {renamed}.", CONVERTER)
+        raise SpecError(where, f"has columns of an older format, which were renamed: {renamed}.", CONVERTER)
     if missing:
         problem = f"no such column; {len(missing)} of {len(REQUIRED)} are missing."
         raise SpecError(f"{where}: {missing[0]}", problem, did_you_mean(missing[0], columns))
@@ -227,13 +227,13 @@ def _require_columns(columns: Sequence[str], where: str) -> None:
     for column in columns:
         if "." in column and not is_job_key(column):
             section = column.partition(".")[0]
-            raise SpecError(f"{where}: {column}", "is no key of a job file.", did_you_mean(section, SECTIONS))
+            raise SpecError(f"{where}: {column}", "is not a key of a job file.", did_you_mean(section, SECTIONS))
         if column in FORMER and column not in known:
             raise SpecError(f"{where}: {column}", f"is called {FORMER[column]} now.")
 
 
 def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Error]:
-    """Every record, or why it is none: after a cell that is too long, the reader goes on with the next line."""
+    """Yield every record, or its error: after a cell that is too long, the reader continues with the next line."""
     while True:
         try:
             cells: Mapping[str, str] | csv.Error = next(reader)
@@ -256,7 +256,7 @@ def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> 
         if cells.get("refused", "").strip():
             return _not_run(cells, line, cells["refused"].strip(), is_refused=True)
         if missing := [column for column in ESSENTIAL if not cells.get(column, "").strip()]:
-            return _not_run(cells, line, f"no layout: the row does not say {', '.join(missing)}")
+            return _not_run(cells, line, f"no layout: the row lacks {', '.join(missing)}")
         return read_run(cells)
     except SpecError as error:
         return _not_run(cells, line, str(error), is_refused=True)
@@ -274,7 +274,7 @@ def _require_whole(cells: Mapping[str, str]) -> None:
 
 
 def _broken_byte(cell: str) -> int | None:
-    """The first byte of a cell that is no UTF-8."""
+    """Return the first byte of a cell that is not UTF-8."""
     try:
         cell.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -283,7 +283,7 @@ def _broken_byte(cell: str) -> int | None:
 
 
 def _not_offered(cells: Mapping[str, str]) -> str:
-    """Why the file itself does not offer a row for prediction; empty if it does."""
+    """Return the reason that the file does not offer a row for prediction; "" if it does."""
     usable, quality = cells.get("usable", "1").strip(), cells.get("quality", "").strip()
     if not usable:
         raise SpecError("usable", "expected 0 or 1, got nothing.")
@@ -308,7 +308,7 @@ def _not_run(
 
 
 def _printable_id(cell: str) -> str:
-    """The cell with a mark for each byte that is no UTF-8; empty where it is no name, but the rest of a broken cell."""
+    """Return the cell with a mark for each byte that is not UTF-8; "" where it is too long to be an id."""
     return cell.encode("utf-8", BROKEN_BYTES).decode("utf-8", "replace").strip() if len(cell) <= LONGEST_ID else ""
 
 
@@ -351,7 +351,7 @@ def read_run(cells: Mapping[str, str]) -> Run:
 
 
 def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
-    """The cells of a job's keys, nested as a job file nests them."""
+    """Return the cells of a job's keys, nested as in a job file."""
     model = cells["model"].strip()
     said = {column: cell.strip() for column, cell in cells.items() if is_job_key(column) and column != "model"}
     entries = nested({column: plain(cell, column) for column, cell in said.items() if cell})
@@ -361,7 +361,7 @@ def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
 
 def plain(cell: str, column: str) -> Any:
     """
-    A cell as YAML reads it; numbers that a spreadsheet wrote as 8.0 are whole, and may have the units of job files.
+    Read a cell as YAML; numbers that a spreadsheet wrote as 8.0 are whole, and may have the units of job files.
 
     >>> plain("8k", "training.sequence_length")
     8192
@@ -384,7 +384,7 @@ def plain(cell: str, column: str) -> Any:
 
 
 def _require_consistent(run: Run) -> None:
-    """What the row says about itself agrees."""
+    """Raise if cells of the row contradict each other."""
     if run.kind == "oom" and run.step_seconds is not None:
         raise SpecError("step_seconds", f"must be empty for a run that did not fit, got {run.step_seconds:g}.")
     if run.kind == PLANNED and run.step_seconds is not None:
@@ -417,7 +417,7 @@ def _count(run: Run, key: str, default: int | None = None) -> int:
 
 
 MOST = 10**9
-"""Largest number that a row may count of anything."""
+"""Largest count in a row."""
 
 
 def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> str:
@@ -428,7 +428,7 @@ def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> 
 
 
 def positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
-    """A finite number above 0, or an empty cell; a :class:`SpecError` for anything else."""
+    """Return a finite number above 0, or None for an empty cell; raise a :class:`SpecError` for anything else."""
     cell = cells.get(column, "").strip()
     if not cell:
         return None

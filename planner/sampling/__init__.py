@@ -1,1 +1,1 @@
-"""Operators measured on the user's own machine: which, how, and the table that they go to."""
+"""Measurement of operators on the user's machine: points to measure, timing, and the table of samples."""

@@ -1,4 +1,4 @@
-"""The bench: inputs for calls, so many that the last-level cache never holds those of the next one."""
+"""The bench: inputs for calls, enough of them that the last-level cache never holds those of the next call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from planner.sampling.timing import Call
 Tensor: TypeAlias = Any
 
 PAST_CACHE = 2.5
-"""Bytes of inputs that are taken in turn, over those of the last-level cache."""
+"""Bytes of inputs that are used in turn, over those of the last-level cache."""
 
 MOST_SETS = 64
-"""Sets of inputs; so many small ones stay in the cache, as what small operators read in training does."""
+"""Most sets of inputs; many small ones stay in the cache, as inputs of small operators do in training."""
 
 MOST_SECONDS = 1.0
-"""Time in which further sets are made; backward passes need a forward pass each."""
+"""Seconds in which further sets are made; each set for a backward pass needs a forward pass."""
 
 PIECES = 8
-"""Tensors that the bench takes from its random numbers without overlap; larger ones are copies of them."""
+"""Tensors that the bench takes from its random numbers without overlap; larger ones are copied together from them."""
 
 ALIGNMENT = 128
 """Elements between the starts of tensors."""
@@ -34,12 +34,12 @@ MOST_OF_MEMORY = 0.8
 GIB = 2**30
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""Dtypes that are measured, as torch calls them."""
+"""Measured dtypes by their names in torch."""
 
 
 class UnavailableError(Exception):
     """
-    What the device, the library or its memory lacks.
+    The device, the library or its memory cannot run a point.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class UnavailableError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """
-    What is timed.
+    Calls to time.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Work:
     share
         Number of kernels in a call, whose time each is reported.
     on_host
-        Whether the host's clock times it, on an idle device.
+        True where the host's clock times it, on an idle device.
     """
 
     calls: Sequence[Call]
@@ -74,12 +74,12 @@ class Work:
 
 class Bench:
     """
-    Makes inputs on a device.
+    Factory of inputs on a device.
 
     Parameters
     ----------
     torch, device
-        The library, and where it computes: ``cuda`` or ``cpu``.
+        The library, and its device: ``cuda`` or ``cpu``.
     """
 
     def __init__(self, torch: Any, device: str) -> None:
@@ -92,24 +92,24 @@ class Bench:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the device is not the host."""
+        """True where the device is a GPU."""
         return self.device == "cuda"
 
     def dtype(self, name: str) -> Any:
         """
-        A dtype of torch.
+        Return a dtype of torch.
 
         Raises
         ------
         UnavailableError
-            If nothing of it is measured.
+            If it is not measured.
         """
         if name not in TORCH_DTYPES:
             raise UnavailableError(f"operators in {name} are not measured")
         return getattr(self.torch, TORCH_DTYPES[name])
 
     def tensor(self, *sizes: int, dtype: str, grad: bool = False) -> Tensor:
-        """Normal random numbers, to be read only; ``grad``: a leaf of autograd."""
+        """Return normal random numbers, to be read only; with ``grad`` a leaf of autograd."""
         number = math.prod(sizes)
         numbers = self._random(dtype)
         if number > len(numbers) // PIECES:
@@ -122,7 +122,7 @@ class Bench:
         return found.detach().requires_grad_() if grad else found
 
     def own(self, *sizes: int, dtype: str) -> Tensor:
-        """Normal random numbers that may be written to."""
+        """Return normal random numbers that may be overwritten."""
         numbers = self._random(dtype)
         found = self.torch.empty(math.prod(sizes), dtype=self.dtype(dtype), device=self.device)
         for start in range(0, len(found), len(numbers)):
@@ -131,19 +131,19 @@ class Bench:
         return found.view(sizes)
 
     def integers(self, below: int, *sizes: int) -> Tensor:
-        """Integers from 0, each as likely."""
+        """Return uniform random integers from 0."""
         return self.torch.randint(below, sizes, device=self.device, generator=self._generator)
 
     def in_turn(self, make: Callable[[], Call], nbytes: int, *, share: int = 1) -> Work:
         """
-        Calls on as many inputs as are larger than the cache.
+        Make calls with more inputs than the cache can hold.
 
         Parameters
         ----------
         make
-            Makes inputs and the call that reads them.
+            Function that makes inputs and the call that reads them.
         nbytes
-            What one call reads and writes.
+            Bytes that one call reads and writes.
         share
             As in :class:`Work`.
         """
@@ -154,14 +154,14 @@ class Bench:
         return Work(calls=calls, share=share)
 
     def backward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Call:
-        """The gradients of all inputs of a function that has run once."""
+        """Return a call that computes the gradients of all inputs of a function, which has run once."""
         result = function(*inputs)
         gradient = self.torch.ones_like(result) if result.dim() == 0 else self._like(result)
         return lambda: self.torch.autograd.grad(result, inputs, gradient, retain_graph=True)
 
     def require_memory(self, nbytes: int) -> None:
         """
-        Complain about what would not fit.
+        Raise if a point does not fit into memory.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The operators and messages of a job with their true sizes, over the degrees that a search would try."""
+"""Operators and messages of a job with their true sizes, over the degrees that a search would try."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planner.sampling.samples import OPERATORS, Point, Sizes
 from planner.search.domains import chosen_values, divisors
 
 MICRO_BATCH_SIZES = (1, 2, 4)
-"""Sequences of a micro-batch, unless the job says which."""
+"""Sequences of a micro-batch, unless the job fixes them."""
 
 WIDE_GRADIENT_BYTES = 4
-"""Bytes of a gradient from which on it is summed in fp32."""
+"""Bytes of a gradient from which on it is reduced in fp32."""
 
 
 class Message(NamedTuple):
@@ -38,18 +38,17 @@ class Message(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobShapes:
     """
-    What a job computes and sends.
+    Operators and messages of a job.
 
     Parameters
     ----------
     groups
-        Points by the operator's name in the model and its pass, each with its weight: FLOPs, or bytes of what has none,
-        times the layers that have it.
+        Points by the operator's name in the model and its pass. Each has a weight: FLOPs, or bytes where there are
+        none, times the layers with it.
     unknown
-        Names of operators that no sample measures: recurrences, attention in a window, kernels that the framework has
-        for itself.
+        Names of operators that no sample measures: recurrences, attention in a window, kernels of a framework's own.
     messages
-        What tensor-, expert-, pipeline- and data-parallel ranks send each other.
+        Messages between tensor-, expert-, pipeline- and data-parallel ranks.
     """
 
     groups: Mapping[tuple[str, str], Mapping[Point, float]] = field(hash=False)
@@ -58,17 +57,17 @@ class JobShapes:
 
     @property
     def points(self) -> frozenset[Point]:
-        """All of them."""
+        """All points."""
         return frozenset(point for group in self.groups.values() for point in group)
 
 
 def job_shapes(problem: Problem) -> JobShapes:
     """
-    Distinct sizes of a job's operators.
+    List the distinct sizes of a job's operators.
 
-    Over tp up to the devices of a node, micro-batches of 1, 2 and 4 sequences, with and without sequence parallelism,
-    each ep that divides the experts, and experts whole or split over tp. What the job pins has those values alone.
-    Sizes that do not come out whole are none.
+    They cover tp up to the devices of a node, and micro-batches of 1, 2 and 4 sequences, with and without sequence
+    parallelism. Experts have each ep that divides their number, and are whole or split over tp. Decisions that the job
+    fixes have only its values. Sizes that are not whole numbers are left out.
     """
     groups: dict[tuple[str, str], dict[Point, float]] = {}
     unknown: dict[str, None] = {}
@@ -115,7 +114,7 @@ def _values(chosen: Mapping[str, tuple[int, ...]], name: str, otherwise: Iterabl
 
 
 def _messages(problem: Problem, shape: Shape) -> Iterator[Message]:
-    """Of layers, of pipeline ranks, and buckets of gradients and weights."""
+    """Yield the messages of layers and pipeline ranks, and the buckets of gradients and weights."""
     model, workload, dtype = problem.facts.model, problem.facts.workload, shape.wide_dtype
     degrees = {"tp": shape.tp, "ep": shape.ep, "etp": shape.etp}
     for layer in model.kinds:
@@ -132,7 +131,7 @@ def _messages(problem: Problem, shape: Shape) -> Iterator[Message]:
 
 
 def _buckets(problem: Problem, shape: Shape, parameters: float) -> Iterator[Message]:
-    """Gradients and weights of a layer, or of as many layers as the framework sends at once."""
+    """Yield the gradients and weights of a layer, or of as many layers as the framework puts into one bucket."""
     facts, precision = problem.facts, problem.facts.workload.precision
     style = facts.cluster.device.behaviour.optimizer
     summed = "fp32" if precision.gradient_bytes >= WIDE_GRADIENT_BYTES else shape.wide_dtype
@@ -145,7 +144,7 @@ def _buckets(problem: Problem, shape: Shape, parameters: float) -> Iterator[Mess
 
 
 def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, int]]:
-    """Every operator of the model that takes time, and the layers that have it."""
+    """Yield every operator of the model that takes time, and the number of layers with it."""
     model = problem.facts.model
     counts = dict.fromkeys(model.kinds, 0) | model.layer_counts
     for layer in model.kinds:
@@ -158,11 +157,11 @@ def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, int]]
 
 
 def points_of(operator: Operator) -> Iterator[Point]:
-    """What measures an operator: a point for each pass; none where samples know nothing like it."""
+    """Yield the points that measure an operator, one per pass; none where samples have no such operator."""
     size = sampled_size(operator)
     if size is not None and _is_whole(size.sizes):
         for of_pass in OPERATORS[size.kernel].passes:
-            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_rounded(size.sizes))
+            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_round_sizes(size.sizes))
 
 
 def _is_whole(sizes: Mapping[str, Numbers | None]) -> bool:
@@ -173,6 +172,6 @@ def _counts(sizes: Mapping[str, Numbers | None]) -> Iterator[tuple[str, Numbers 
     return ((name, value) for name, value in sizes.items() if name != "causal")
 
 
-def _rounded(sizes: Mapping[str, Numbers | None]) -> Sizes:
+def _round_sizes(sizes: Mapping[str, Numbers | None]) -> Sizes:
     counts: dict[str, Any] = {name: int(value) for name, value in _counts(sizes) if value is not None}
     return Sizes(causal=bool(sizes["causal"]) if "causal" in sizes else None, **counts)

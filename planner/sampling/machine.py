@@ -1,4 +1,4 @@
-"""The machine: torch on a device, its name, versions and clock, its caches and its free memory."""
+"""The machine: torch and its device, with name, versions and clock, caches and free memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ INSTALL = "pip install 'pretraining-planner[sample]'"
 DEVICES = ("cuda", "cpu")
 
 UNKNOWN_CACHE_BYTES = 64 * 2**20
-"""Last-level cache of a device that does not say its own: as large as that of most."""
+"""Last-level cache of a device that does not report its own: a common size."""
 
 BUSY_CYCLES = 4_000_000_000
-"""Cycles for which a GPU has something to do while it is asked for its clock: some two seconds."""
+"""Cycles for which a GPU is kept busy while its clock is read: some two seconds."""
 
 SMI_SECONDS = 20
-"""Time that the driver's tool has to answer."""
+"""Seconds that the driver's tool has to answer."""
 
 
 def require_torch() -> Any:
     """
-    The library.
+    Import torch.
 
     Raises
     ------
@@ -46,12 +46,12 @@ def require_torch() -> Any:
 
 def device_of(torch: Any, device: str = "") -> str:
     """
-    The device to measure: ``cuda`` or ``cpu``; the GPU if there is one, unless the caller says.
+    Return the device to measure, ``cuda`` or ``cpu``: the given one, else the GPU if there is one.
 
     Raises
     ------
     SpecError
-        If it is none that can be measured, or is not there.
+        If it cannot be measured, or is not there.
     """
     if not device:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -65,7 +65,7 @@ def device_of(torch: Any, device: str = "") -> str:
 
 
 def machine_of(torch: Any, device: str) -> Machine:
-    """What a table says of this machine."""
+    """Describe this machine for the table."""
     software = f"torch {torch.__version__}, python {platform.python_version()}, {torch.get_num_threads()} threads"
     if device == "cpu":
         return Machine(
@@ -92,21 +92,21 @@ def machine_of(torch: Any, device: str) -> Machine:
 
 
 def _collectives_library(torch: Any) -> str:
-    """Version of NCCL, or of what takes its place; empty where the library was built without."""
+    """Return the version of NCCL or its replacement; "" where the library was built without."""
     with suppress(AttributeError, ImportError, RuntimeError):
         return f", nccl {'.'.join(str(one) for one in torch.cuda.nccl.version())}"
     return ""
 
 
 def _host_memory() -> int:
-    """Bytes that the host has; its control group may allow less."""
+    """Return the bytes of the host's memory, or of its control group's if that is less."""
     limit = _read(Path("/sys/fs/cgroup/memory.max"))
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(whole, int(limit)) if limit.isdigit() else whole
 
 
 def cache_bytes(torch: Any, device: str) -> int:
-    """Bytes of the last-level cache."""
+    """Return the bytes of the last-level cache."""
     if device == "cuda":
         return (
             int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
@@ -118,9 +118,9 @@ def cache_bytes(torch: Any, device: str) -> int:
 
 
 def free_bytes(torch: Any, device: str) -> int:
-    """Bytes of memory that are free now: of the device; of the host what its control group allows, too."""
+    """Return the bytes of free memory: of the device, or of the host within its control group."""
     if device == "cuda":
-        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by the library, for what it is asked next
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # kept by the library for reuse
         return int(torch.cuda.mem_get_info()[0] + kept)
     free = re.search(r"MemAvailable: +(\d+) kB", _read(Path("/proc/meminfo")))
     whole = int(free[1]) * 1024 if free else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -145,7 +145,7 @@ def _processor_clock() -> float | None:
 
 
 def _ask_driver(torch: Any) -> tuple[str, float | None]:
-    """Version of the driver, and the clock of a GPU that spins; nothing where its tool is missing."""
+    """Return the driver's version and the clock of a busy GPU; nothing where the driver's tool is missing."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader,nounits"]
     uuid = str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
     torch.cuda._sleep(BUSY_CYCLES)

@@ -1,4 +1,4 @@
-"""One point measured, alone or in lockstep with others: operator, a clock that fits, a reason where it cannot be."""
+"""Measurement of one point, alone or in lockstep with others: its calls, a suitable clock, or the reason to skip it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
     "launch": transfers.launch,
     "graph_launch": transfers.graph_launch,
 }
-"""What runs each operator that needs no other process."""
+"""Functions that make the calls of each operator that needs no other process."""
 
 BESIDE: Mapping[str, Point] = {
     "matmul": Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=4096, n=4096, k=4096)),
@@ -60,7 +60,7 @@ BESIDE: Mapping[str, Point] = {
     "host_to_device": Point(operator="host_to_device", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**26)),
     "device_to_host": Point(operator="device_to_host", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**26)),
 }
-"""What may run beside a point."""
+"""Points that may run beside another one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,9 +87,9 @@ class Sampler:
     Parameters
     ----------
     device
-        ``cuda`` or ``cpu``; empty: the GPU if there is one.
+        ``cuda`` or ``cpu``; "" chooses the GPU if there is one.
     ranks
-        The processes with which collectives are measured; None: no others, and no collectives.
+        Processes that measure collectives together; None if there are no others, and no collectives.
 
     Raises
     ------
@@ -106,7 +106,7 @@ class Sampler:
 
     @cached_property
     def machine(self) -> Machine:
-        """On what."""
+        """The machine of the samples."""
         found = machine_of(self.bench.torch, self.device)
         grouped = "in one kernel" if matmuls.has_grouped_kernel(self.bench) else "in a loop"
         here = self._ranks.hosts.count(self._ranks.place.host) if self._ranks else 1
@@ -128,7 +128,7 @@ class Sampler:
 
     def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
         """
-        How long a point takes, or why nobody knows.
+        Measure a point; return its time, or the reason that it was skipped.
 
         Raises
         ------
@@ -138,13 +138,13 @@ class Sampler:
         if point.operator in MEASURED_TOGETHER:
             return self._lead(point, limits)
         try:
-            return self._attempt(point, lambda: self._timed(*self._prepared(point), limits))
+            return self._attempt(point, lambda: self._time(*self._prepare(point), limits))
         finally:
             self._free()
 
     def follow(self) -> None:
         """
-        Take part in what the first process measures, until it needs nobody any more.
+        Take part in the measurements of the first process until it is done.
 
         Raises
         ------
@@ -154,36 +154,36 @@ class Sampler:
         assert self._ranks, "a process that is alone follows nobody"
         try:
             while (message := self._ranks.listen()) is not None:
-                self._in_lockstep(self._ranks, *message)
+                self._measure_in_lockstep(self._ranks, *message)
         except RuntimeError as error:
             raise LostRankError(self._ranks.place.rank, str(error)) from None
 
     def _lead(self, point: Point, limits: Limits | None) -> Timing | Skipped:
-        """A collective with all who take part in it."""
+        """Measure a collective with all processes of its group."""
         ranks, nodes = point.sizes.ranks or 0, point.sizes.nodes or 1
         if self._ranks is None or not members_of(self._ranks.hosts, ranks=ranks, nodes=nodes):
             here = len(self._ranks.hosts) if self._ranks else 1
             return Skipped(reason=f"needs {ranks} processes on {nodes} hosts, and there are {here}")
         try:
             self._ranks.say((point, limits))
-            found = self._in_lockstep(self._ranks, point, limits)
+            found = self._measure_in_lockstep(self._ranks, point, limits)
         except RuntimeError as error:
             raise LostRankError(self._ranks.place.rank, str(error)) from None
         assert found, "the first process is in every group"
         return found
 
-    def _in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
+    def _measure_in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
         """
-        What every process does for a collective; None of those that are not in its group.
+        Measure a collective in step with the group; None in processes outside of it.
 
-        All have made their inputs before one of them communicates, and nobody goes on where one of them cannot. What
-        fails later leaves the others waiting for a call that does not come: it ends the run.
+        All make their inputs before one of them communicates, and all skip the point if one of them cannot. A later
+        failure leaves the others waiting for a call that does not come, and ends the run.
         """
         group = ranks.group(ranks=point.sizes.ranks or 0, nodes=point.sizes.nodes or 1)
         if group is None:
             return None
         try:
-            prepared = self._attempt(point, lambda: self._prepared(point, group))
+            prepared = self._attempt(point, lambda: self._prepare(point, group))
             reason = group.first_reason(prepared.reason if isinstance(prepared, Skipped) else "")
             if isinstance(prepared, Skipped) or reason:
                 return Skipped(reason=reason)
@@ -192,14 +192,14 @@ class Sampler:
             reason = group.first_reason(called.reason if isinstance(called, Skipped) else "")
             if reason:
                 return Skipped(reason=reason)
-            return self._timed(work, clock, limits)
+            return self._time(work, clock, limits)
         except (UnavailableError, NotCoveredError) as error:
             return Skipped(reason=self._reason(point, error))
         finally:
             self._free()
 
-    def _prepared(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
-        """Inputs, the calls that read them, and a clock."""
+    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
+        """Make the inputs and calls of a point, and choose a clock."""
         self.bench.dtype(point.dtype)
         self.bench.require_memory(needed_bytes(point))
         if group:
@@ -210,7 +210,7 @@ class Sampler:
             raise UnavailableError(f"{point.operator} is not measured here")
         return work, self._clock_for(point, work, group)
 
-    def _timed(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
+    def _time(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
         timing = timed(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")
@@ -220,26 +220,26 @@ class Sampler:
         torch, lockstep = self.bench.torch, group or ALONE
         if point.beside:
             if not self.bench.is_gpu:
-                raise UnavailableError("what runs beside something else is measured on a GPU")
+                raise UnavailableError("points beside others are measured only on a GPU")
             if point.beside not in BESIDE:
                 raise UnavailableError(f"{point.beside} is not measured beside something else")
             beside = BESIDE[point.beside]
             return BesideClock(torch, MEASURED[beside.operator](self.bench, beside).calls, lockstep)
         if work.on_host:
             return HostClock(torch.cuda.synchronize) if self.bench.is_gpu else HostClock()
-        if group:  # what a clock has learned of launches is equal in all processes of a group, but not of two groups
+        if group:  # learned launch times are equal within a group, but not between groups
             return DeviceClock(torch, lockstep) if self.bench.is_gpu else HostClock(lockstep=lockstep)
         return self._clock
 
     def _attempt(self, point: Point, function: Callable[[], T]) -> T | Skipped:
-        """What a function returns, or why it cannot."""
+        """Call a function; return its result, or the reason that it failed."""
         try:
             return function()
         except (
             UnavailableError,
             NotCoveredError,
             MemoryError,
-            RuntimeError,  # which out-of-memory errors of the library and what it has not implemented are, too
+            RuntimeError,  # includes the library's out-of-memory and not-implemented errors
             TypeError,
             ValueError,
             AttributeError,
@@ -247,11 +247,11 @@ class Sampler:
             return Skipped(reason=self._reason(point, error))
 
     def _reason(self, point: Point, error: Exception) -> str:
-        """Why, on one line."""
+        """Return the reason on one line."""
         if isinstance(error, UnavailableError):
             return error.reason
         if isinstance(error, NotCoveredError):
-            return f"{point.beside} ended before what it should run beside"
+            return f"{point.beside} ended before the point that it should run beside"
         text: Any = str(error)
         first = (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if isinstance(error, MemoryError) or "allocate memory" in first or "out of memory" in text:
@@ -260,5 +260,5 @@ class Sampler:
 
     def _free(self) -> None:
         if self.bench.is_gpu:
-            with suppress(RuntimeError):  # a device that has failed answers nothing any more
+            with suppress(RuntimeError):  # a failed device does not answer
                 self.bench.torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Processes that measure collectives: joined or started here, the groups that they form, and how they keep step."""
+"""Processes that measure collectives: joined or started here, their groups, and their lockstep."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from costmodel.errors import PlanningError, SpecError
 from costmodel.validation import shown
 
 PATIENCE = timedelta(seconds=120)
-"""How long a process waits for another one in a collective; then the run ends."""
+"""Time that a process waits for another one in a collective before the run ends."""
 
 END_SECONDS = 10
-"""Time that started processes have to end by themselves."""
+"""Seconds that started processes have to end by themselves."""
 
 LOCALHOST = "127.0.0.1"
 
 
 class LostRankError(PlanningError):
     """
-    A process that takes part in collectives has failed or does not answer: nobody can measure on.
+    A process that takes part in collectives failed or does not answer: the run cannot continue.
 
     Parameters
     ----------
     rank
-        Who noticed.
+        Rank that noticed.
     reason
-        What the library says.
+        Reason of the library.
     """
 
     def __init__(self, rank: int, reason: str) -> None:
         line = (reason.strip().splitlines() or ["no reason"])[0]
         first = re.sub(r"^\[\S+\] ", "", line).partition(". ")[0].rstrip(".")  # the library names a line of its sources
-        super().__init__(f"rank {rank} lost the others: {first[:160]}. What was measured stays in the table.")
+        super().__init__(f"rank {rank} lost the others: {first[:160]}. The table keeps the measured samples.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """
-    One process among those that measure together.
+    One process of those that measure together.
 
     Parameters
     ----------
     rank, world_size
-        Its number from 0, of how many.
+        Its number from 0, and the number of processes.
     local_rank
-        Its number on its host, which is that of its GPU.
+        Its number on its host, and the number of its GPU.
     host
-        Name of the host: equal for the processes of one host.
+        Name of the host, equal for all processes of one host.
     address
-        Where the processes find each other, as ``torch.distributed.init_process_group`` takes it.
+        Address of the rendezvous, for ``torch.distributed.init_process_group``.
     """
 
     rank: int
@@ -66,18 +66,18 @@ class Place:
     address: str = "env://"
 
 
-def launched_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+def read_place(environment: Mapping[str, str] = os.environ) -> Place | None:
     """
-    Where torchrun, or a launcher that sets the same variables, has started this process; None: nothing has.
+    Read the place of this process from the variables of torchrun or a similar launcher; None without a launcher.
 
     Raises
     ------
     SpecError
-        If a variable is missing or no number.
+        If a variable is missing or not a number.
 
     Examples
     --------
-    >>> launched_place({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1"})
+    >>> read_place({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1"})
     Place(rank=9, world_size=16, local_rank=1, host='1', address='env://')
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
@@ -99,14 +99,14 @@ def launched_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
 def members_of(hosts: Sequence[str], *, ranks: int, nodes: int) -> tuple[int, ...]:
     """
-    The ranks of a group that has equally many on each of its nodes; nothing if there is no such group with rank 0.
+    Return the ranks of a group with equally many on each of its nodes; () if there is no such group with rank 0.
 
     Parameters
     ----------
     hosts
         Host of each rank.
     ranks, nodes
-        Size of the group, and hosts that it is on.
+        Size of the group, and number of its hosts.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def members_of(hosts: Sequence[str], *, ranks: int, nodes: int) -> tuple[int, ..
 
 def group_sizes(hosts: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """
-    Groups to measure, as ranks and nodes: powers of two, one host's ranks and all, over as many nodes as they can be.
+    List groups to measure, as ranks and nodes: powers of two, one host's ranks and all, over several numbers of nodes.
 
     >>> group_sizes("aaaabbbb")
     ((2, 1), (2, 2), (4, 1), (4, 2), (8, 2))
@@ -141,7 +141,7 @@ def group_sizes(hosts: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 class Group:
     """
-    Processes that take part in a collective, in lockstep as :class:`planner.sampling.timing.Lockstep` has it.
+    Processes that take part in a collective, in lockstep (:class:`planner.sampling.timing.Lockstep`).
 
     Parameters
     ----------
@@ -150,14 +150,14 @@ class Group:
     members
         Their ranks.
     device
-        ``cuda``: NCCL communicates; ``cpu``: Gloo. What they agree on is always sent by Gloo.
+        ``cuda`` communicates with NCCL, ``cpu`` with Gloo. Agreements between processes always use Gloo.
 
     Attributes
     ----------
     dist, group
-        The library's collectives, and the group that they take.
+        The library's collectives, and their group.
     members, is_first
-        As given; whether this process is the first one, which sends or broadcasts.
+        As given; True where this process is the first one, which sends or broadcasts.
     """
 
     def __init__(self, torch: Any, members: Sequence[int], device: str) -> None:
@@ -171,20 +171,20 @@ class Group:
         self._token = torch.zeros(1, device=device) if is_gpu else None
 
     def barrier(self) -> None:
-        """Begin together: on a GPU its stream waits, on a CPU the process."""
+        """Begin together: on a GPU the stream waits, on a CPU the process."""
         if self._token is None:
             self.dist.barrier(group=self.group)
         else:
             self.dist.all_reduce(self._token, group=self.group)
 
     def maximum(self, values: Sequence[float]) -> list[float]:
-        """Each value as it is where it is largest."""
+        """Return the largest value over the processes, entry by entry."""
         found = self._torch.tensor(list(values), dtype=self._torch.float64)
         self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX, group=self._control)
         return [float(one) for one in found.tolist()]
 
     def first_reason(self, reason: str) -> str:
-        """What the first of them that has a reason says; empty if nobody has one."""
+        """Return the reason of the first process that has one; "" if none has."""
         reasons: list[Any] = [""] * len(self.members)
         self.dist.all_gather_object(reasons, reason, group=self._control)
         return next((str(one) for one in reasons if one), "")
@@ -192,16 +192,16 @@ class Group:
 
 class Ranks:
     """
-    All processes of a run: the first one decides what is measured, the others follow it.
+    All processes of a run: the first one decides on points, the others follow it.
 
     Parameters
     ----------
     torch, device
-        The library, and where it computes: ``cuda`` or ``cpu``.
+        The library, and its device: ``cuda`` or ``cpu``.
     place
         This process.
     seconds
-        How long the others wait for the first one, which measures alone what needs no others.
+        Seconds that the others wait for the first one while it measures alone.
 
     Raises
     ------
@@ -233,7 +233,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process decides, and writes the table."""
+        """True where this process decides, and writes the table."""
         return self.place.rank == 0
 
     @property
@@ -242,20 +242,20 @@ class Ranks:
         return group_sizes(self.hosts)
 
     def say(self, message: object) -> None:
-        """Of the first process to all others."""
+        """Send a message from the first process to all others."""
         self._torch.distributed.broadcast_object_list([message], src=0, group=self._messages)
 
     def listen(self) -> Any:
-        """What the first process says."""
+        """Receive a message of the first process."""
         said = [None]
         self._torch.distributed.broadcast_object_list(said, src=0, group=self._messages)
         return said[0]
 
     def group(self, *, ranks: int, nodes: int) -> Group | None:
         """
-        A group of so many ranks on so many nodes; None where this process is none of them.
+        Return the group of some ranks on some nodes; None where this process is not in it.
 
-        Every process has to ask for the same ones in the same order.
+        Every process must ask for the same groups in the same order.
         """
         members = members_of(self.hosts, ranks=ranks, nodes=nodes)
         if members not in self._groups:
@@ -264,7 +264,7 @@ class Ranks:
         return self._groups[members]
 
     def dismiss(self) -> None:
-        """Let the others go, if this is the first one; those that are lost already need no leave."""
+        """Release the other processes, if this is the first one; lost processes need no release."""
         if self.is_first:
             with suppress(RuntimeError):
                 self.say(None)
@@ -278,39 +278,39 @@ def joined_ranks(
     torch: Any, device: str, number: int | None, *, seconds: float, command: Sequence[str]
 ) -> Iterator[Ranks | None]:
     """
-    The processes of a run: those that a launcher has started, else so many on this host; None: this one alone.
+    Join the processes of a launcher, else start processes on this host; yield None if this one is alone.
 
     Parameters
     ----------
     torch, device
-        The library, and where it computes.
+        The library, and its device.
     number
-        Processes on this host; None: all of the launcher's, else one for each GPU, or one on a CPU.
+        Processes on this host; None uses all of the launcher's, else one for each GPU, or one on a CPU.
     seconds
         As in :class:`Ranks`.
     command
-        What another process runs to take part, beside the variables of a launcher.
+        Command of another process, which gets the variables of a launcher.
 
     Raises
     ------
     SpecError
-        If there are not so many GPUs or processors.
+        If there are fewer GPUs or processors.
     LostRankError
         If the others do not come.
     """
-    launched = launched_place()
+    launched = read_place()
     if launched and number is not None:
         problem = f"is {number}, but a launcher has started {launched.world_size} processes."
         raise SpecError("ranks", problem, "Leave it out.")
-    if launched and device == "cuda":  # of launchers that show each process one GPU alone it is that one
+    if launched and device == "cuda":  # with launchers that show each process one GPU, it is that one
         torch.cuda.set_device(launched.local_rank % torch.cuda.device_count())
     number = launched.world_size if launched else _number_here(torch, device, number)
     if number == 1:
         yield None
         return
     with ExitStack() as stack:
-        stack.callback(_leave, torch)  # once those that were started here are gone
-        place = launched or stack.enter_context(_started(number, command))
+        stack.callback(_leave, torch)  # after the started processes have ended
+        place = launched or stack.enter_context(_start_processes(number, command))
         ranks = Ranks(torch, place, device, seconds=seconds)
         try:
             yield ranks
@@ -332,8 +332,8 @@ def _number_here(torch: Any, device: str, number: int | None) -> int:
 
 
 @contextmanager
-def _started(number: int, command: Sequence[str]) -> Iterator[Place]:
-    """The others as processes of their own, which end with this one; this one is the first."""
+def _start_processes(number: int, command: Sequence[str]) -> Iterator[Place]:
+    """Start the other processes, which end with this one; yield the place of this one, the first."""
     port = _free_port()
     shared = os.environ | {"WORLD_SIZE": str(number), "GROUP_RANK": "0", "MASTER_ADDR": LOCALHOST}
     others: list[subprocess.Popen[bytes]] = []
@@ -346,7 +346,7 @@ def _started(number: int, command: Sequence[str]) -> Iterator[Place]:
                     env=shared | own,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # whoever interrupts a terminal interrupts this process, which ends them
+                    start_new_session=True,  # an interrupt reaches only this process, which ends the others
                 )
             )
         yield Place(rank=0, world_size=number, local_rank=0, host="0", address=f"tcp://{LOCALHOST}:{port}")

@@ -1,4 +1,4 @@
-"""A run within a budget: the most useful points first, each into the table as it is measured, none twice."""
+"""A run within a budget: the most useful points first, each written to the table once it is measured, none twice."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from planner.sampling.timing import Limits
 from planner.sampling.work import least_flops, moved_bytes
 
 LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
-"""What a point computes or moves from which on its rate says how long others take."""
+"""Work of a point from which on its rate predicts the time of others."""
 
 LEAST_CALLS = 5
-"""Calls that a point takes at least: two that warm up, three that count."""
+"""Fewest calls of a point: two that warm up, three that count."""
 
-TOO_LONG = "would take longer than what is left of the budget"
+TOO_LONG = "would take longer than the rest of the budget"
 NO_TIME = "the budget was over"
 
 
 class Measurer(Protocol):
-    """What measures points; :class:`planner.sampling.measure.Sampler` does."""
+    """Measures points, as :class:`planner.sampling.measure.Sampler` does."""
 
     @property
     def machine(self) -> Machine:
-        """On what."""
+        """The machine of the samples."""
         ...
 
     def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
-        """How long a point takes, or why nobody knows."""
+        """Measure a point; return its time, or the reason that it was skipped."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
     """
-    What became of the points.
+    Counts of measured, known and skipped points.
 
     Parameters
     ----------
     measured, known
-        Points that this run measured; that the table had before.
+        Points that this run measured, and points that the table already had.
     skipped
-        Number of points that were not measured, by the reason.
+        Number of skipped points, by reason.
     seconds
-        What the run took.
+        Duration of the run.
     """
 
     measured: int
@@ -67,12 +67,12 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All points."""
+        """Total."""
         return self.measured + self.known + sum(self.skipped.values())
 
 
 def _ignore(_: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a message."""
 
 
 def sample_operators(
@@ -90,38 +90,39 @@ def sample_operators(
     """
     Measure operators on this machine into a table, which an earlier run may have begun.
 
-    Several processes measure collectives, too: those of torchrun, which all call this, or those that are started here.
+    With several processes it also measures collectives: processes of torchrun, which all call this, or processes
+    started here.
 
     Parameters
     ----------
     path
         The table, a CSV or Parquet file.
     problem
-        The job whose operators come first; None: no job in particular.
+        Job whose operators come first; None for no particular job.
     budget_seconds
-        When to stop.
+        Seconds after which the run stops.
     device
-        ``cuda`` or ``cpu``; empty: the GPU if there is one.
+        ``cuda`` or ``cpu``; "" chooses the GPU if there is one.
     dtype
-        Dtype of the points that are no job's; empty: bf16 on a GPU, fp32 on a CPU, few of which multiply 16 bits.
+        Dtype of points outside of the job; "" chooses bf16 on a GPU, fp32 on a CPU, since few CPUs multiply 16 bits.
     ranks
-        Processes to start on this host; None: one for each GPU, one on a CPU. Not where torchrun has started them.
+        Processes to start on this host; None starts one for each GPU, one on a CPU. Must be None under torchrun.
     first
-        Points that go before all others.
+        Points to measure before all others.
     notify
-        Gets sentences: what of the job nothing measures, a row that was cut short.
+        Receives sentences: unmeasured operators of the job, a truncated row.
     progress
-        Gets a line for each point.
+        Receives a line for each point.
 
     Returns
     -------
     Counts or None
-        None of all processes but the first one, which alone writes the table.
+        None in all processes but the first, which alone writes the table.
 
     Raises
     ------
     SpecError
-        If torch is not installed, the device is not there, or the table is of something or somewhere else.
+        If torch is not installed, the device is not there, or the table belongs to another machine.
     LostRankError
         If another process failed.
     """
@@ -137,7 +138,7 @@ def sample_operators(
             return None
         job = job_shapes(problem) if problem else None
         if job and job.unknown:
-            notify(f"Nothing measures these operators of the job: {', '.join(job.unknown)}.")
+            notify(f"These operators of the job are not measured: {', '.join(job.unknown)}.")
         usual = "fp32" if device == "cpu" else "bf16"
         points = points_to_measure(
             job, sampler.memory_bytes, device=device, dtype=dtype or usual, group_sizes=sampler.group_sizes
@@ -168,20 +169,20 @@ def measure_points(
     Parameters
     ----------
     points
-        What to measure, the most useful first.
+        Points to measure, the most useful first.
     path, budget_seconds, notify, progress
         As in :func:`sample_operators`.
     measurer
-        What measures them.
+        Measures the points.
     limits
-        How long and how often each is repeated.
+        Time and repeats of each point.
     now
-        Seconds of a clock, by which the budget is spent.
+        Clock of the budget, in seconds.
 
     Raises
     ------
     SpecError
-        If the budget is none, or the table is of something or somewhere else.
+        If the budget is not positive, or the table belongs to another machine.
     """
     _require_budget(budget_seconds)
     started, limits = now(), limits or Limits()
@@ -210,12 +211,12 @@ def measure_points(
         table.add(point, found)
         measured += 1
         pace.learn(point, found.seconds)
-        progress(_line(number, len(wanted), point, _said(found)))
+        progress(_line(number, len(wanted), point, _timing_text(found)))
     return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
 
 
 class _Pace:
-    """The best rates seen, by which a point takes at least so long; nothing is known at first."""
+    """Best rates so far, which bound the time of a point from below; zero at first."""
 
     def __init__(self) -> None:
         self._rates = {least_flops: 0.0, moved_bytes: 0.0}
@@ -233,5 +234,5 @@ def _line(number: int, total: int, point: Point, said: str) -> str:
     return f"{number}/{total} {point}: {said}"
 
 
-def _said(timing: Timing) -> str:
+def _timing_text(timing: Timing) -> str:
     return f"{timing.seconds * 1e6:,.1f} us +- {100 * timing.spread:.1f} % of {timing.repeats}"

@@ -1,4 +1,4 @@
-"""What one measurement is of, and what it says: operator, pass, dtype and sizes; seconds, and on which machine."""
+"""Records of one measurement: operator, pass, dtype and sizes; seconds, and the machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 PASSES = ("forward", "dgrad", "wgrad", "backward")
-"""Forward; backward for a matmul's input or weight alone; backward for all inputs. What has no backward is forward."""
+"""
+Forward; gradient of a matmul's input or weight alone; gradients of all inputs. Operators without backward are forward.
+"""
 
 DTYPES = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
-"""Dtypes of the cost model, and that of optimizer states. What is only moved has one, too."""
+"""Dtypes of the cost model, and that of optimizer states. Copies have one, too."""
 
 
 TRACED = "profiler trace"
-"""How the software of a machine begins whose samples were recorded in a training step, instead of measured alone."""
+"""Beginning of the software of a machine whose samples come from a training step, instead of separate measurements."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,23 +26,24 @@ class Sizes:
     Parameters
     ----------
     batch, m, n, k
-        Matmuls; rows, columns of the result and inner dimension, as in ``costmodel.operators.work.MatmulSize``: grouped
-        matmuls count the rows of all together. ``n`` alone: entries of a vocabulary, parameters, kernels of a chain.
+        Matmuls: rows and columns of the result and inner dimension, as in ``costmodel.operators.work.MatmulSize``;
+        grouped matmuls count the rows of all groups. ``n`` alone: entries of a vocabulary, parameters, kernels of a
+        chain.
     sequences, queries, keys
-        Sequences; tokens of each that ask, and that may be read.
+        Sequences; queries and keys of each.
     heads, kv_heads, qk_head_dim, v_head_dim
         Query heads, key-value heads, widths of a head.
     causal, window
-        Whether a query reads only what is before it; how many tokens at most.
+        True where a query reads only earlier tokens; largest number of tokens that it reads.
     rows, width
         Tokens, and elements of each in the result.
     experts, top_k
-        Experts, and how many of them a token visits.
+        Experts, and experts per token.
     nbytes
-        Bytes that are copied; of collectives those of the whole tensor: gathered output, scattered input, what a rank
-        sends to all in an all-to-all, its own share included; as in ``costmodel.operators.work.Communication``.
+        Bytes that are copied. For collectives those of the whole tensor: gathered output, scattered input, or all that
+        a rank sends in an all-to-all, its own share included; as in ``costmodel.operators.work.Communication``.
     ranks, nodes
-        Devices that take part in a collective, and hosts that they are on, equally many on each.
+        Devices that take part in a collective, and their hosts, with equally many on each.
     """
 
     batch: int | None = None
@@ -66,7 +69,7 @@ class Sizes:
 
     @property
     def given(self) -> dict[str, int]:
-        """Those that apply."""
+        """Sizes that apply."""
         named = {name: getattr(self, name) for name in SIZE_COLUMNS}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -77,7 +80,7 @@ SIZE_COLUMNS = tuple(one.name for one in fields(Sizes))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
     """
-    What is measured; equal ones are measured once.
+    An operator to measure; equal points are measured once.
 
     Parameters
     ----------
@@ -88,9 +91,9 @@ class Point:
     dtype
         Dtype of its inputs.
     sizes
-        How large it is.
+        Sizes of the operator.
     beside
-        What runs on the device at the same time; empty: nothing.
+        Operator that runs on the device at the same time; "" for none.
     """
 
     operator: str
@@ -108,19 +111,19 @@ class Point:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
-    On what was measured.
+    Machine of a measurement.
 
     Parameters
     ----------
     device, driver, software
         Name of the device; version of its driver, empty if it has none; versions of the libraries, and threads.
     clock_mhz
-        Clock of the device when it is busy but far from its power limit, in MHz; None: not known.
+        Clock of the device when it is busy but far from its power limit, in MHz; None where it is unknown.
     memory_bytes, num_processors
-        Bytes of the device's memory, free or not; its number of processors (SMs of a GPU, threads on a host).
-        None: not known.
+        Bytes of the device's memory, free or not; number of its processors (SMs of a GPU, threads on a host). None
+        where it is unknown.
     devices_per_node
-        Number of such devices that the host has; None: not known.
+        Number of such devices in the host; None where it is unknown.
     """
 
     device: str
@@ -138,7 +141,7 @@ class Machine:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
     """
-    How long it took.
+    Measured time.
 
     Parameters
     ----------
@@ -163,7 +166,7 @@ class Sample:
     Parameters
     ----------
     point, timing, machine
-        What was measured, how long it took, and on what.
+        The measured point, its time, and the machine.
     """
 
     point: Point
@@ -174,12 +177,12 @@ class Sample:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
     """
-    What the table says of an operator.
+    Columns and passes of an operator in the table.
 
     Parameters
     ----------
     needs, may
-        Sizes that each of its rows has, and that it may have.
+        Sizes that each of its rows must have, and may have.
     passes
         Its passes.
     """
@@ -231,7 +234,7 @@ OPERATORS: Mapping[str, Kind] = {
 """
 Every operator of the table.
 
-Of ``launch`` and ``graph_launch`` the seconds are those of one of ``n`` kernels, of ``send`` those of one way of a
+Seconds of ``launch`` and ``graph_launch`` are those of one of ``n`` kernels; seconds of ``send`` are one way of a
 message that is sent back.
 """
 

@@ -1,4 +1,4 @@
-"""Which points to measure, the most useful ones first, so that whoever runs out of time may stop anywhere."""
+"""Points to measure, the most useful first, so that a run may stop at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASES = (2, 3, 5, 7, 11, 13)
 """One prime per dimension of a Halton sequence (Halton, Numerische Mathematik 2, 1960)."""
 
 MULTIPLE, ODD_EVERY = 64, 8
-"""Most sizes are multiples of this; of each so many points one has odd ones."""
+"""Most sizes are multiples of this; one in so many points has odd sizes."""
 
 MOST_OF_MEMORY = 0.5
 """Fraction of the device's memory that a point may take."""
@@ -23,10 +23,10 @@ MOST_OF_MEMORY = 0.5
 
 class Extent(NamedTuple):
     """
-    How large the points are that are no job's: so large that a rate changes no more, so small that many fit a budget.
+    Sizes of points outside of the job: large enough for a steady rate, small enough to fit many into a budget.
 
-    Edge of the matmul that runs beside others; bytes of copies; parameters of an update; FLOPs and bytes of a message
-    at most.
+    Edge of the matmul that runs beside others; bytes of copies; parameters of an update; largest FLOPs and bytes of a
+    message.
     """
 
     edge: int
@@ -40,7 +40,7 @@ EXTENTS = {
     "cuda": Extent(4096, (2**28, 2**24, 2**20), (2**26, 2**22, 2**28, 2**24), 5e13, 2**28),
     "cpu": Extent(1024, (2**26, 2**23, 2**20), (2**24, 2**22), 1e11, 2**25),
 }
-"""By device; the largest matmul takes a tenth of a second on a GPU, and up to some on a CPU."""
+"""By device; the largest matmul takes a tenth of a second on a GPU, and up to some seconds on a CPU."""
 
 ROUNDS = 64
 """Rounds of points that fill the space of sizes."""
@@ -52,13 +52,13 @@ CHAIN = 1000
 """Kernels of a chain of launches."""
 
 LEAST_MESSAGE = 2**10
-"""Bytes of a message that only waits."""
+"""Bytes of a message whose time is only latency."""
 
 SEND_RANKS = 2
-"""Ranks of a message that is sent."""
+"""Ranks of a point-to-point message."""
 
 WIDEST_BYTES = 4
-"""Bytes of an element of the widest dtype: messages divide into parts of such."""
+"""Bytes of an element of the widest dtype: messages divide into such elements."""
 
 
 def points_to_measure(
@@ -70,19 +70,19 @@ def points_to_measure(
     group_sizes: Sequence[tuple[int, int]] = (),
 ) -> tuple[Point, ...]:
     """
-    What to measure, the most useful first.
+    List the points to measure, the most useful first.
 
-    Constants of the device, then the job's own shapes, then those between and beyond them. Where several processes
-    measure, every other point is a collective: the job's messages first, then sizes between and beyond them, too.
+    Constants of the device come first, then the job's own sizes, then sizes between and beyond them. With several
+    processes every other point is a collective: the job's messages first, then sizes between and beyond them.
 
     Parameters
     ----------
     job
-        What the job computes; None: no job in particular.
+        Sizes of the job; None for no particular job.
     memory_bytes
         Memory of the device, of which a point takes at most ``MOST_OF_MEMORY``.
     device, dtype
-        ``cuda`` or ``cpu``, and the dtype of the points that are no job's.
+        ``cuda`` or ``cpu``, and the dtype of points outside of the job.
     group_sizes
         Ranks and nodes of the groups in which collectives can be measured.
     """
@@ -94,7 +94,7 @@ def points_to_measure(
 
 
 def device_points(device: str = "cuda", dtype: str = "bf16") -> tuple[Point, ...]:
-    """Constants of a device: launches, a matmul, copies of three sizes and beside a matmul, updates."""
+    """Return points for constants of a device: launches, matmuls, copies (also beside a matmul), updates."""
     is_gpu, extent = device == "cuda", EXTENTS[device]
     copies = ("copy", *_OVER_THE_LINK) if is_gpu else ("copy",)
     updates, launches = (("adam", "host_adam"), ("launch", "graph_launch")) if is_gpu else (("adam",), ("launch",))
@@ -126,9 +126,9 @@ def _forward(operator: str, sizes: Sizes, dtype: str, beside: str = "") -> Point
 
 def job_points(shapes: JobShapes) -> tuple[Point, ...]:
     """
-    A job's points in rounds: one of each operator and pass, those that compute most first.
+    Order a job's points in rounds: one of each operator and pass, those with most work first.
 
-    Of each operator the middle size comes first, then those between it and the ends, and so on.
+    The middle size of each operator comes first, then those between it and the ends, and so on.
     """
     heavy = sorted(shapes.groups.values(), key=lambda group: -max(group.values(), default=0.0))
     columns = [spread_out(sorted(group, key=lambda point: (group[point], str(point)))) for group in heavy]
@@ -137,7 +137,7 @@ def job_points(shapes: JobShapes) -> tuple[Point, ...]:
 
 
 def message_points(shapes: JobShapes, group_sizes: Sequence[tuple[int, int]]) -> tuple[Point, ...]:
-    """A job's messages in groups of as many ranks, in rounds: one of each collective, dtype and group."""
+    """Order a job's messages in rounds: one of each collective, dtype and group with their number of ranks."""
     columns: dict[tuple[str, str, int, int], list[Point]] = {}
     for message in sorted(shapes.messages):
         for ranks, nodes in group_sizes:
@@ -152,7 +152,7 @@ def filling_messages(
     group_sizes: Sequence[tuple[int, int]], device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS
 ) -> Iterator[Point]:
     """
-    Every collective in every group, alone and on a GPU beside a matmul, of one size after the other.
+    Yield every collective in every group, alone and on a GPU beside a matmul, size by size.
 
     The smallest and the largest message come first, then a Halton sequence in the logarithm of the bytes.
     """
@@ -167,14 +167,14 @@ def filling_messages(
 
 
 def _message(operator: str, nbytes: int, dtype: str, group_size: tuple[int, int], beside: str = "") -> Point:
-    """Of at least so many bytes that all ranks have equal parts."""
+    """Return a message of at least some bytes, rounded up so that all ranks have equal parts."""
     ranks, nodes = group_size
     unit = ranks * WIDEST_BYTES
     return _forward(operator, Sizes(nbytes=-(-nbytes // unit) * unit, ranks=ranks, nodes=nodes), dtype, beside)
 
 
 def spread_out(sorted_points: Sequence[Point]) -> list[Point]:
-    """Sorted points in an order of which each beginning covers the whole range."""
+    """Reorder sorted points so that each beginning of the order covers the whole range."""
     number = len(sorted_points)
     steps = 2 ** max(number - 1, 1).bit_length()
     order = dict.fromkeys(int(number * radical_inverse(index, 2)) for index in range(1, steps + 1))
@@ -183,7 +183,7 @@ def spread_out(sorted_points: Sequence[Point]) -> list[Point]:
 
 def radical_inverse(index: int, base: int) -> float:
     """
-    The digits of an index mirrored at the point.
+    Mirror the digits of an index at the point.
 
     >>> [radical_inverse(index, 2) for index in range(5)]
     [0.0, 0.5, 0.25, 0.75, 0.125]
@@ -198,10 +198,10 @@ def radical_inverse(index: int, base: int) -> float:
 
 def filling_points(device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Point]:
     """
-    Points of a Halton sequence in the logarithms of the sizes.
+    Yield points of a Halton sequence in the logarithms of the sizes.
 
-    Each round has a matmul, a batched, a grouped one, an attention and one of the operators that only move bytes, with
-    all of their passes; as many rounds as one wants cover all sizes.
+    Each round has a matmul, a batched and a grouped one, an attention, and one operator that only moves bytes, with all
+    of their passes. More rounds cover the sizes more densely.
     """
     for index in range(1, rounds + 1):
         at = [radical_inverse(index, base) for base in BASES]
@@ -229,14 +229,14 @@ def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) 
 
 
 def _between(fraction: float, ends: tuple[int, int], round_to: int = 1) -> int:
-    """A size at a fraction of the way in logarithms: a multiple, or an odd number."""
+    """Return a size between two ends, by a fraction in logarithms: a multiple, or an odd number."""
     low, high = ends
     size = exp(log(low) + fraction * (log(high) - log(low)))
     return max(1, round(size)) | 1 if round_to == 1 else max(round_to, round(size / round_to) * round_to)
 
 
 def _power(fraction: float, ends: tuple[int, int]) -> int:
-    """A power of two between two of them."""
+    """Return a power of two between two powers of two."""
     low, high = (one.bit_length() - 1 for one in ends)
     return 1 << min(high, low + int(fraction * (high - low + 1)))
 
@@ -262,7 +262,7 @@ def _batched(at: Sequence[float], round_to: int) -> Sizes:
 
 
 def _attention(at: Sequence[float], round_to: int) -> Sizes:
-    """Heads of keys and values serve 1, 4 or 8 each; of three points one is not causal, of eight one is MLA's."""
+    """Return sizes of attention: 1, 4 or 8 queries per key-value head; one in three not causal, one in eight MLA."""
     tokens = _between(at[0], (128, 131072), round_to)
     heads = _power(at[1], (4, 64))
     width = _one_of(at[2], HEAD_DIMS)

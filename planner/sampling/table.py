@@ -1,7 +1,7 @@
 """
-The table of samples: a CSV or Parquet file, checked as it is read, appended to as samples finish.
+The table of samples: a CSV or Parquet file, checked when it is read, extended sample by sample.
 
-Rows are counted as spreadsheets do: the names of the columns are row 1.
+Rows are counted as in spreadsheets: the names of the columns are row 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from planner.sampling.samples import (
 from planner.sampling.work import least_flops, moved_bytes
 
 MACHINE_COUNTS = ("memory_bytes", "num_processors", "devices_per_node")
-"""Columns that say how large the machine is; a table may lack them, and they tell no machine from another."""
+"""Columns with the size of the machine; they are optional, and do not identify a machine."""
 
 COLUMNS = (
     "operator",
@@ -49,56 +49,56 @@ COLUMNS = (
     "software",
     *MACHINE_COUNTS,
 )
-"""Columns of the table; what a unit needs has it in its name or is a count. Empty cells: it does not apply."""
+"""Columns of the table; names end in their unit, or are counts. Empty cells do not apply."""
 
 PARQUET, CSV = ".parquet", ".csv"
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-"""How programs write yes and no."""
+"""Spellings of true and false."""
 
 FASTEST, SLOWEST = 1e17, 1e6
-"""FLOPs per second that no single device reaches, and that each one surpasses."""
+"""FLOPs per second that no device reaches, and that each one exceeds."""
 
 LARGE_FLOPS = 1e9
-"""FLOPs from which on launching no longer counts."""
+"""FLOPs above which the launch is negligible."""
 
 MEMORY_RATES = {"GPU": (1e11, 1e14), "CPU": (5e8, 1e13)}
-"""Bytes per second between which the best rate of a memory is: from HBM1 to ten times HBM3e; from one core on."""
+"""Range of a memory's best rate in bytes per second: HBM1 to ten times HBM3e; from one core on."""
 
 MATMUL_RATES = {"GPU": (3e12, FASTEST), "CPU": (SLOWEST, FASTEST)}
-"""FLOPs per second between which the best rate of 16-bit matmuls is; a table in milliseconds is a thousandth of it."""
+"""Range of the best rate of 16-bit matmuls in FLOPs per second; a table in milliseconds is off by a thousand."""
 
 STREAMED_BYTES, SATURATING_FLOPS = 2**26, 1e11
 """Sizes of points that reach these rates."""
 
 LEAST_RANKS = 2
-"""Ranks of a collective."""
+"""Fewest ranks of a collective."""
 
 CLOCK_TOLERANCE = 0.1
-"""How far the clocks of one table may be apart."""
+"""Largest relative difference between clocks of one table."""
 
 Notify = Callable[[str], None]
 
 
 def _ignore(_: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a message."""
 
 
 def read_samples(path: str | os.PathLike[str], *, notify: Notify = _ignore) -> tuple[Sample, ...]:
     """
-    The samples of a table.
+    Read the samples of a table.
 
     Parameters
     ----------
     path
         A CSV or Parquet file, by its ending.
     notify
-        Gets a sentence about a last row that was cut short, which is left out.
+        Receives a sentence about a truncated last row, which is left out.
 
     Raises
     ------
     SpecError
-        For the first thing that is wrong, with row and column.
+        For the first error, with row and column.
     """
     rows, _, problem = _rows(Path(path))
     if problem:
@@ -108,21 +108,21 @@ def read_samples(path: str | os.PathLike[str], *, notify: Notify = _ignore) -> t
 
 class SamplesFile:
     """
-    A table that grows by one sample at a time; whoever is killed loses the one in progress.
+    A table that grows by one sample at a time; if a run is killed, only the sample in progress is lost.
 
     Parameters
     ----------
     path
-        Where it is or shall be; its ending says CSV or Parquet.
+        File, new or existing; its suffix chooses CSV or Parquet.
     machine
-        On what is measured now; samples that are there already must be of the same.
+        Machine of the run; existing samples must be of the same machine.
     notify
-        Gets a sentence about a last row that was cut short, which is taken away.
+        Receives a sentence about a truncated last row, which is removed.
 
     Raises
     ------
     SpecError
-        If it is no table of samples (then it is not touched), or one of another machine, or cannot be written.
+        If it is not a table of samples (then it is not changed), is of another machine, or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], machine: Machine, *, notify: Notify = _ignore) -> None:
@@ -144,7 +144,7 @@ class SamplesFile:
         Raises
         ------
         SpecError
-            If it cannot be written, or somebody else has written to the file.
+            If it cannot be written, or another process has written to the file.
         """
         sample = Sample(point=point, timing=timing, machine=self.machine)
         if self._stat() != self._state:
@@ -174,14 +174,14 @@ class SamplesFile:
         if self.path.suffix == CSV:
             with self.path.open(encoding="utf-8", newline="") as stream:
                 if stream.readline() != header:
-                    raise SpecError(str(self.path), "has other columns, or in another order.", "Write to another file.")
+                    raise SpecError(str(self.path), "has other columns, or another order.", "Write to another file.")
         if problem:
             notify(problem)
             os.truncate(self.path, end)
         return samples
 
     def _append(self, text: str) -> None:
-        """In one piece; what was written of it is taken back if the rest cannot be."""
+        """Append text in one piece; remove a part that was written if the rest cannot be."""
         end = self.path.stat().st_size
         try:
             with self.path.open("ab", buffering=0) as stream:
@@ -193,7 +193,7 @@ class SamplesFile:
             raise
 
     def _stat(self) -> tuple[int, int]:
-        """What changes when somebody else writes."""
+        """Return the size and time of the file, which change when another process writes."""
         if not self.path.exists():
             return (0, 0)
         stat = self.path.stat()
@@ -204,7 +204,7 @@ class SamplesFile:
 
 
 def _rows(path: Path) -> tuple[list[dict[str, str]], int, str]:
-    """Cells as text, the byte at which whole rows end, and what is to be said about what follows there."""
+    """Read cells as text, the byte at which whole rows end, and a sentence about a truncated row."""
     _require_suffix(path)
     try:
         if path.suffix == PARQUET:
@@ -283,8 +283,8 @@ def _sample(where: str, row: Mapping[str, str]) -> Sample:
 def _one_of(where: str, row: Mapping[str, str], column: str, allowed: tuple[str, ...]) -> str:
     seen = row[column].strip()
     if seen not in allowed:
-        problem = f"is {shown(seen)}; of {row['operator']} allowed are {alternatives(allowed)}."
-        problem = f"is {shown(seen)}, which is none." if column == "operator" else problem
+        problem = f"is {shown(seen)}; {row['operator']} allows {alternatives(allowed)}."
+        problem = f"is {shown(seen)}, which is not an operator." if column == "operator" else problem
         raise SpecError(f"{where}, {column}", problem, did_you_mean(seen, allowed))
     return seen
 
@@ -335,7 +335,7 @@ def _number(
 
 
 def _require_plausible(where: str, point: Point, seconds: float) -> None:
-    """Times in milliseconds or microseconds look like devices that nobody has."""
+    """Raise if a time cannot be in seconds: milliseconds or microseconds give impossible rates."""
     flops = least_flops(point)
     rate = flops / seconds
     if rate > FASTEST:
@@ -349,7 +349,7 @@ def _require_plausible(where: str, point: Point, seconds: float) -> None:
 
 
 def _require_plausible_rates(path: Path, samples: Sequence[Sample]) -> None:
-    """A whole table in milliseconds looks like another generation of devices, which each row alone might be of."""
+    """Raise if a whole table cannot be in seconds: single rows in milliseconds may still have possible rates."""
     for is_rated, amount, rates, unit in (
         (_streams_memory, moved_bytes, MEMORY_RATES, "bytes"),
         (_is_large_matmul, least_flops, MATMUL_RATES, "FLOPs"),
@@ -447,12 +447,12 @@ def _csv_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, as a row is."""
+    """Join text to one line, as rows need."""
     return " ".join(text.split())
 
 
 def _write_parquet(path: Path, samples: Sequence[Sample]) -> None:
-    """All of it anew, in a file that takes the place of the old one: Parquet has no rows to append."""
+    """Write all samples to a new file that replaces the old one: Parquet cannot append rows."""
     pyarrow = _pyarrow()
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""How long a call takes: warm-up, repeats until the median is known to 1 % or its time is over, the device's clock."""
+"""Time of a call: warm-up, repeats until the median is known to 1 % or the time is over, the device's clock."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ LEAD_SECONDS = 0.02
 """Longest time that the device waits so that the host can launch ahead of it."""
 
 NOTHING = 1e-9
-"""Seconds that no clock here tells from none."""
+"""Seconds below the resolution of all clocks here."""
 
 CYCLES_PER_SECOND = 2e9
-"""Cycles of a device's clock, to turn that time into cycles; a matter of waiting only."""
+"""Assumed cycles per second of a device, to wait for some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """
-    How long and how often one point is repeated.
+    Limits on the time and repeats of one point.
 
     Parameters
     ----------
     seconds
-        Time for one point, from which on nothing is repeated but for ``least_repeats``.
+        Seconds of one point after which only ``least_repeats`` are completed.
     relative_error
-        Standard error of the median, as a fraction of it, that is small enough.
+        Standard error of the median, as a fraction of it, at which repeats stop.
     least_repeats, enough_repeats, most_repeats
-        Repeats whatever they cost; before the error is believed; at most.
+        Repeats in any case; repeats before the error is used; most repeats.
     window_seconds
-        Calls that are shorter are timed several at once.
+        Seconds below which several calls are timed together.
     most_calls
-        How many at most.
+        Most calls that are timed together.
     """
 
     seconds: float = 0.5
@@ -56,34 +56,34 @@ class Limits:
 
 
 class Clock(Protocol):
-    """What times calls."""
+    """Times calls."""
 
     def now(self) -> float:
-        """Seconds of the host's clock, by which time is spent."""
+        """Return seconds of the host's clock, which limits are measured with."""
         ...
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
-        """Seconds per call of ``number`` windows, each of the next ``size`` calls."""
+        """Return seconds per call of ``number`` windows, each of the next ``size`` calls."""
         ...
 
 
 def timed(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> Timing:
     """
-    Median time of a call.
+    Measure the median time of a call.
 
     Parameters
     ----------
     calls
-        Equal calls on inputs of their own, taken in turn so that no cache holds the next one's.
+        Equal calls with different inputs, used in turn so that no cache holds those of the next call.
     clock
-        What times them.
+        Times the calls.
     limits
-        How long and how often.
+        Limits on time and repeats.
     """
     limits = limits or Limits()
     rotation = cycle(calls)
     clock.windows(rotation, size=1, number=1)
-    started = clock.now()  # libraries that choose among kernels do so in the first call
+    started = clock.now()  # libraries choose among kernels in the first call
     first = clock.windows(rotation, size=1, number=1)
     size = min(limits.most_calls, max(1, math.ceil(limits.window_seconds / max(first[0], NOTHING))))
     seconds = first if size == 1 else clock.windows(rotation, size=size, number=1)
@@ -105,7 +105,7 @@ def _is_enough(seconds: Sequence[float], spent: float, limits: Limits) -> bool:
 
 def median_error(seconds: Sequence[float]) -> float:
     """
-    Standard error of a median, as a fraction of it.
+    Return the standard error of a median, as a fraction of it.
 
     >>> round(median_error([1.0, 1.1] * 8), 4)
     0.0221
@@ -116,29 +116,29 @@ def median_error(seconds: Sequence[float]) -> float:
 
 class Lockstep(Protocol):
     """
-    The processes that time the same calls together.
+    Processes that time equal calls together.
 
-    Collectives end only where all take part, so that no process may call more often than another. Whatever decides how
-    often is therefore the largest value of all.
+    Collectives end only where all take part, so no process may call more often than another. Therefore the number of
+    calls follows from the largest values of all processes.
     """
 
     def barrier(self) -> None:
-        """Begin together: what follows on the device follows the last one's arrival."""
+        """Begin together: later work on the device follows the arrival of the last process."""
         ...
 
     def maximum(self, values: Sequence[float]) -> list[float]:
-        """Each value as it is where it is largest; every process gets the same."""
+        """Return the largest value over the processes, entry by entry; equal in every process."""
         ...
 
 
 class Alone:
-    """A single process."""
+    """Lockstep of a single process."""
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Return at once."""
 
     def maximum(self, values: Sequence[float]) -> list[float]:
-        """Its own."""
+        """Return the values of this process."""
         return list(values)
 
 
@@ -147,14 +147,14 @@ ALONE: Lockstep = Alone()
 
 class HostClock:
     """
-    The host's clock.
+    Clock of the host.
 
     Parameters
     ----------
     synchronize
-        Waits until the device has done everything; nothing to wait for on a CPU.
+        Waits until the device is idle; does nothing on a CPU.
     lockstep
-        The processes that time together; of each window the slowest one counts.
+        Processes that time together; each window counts with the slowest one.
     """
 
     def __init__(self, synchronize: Call = lambda: None, lockstep: Lockstep = ALONE) -> None:
@@ -162,11 +162,11 @@ class HostClock:
         self._lockstep = lockstep
 
     def now(self) -> float:
-        """Seconds."""
+        """Return seconds."""
         return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
-        """Each from an idle device to an idle device."""
+        """Time each window from an idle device to an idle device."""
         found = []
         for _ in range(number):
             self._synchronize()
@@ -181,14 +181,14 @@ class HostClock:
 
 class DeviceClock:
     """
-    Events on a GPU's stream: the host launches ahead, so that its own time is not in between.
+    Clock of events on a GPU's stream: the host launches ahead, so that its own time does not count.
 
     Parameters
     ----------
     torch
         The library.
     lockstep
-        The processes that time together; of each window the slowest one counts.
+        Processes that time together; each window counts with the slowest one.
     """
 
     def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
@@ -197,12 +197,12 @@ class DeviceClock:
         self._launch_seconds = 1e-3
 
     def now(self) -> float:
-        """Seconds, once the device has done everything."""
+        """Return seconds, once the device is idle."""
         self._torch.cuda.synchronize()
         return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
-        """One after the other without a gap; as many at once as the host can launch in the time of its lead."""
+        """Time windows one after the other without a gap; as many together as the host can launch within its lead."""
         cuda = self._torch.cuda
         at_once = max(1, int(LEAD_SECONDS / max(size * self._launch_seconds, NOTHING)))
         found: list[float] = []
@@ -226,25 +226,25 @@ class DeviceClock:
 
 class BesideClock:
     """
-    Events on a GPU's stream, while another stream works all the time.
+    Clock of events on a GPU's stream, while another stream is busy.
 
     Parameters
     ----------
     torch
         The library.
     beside
-        What the other stream does, again and again.
+        Calls of the other stream, repeated.
     lockstep
-        The processes that time together; of each window the slowest one counts.
+        Processes that time together; each window counts with the slowest one.
 
     Attributes
     ----------
     number
-        Calls of it beside a window.
+        Calls of the other stream during a window.
     """
 
     MOST_CALLS = 4096
-    """Calls beside one window."""
+    """Most calls of the other stream during one window."""
 
     def __init__(self, torch: Any, beside: Sequence[Call], lockstep: Lockstep = ALONE) -> None:
         self._torch = torch
@@ -254,18 +254,18 @@ class BesideClock:
         self.number = 4
 
     def now(self) -> float:
-        """Seconds, once the device has done everything."""
+        """Return seconds, once the device is idle."""
         self._torch.cuda.synchronize()
         return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """
-        Each alone; one that outlasts what runs beside it is timed again with more of that.
+        Time each window alone; repeat one that outlasts the other stream with more calls there.
 
         Raises
         ------
         NotCoveredError
-            If nothing helps.
+            If even the most calls are too short.
         """
         found: list[float] = []
         while len(found) < number:
@@ -297,4 +297,4 @@ class BesideClock:
 
 
 class NotCoveredError(Exception):
-    """What should run beside a call ends before it."""
+    """The calls beside a window end before it."""

@@ -1,4 +1,4 @@
-"""How much a point computes and moves: enough to tell a wrong unit, what does not fit, and what takes too long."""
+"""Work of a point: enough to recognise a wrong unit, a point that does not fit, and one that takes too long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW_TENSORS = {"swiglu": 3, "residual": 3, "cross_entropy": 4}
 
 def least_flops(point: Point) -> int:
     """
-    FLOPs that nobody can leave out: of matmuls 2 m n k, of attention those of the scores that a query may read.
+    Least FLOPs of a point: 2 m n k for matmuls, for attention those of the scores that a query may read.
 
     Backward attention multiplies at least twice as often.
 
@@ -46,7 +46,7 @@ def moved_bytes(point: Point) -> int:
 
 
 def needed_bytes(point: Point) -> int:
-    """Bytes of memory that measuring takes: inputs and results, backward also gradients and what was kept."""
+    """Bytes of memory for a measurement: inputs and results; backward also gradients and saved tensors."""
     return moved_bytes(point) * (3 if point.pass_ == "backward" else 1)
 
 

@@ -1,1 +1,1 @@
-"""What a profiler trace says to people and to the planner."""
+"""Profiler traces for users and the planner: contents, replays, comparisons, and samples extracted from them."""

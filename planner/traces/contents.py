@@ -1,4 +1,4 @@
-"""What traces hold: counts, threads and streams, communication, the kernels that take longest, and what is missing."""
+"""Contents of traces: counts, threads and streams, communication, the longest kernels, and missing information."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class IterationContents:
     Parameters
     ----------
     name
-        As the profiler has it, or its number.
+        The profiler's name, or its number.
     seconds
-        From its begin to its end, or to the next one.
+        Seconds from its begin to its end, or to the next one.
     """
 
     name: str
@@ -42,9 +42,9 @@ class TrackContents:
     kind, process, number
         As in :class:`~costmodel.traces.events.Track`.
     num_events
-        On it.
+        Events on it.
     busy_seconds
-        In which at least one of them ran; annotations do not count.
+        Seconds in which at least one of them ran, without annotations.
     """
 
     kind: str
@@ -64,11 +64,11 @@ class CommunicationContents:
     library, operation, group, description, num_ranks
         As in :class:`~costmodel.traces.events.Message`.
     number
-        Of them.
+        Number of communications.
     seconds
-        That they take together, waits for other ranks included.
+        Their total time, waits for other ranks included.
     nbytes
-        That this rank puts in; 0 where the trace does not say.
+        Bytes that this rank sends; 0 where they were not recorded.
     """
 
     library: str
@@ -89,11 +89,11 @@ class KernelContents:
     Parameters
     ----------
     name
-        Of them.
+        Name of the kernels or operators.
     number
-        Of them.
+        Number of launches.
     seconds
-        That they take together.
+        Their total time.
     """
 
     name: str
@@ -104,26 +104,26 @@ class KernelContents:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceContents:
     """
-    What the trace of one rank holds.
+    Contents of one rank's trace.
 
     Parameters
     ----------
     source, rank, world_size
         As in :class:`~costmodel.traces.events.Trace`.
     device
-        Name of the devices; "" where the trace does not say.
+        Name of the devices; "" where it was not recorded.
     num_devices
-        Of the host.
+        Devices of the host.
     seconds
         From the begin of the first event to the end of the last.
     iterations, iterations_by
-        On the host, and how they were found.
+        Iterations on the host, and how they were found.
     num_events
-        By category.
+        Events by category.
     tracks, communications, kernels
-        Of each track; of each kind, the longest first; the longest names.
+        Each track; each kind of communication, the longest first; the longest kernels.
     doubts
-        What is missing, what that means, and how to record it.
+        Missing information, its consequence, and how to record it.
     """
 
     source: str
@@ -143,14 +143,14 @@ class TraceContents:
 
 def contents(trace: Trace, *, num_kernels: int) -> TraceContents:
     """
-    What a trace of at least one event holds.
+    List the contents of a trace of at least one event.
 
     Parameters
     ----------
     trace
         The trace.
     num_kernels
-        Names of kernels that are listed at most.
+        Largest number of kernel names to list.
     """
     found = iterations(trace)
     counts = np.bincount(trace.events.category, minlength=len(Category))
@@ -187,7 +187,7 @@ def _tracks(trace: Trace) -> Iterable[TrackContents]:
 
 
 def _busy(trace: Trace, rows: NDArray[np.intp]) -> int:
-    """Nanoseconds in which at least one of some events ran; they are in the order of their start."""
+    """Return the nanoseconds in which at least one of some events ran; they are in the order of their start."""
     if not len(rows):
         return 0
     start, end = trace.events.start[rows], np.maximum.accumulate(trace.events.end[rows])
@@ -196,7 +196,7 @@ def _busy(trace: Trace, rows: NDArray[np.intp]) -> int:
 
 
 def _communications(trace: Trace) -> tuple[CommunicationContents, ...]:
-    """Those on streams; where there are none, those of the host."""
+    """Sum communications on streams; where there are none, those of the host."""
     sent = np.flatnonzero(trace.events.message != UNKNOWN)
     on_streams = sent[np.isin(trace.events.category[sent], ON_STREAMS)]
     on_host = sent[trace.events.category[sent] == Category.ANNOTATION]
@@ -227,7 +227,7 @@ def _nbytes(message: Message) -> int:
 
 
 def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
-    """The names that take longest."""
+    """Return the kernels with the longest total time."""
     rows = trace.of(*ON_STREAMS) if trace.has_device else trace.of(Category.OPERATOR)
     names = trace.events.name[rows]
     seconds = np.bincount(names, weights=trace.events.duration[rows], minlength=len(trace.names)) / NANOSECONDS
@@ -240,5 +240,5 @@ def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
 
 
 def all_contents(traces: Sequence[Trace], *, num_kernels: int) -> tuple[TraceContents, ...]:
-    """What each of some traces holds."""
+    """List the contents of several traces."""
     return tuple(contents(trace, num_kernels=num_kernels) for trace in traces)

@@ -1,4 +1,4 @@
-"""What traces hold, for people and as JSON."""
+"""Contents of traces as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ FOUND_BY: Mapping[Found, str] = {
 }
 
 CATEGORY_LABELS = {"fill": "memory set", "synchronization": "synchronisation", "device_annotation": "device annotation"}
-"""Categories whose name is not the word that people read."""
+"""Labels of categories whose name is not a usual word."""
 
 
 def contents_json(found: Sequence[TraceContents]) -> str:
-    """As JSON: a list with an entry for each trace."""
+    """Write contents as JSON: a list with an entry for each trace."""
     return json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False)
 
 
 def contents_text(found: Sequence[TraceContents], screen: Screen = PLAIN) -> str:
-    """As text: sections of each trace."""
+    """Write contents as text: sections of each trace."""
     return sections_text((section for one in found for section in _sections(one)), screen)
 
 
@@ -45,7 +45,7 @@ def _sections(one: TraceContents) -> Iterator[Section]:
     if one.kernels:
         yield _kernels(one)
     if one.doubts:
-        yield Section(title="What is missing", rows=numbered(one.doubts))
+        yield Section(title="Missing information", rows=numbered(one.doubts))
 
 
 def _title(one: TraceContents) -> str:
@@ -56,7 +56,7 @@ def _title(one: TraceContents) -> str:
 
 def _facts(one: TraceContents) -> Iterator[tuple[str, str]]:
     yield "file", one.source
-    yield "devices", f"{one.num_devices} x {one.device}" if one.num_devices else "the trace names none"
+    yield "devices", f"{one.num_devices} x {one.device}" if one.num_devices else "not recorded"
     yield "length", f"{_milliseconds(one.seconds)} ms"
     lengths = ", ".join(f"{step.name} {_milliseconds(step.seconds)} ms" for step in one.iterations)
     yield "iterations", f"{FOUND_BY[one.iterations_by]}: {lengths}"
@@ -106,7 +106,7 @@ def _kernels(one: TraceContents) -> Section:
     num_kernels = one.num_events.get("kernel", 0)
     rows = ((_short(kernel.name), f"{kernel.number:,}", _milliseconds(kernel.seconds)) for kernel in one.kernels)
     return Section(
-        title="Kernels and copies that take longest" if num_kernels else "Operators that take longest",
+        title="Longest kernels and copies" if num_kernels else "Longest operators",
         header=("name", "number", "ms"),
         rows=tuple(rows),
         notes=() if num_kernels else ("Operators that call others count twice.",),
@@ -114,7 +114,7 @@ def _kernels(one: TraceContents) -> Section:
 
 
 def _short(name: str) -> str:
-    """A kernel's name without what its template returns, cut."""
+    """Shorten a kernel's name, without the return type of its template."""
     bare = name.removeprefix("void ")
     return bare if len(bare) <= LONGEST_NAME else f"{bare[: LONGEST_NAME - 3]}..."
 

@@ -1,4 +1,4 @@
-"""A device's file from traces: what ``planner fit`` learns of their samples, and what only a trace knows."""
+"""A device's file from traces: figures that ``planner fit`` learns from samples, and constants of traces alone."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from costmodel.traces.operators.device import (
     late_launches,
 )
 from costmodel.traces.structure import Parts, Phase, parts
-from planner.profiles.device import FittedDevice, fitted_device, num_matmuls, stated_device
+from planner.profiles.device import FittedDevice, change_device, fitted_device, num_matmuls
 from planner.profiles.learning import FEWEST
 from planner.profiles.operators import Unlearned, rounded
 from planner.traces.extraction import NANOSECONDS, Extracted
 
 MOST_SLOWDOWN = 10.0
-"""Largest factor that a calibration takes."""
+"""Largest factor that a calibration allows."""
 
 WITHOUT_SHAPES = "Shapes were not recorded: record with torch.profiler.profile(record_shapes=True)."
 WITHOUT_BASE = (
-    "Launches and the slowdown beside communication need no matmuls: they are written on top of a device of the "
+    "Launches and the slowdown next to communication need no matmuls: they are added to a device of the "
     "catalog that --facts names, such as base: h100-80gb-sxm."
 )
 
@@ -38,14 +38,14 @@ WITHOUT_BASE = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
     """
-    A constant of a device's calibration that traces say.
+    A constant of a device's calibration, measured in traces.
 
     Parameters
     ----------
     name, value
-        As :class:`costmodel.facts.calibration.Constants` has it.
+        As in :class:`costmodel.facts.calibration.Constants`.
     meaning
-        From what it was computed, as the file's source.
+        Derivation of the value, which becomes the file's source.
     """
 
     name: str
@@ -56,15 +56,14 @@ class Constant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostTime:
     """
-    What the thread of a rank takes beside the operators that the planner knows, in seconds.
+    Time of a rank's thread outside of the planner's operators, in seconds.
 
     Parameters
     ----------
     per_microbatch, per_layer, per_operator
-        Of both passes of a micro-batch; the same over its layers, None where none were found; the same for each pass of
-        an operator in it.
+        Time in both passes of a micro-batch; per layer, None where no layers were found; per pass of an operator.
     per_step
-        Of an iteration beside its passes.
+        Time of an iteration outside of its passes.
     """
 
     per_microbatch: float
@@ -77,27 +76,27 @@ def traced_device(
     traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """
-    The device that traces are of, and the constants that only they say.
+    Fit the device of traces, and the constants that only traces show.
 
-    Where threads compute, what they take between operators grows with the number of operators: each has its share.
-    Traces with too few matmuls to learn from change the constants of the device that the facts start from, no more.
+    The time of computing threads between operators grows with their number, so each operator gets its share. Traces
+    with too few matmuls to learn from only change the constants of the base device of the facts.
 
     Parameters
     ----------
     traces, found
-        Traces, and what was extracted of them.
+        Traces, and the samples extracted from them.
     name, facts
-        As :func:`planner.profiles.device.fitted_device` has them.
+        As in :func:`planner.profiles.device.fitted_device`.
 
     Raises
     ------
     SpecError
-        As there; if there are too few matmuls and no base, or nothing that is no operator either.
+        As there; if there are too few matmuls and no base, or no constants either.
     """
     facts = facts or {}
-    reason = _too_few(traces, found)
+    reason = _doubt_matmuls(traces, found)
     if reason:
-        return _on_base(traces, found, name=name, facts=facts, reason=reason)
+        return _add_to_base(traces, found, name=name, facts=facts, reason=reason)
     hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
     fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
@@ -106,8 +105,8 @@ def traced_device(
     return fitted, constants
 
 
-def _too_few(traces: Sequence[Trace], found: Extracted) -> str:
-    """Why nothing can be learned of operators; "": it can."""
+def _doubt_matmuls(traces: Sequence[Trace], found: Extracted) -> str:
+    """Return the reason that operators cannot be learned; "" if they can."""
     number = num_matmuls(found.samples)
     if number >= FEWEST:
         return ""
@@ -118,16 +117,16 @@ def _too_few(traces: Sequence[Trace], found: Extracted) -> str:
     return f"have {number} forward matmuls of different sizes and one dtype; {FEWEST} are needed. {why}"
 
 
-def _on_base(
+def _add_to_base(
     traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any], reason: str
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
-    """The device that facts start from, with the constants that traces say without their operators."""
+    """Add constants of the traces to the base device of the facts, without learned operators."""
     constants = tuple(traced_constants(traces, found.slowdown, ()))
     if "base" not in facts:
         raise SpecError("traces", reason, WITHOUT_BASE)
     if not constants:
-        raise SpecError("traces", reason, "They say nothing else of a device, such as launches.")
-    entry = stated_device(facts, name=name)
+        raise SpecError("traces", reason, "They show no other constants of a device, such as launches.")
+    entry = change_device(facts, name=name)
     _add(entry, constants)
     catalog.device_of(entry, "facts")
     fitted = FittedDevice(
@@ -149,7 +148,7 @@ def _add(entry: Mapping[str, Any], constants: Iterable[Constant]) -> None:
 
 
 def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
-    """What the threads of traces without a device take beside operators."""
+    """Measure the time of threads outside of operators, in traces without a device."""
     pairs = zip(traces, by_trace, strict=True)
     return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
 
@@ -157,42 +156,42 @@ def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> 
 def traced_constants(
     traces: Sequence[Trace], slowdown: Slowdown | None, hosts: Sequence[HostTime]
 ) -> Iterator[Constant]:
-    """Constants of the calibration that traces say, each at most once."""
+    """Yield constants of the calibration that traces show, each at most once."""
     if slowdown:
         kernels, factor = slowdown.num_kernels, slowdown.factor
         yield Constant(
             name="overlap_slowdown_compute",
             value=min(max(factor, 1.0), MOST_SLOWDOWN),
-            meaning=f"{kernels} kernels that ran alone and beside communication, {factor:.3f} times as long",
+            meaning=f"{kernels} kernels that ran alone and next to communication, {factor:.3f} times as long",
         )
     between = np.concatenate([late_launches(trace) for trace in traces])
     if len(between):
         yield Constant(
             name="launch_overhead_seconds",
             value=float(np.median(between)) / NANOSECONDS,
-            meaning=f"median of {len(between)} kernels that the device waited for",
+            meaning=f"median of {len(between)} late kernel launches",
         )
     if hosts:
         yield Constant(
             name="step_seconds",
             value=median(one.per_step for one in hosts),
-            meaning="time of the thread in no operator that the planner knows, beside the passes of a step",
+            meaning="time of the thread outside of the planner's operators and of the passes of a step",
         )
 
 
 def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
     """
-    What a thread that computes itself takes beside the operators that the planner knows.
+    Measure the time of a computing thread outside of the planner's operators.
 
-    All of it that is neither such an operator nor a wait for another rank: Python, autograd between its nodes, copies
-    and views. Medians over iterations; passes end where the last event of a backward pass does.
+    It is all time that is neither such an operator nor a wait for another rank: Python, autograd between its nodes,
+    copies and views. Medians over iterations; passes end with the last event of a backward pass.
 
     Parameters
     ----------
     trace
-        Of one rank, without a device.
+        Trace of one rank, without a device.
     operators, of
-        Its operators, and what each of its events is part of.
+        Its operators, and the parts of its events.
     """
     events, summary = trace.events, of.summary
     known = np.flatnonzero((operators.owner != UNKNOWN) & (events.category == Category.OPERATOR))

@@ -1,4 +1,4 @@
-"""Traces -> rows of the table that ``planner sample`` writes: medians over all times that an operator ran."""
+"""Extraction of samples from traces: rows of ``planner sample``'s table, medians over all times of an operator."""
 
 from __future__ import annotations
 
@@ -22,68 +22,66 @@ from costmodel.traces.operators.device import (
     late_launches,
     slowdown_beside_communication,
 )
-from costmodel.traces.operators.messages import TracedMessage, traced_messages
+from costmodel.traces.operators.messages import TracedMessage, find_messages
 from costmodel.traces.reading import runs_of
 from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.sampling.table import SamplesFile
-from planner.traces.routed import EXPERT, Kept, without_rows
+from planner.traces.routed import EXPERT, Kept, unrouted_sizes
 
 NANOSECONDS = 1e9
 
 SHOWN = 5
-"""What is not known, the longest first, that a message names."""
+"""Names of unknown operators that a message lists, the longest first."""
 
 COPIES = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "copy"}
-"""Samples of copies by what the profiler's names of them contain."""
+"""Samples of copies by a part of the profiler's name."""
 
 PAGEABLE = "Pageable"
-"""What the names of copies contain whose host memory is not pinned: they are of no link's speed."""
+"""Part of the names of copies with unpinned host memory: they do not run at a link's speed."""
 
 COPY_DTYPE = "bf16"
-"""Type that rows of copies have, which move bytes of any."""
+"""Type in the rows of copies, which move bytes of any type."""
 
 LOWER_BOUND = (
-    "Of {number} collectives not all ranks were recorded: their time is the least of all repeats, in which others were "
-    "waited for least. Record all ranks of a group to leave the waiting out."
+    "{number} collectives were not recorded on all ranks: their time is the least of all repeats, with the shortest "
+    "wait. Record all ranks of a group to remove waits."
 )
 
 
-SEVERAL = (
-    "Ranks come twice: traces are taken to be of {number} runs, in each of which ranks were recorded at the same time."
-)
+SEVERAL = "Ranks occur twice: traces are assigned to {number} runs by the time of their recording."
 
 LEFT_OUT = (
-    "{number} times beside communication are left out of the samples: operators of the same sizes also ran alone, and "
-    "the planner itself adds what overlap costs."
+    "{number} times next to communication are left out of the samples: operators of equal sizes also ran alone, and "
+    "the planner adds the cost of overlap itself."
 )
 
-ONLY_BESIDE = "{number} operators and sizes ran beside communication alone: "
-DIVIDED = "their time beside it is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
-NOT_DIVIDED = "what that costs them is in their times, for no kernel ran both ways."
+ONLY_BESIDE = "{number} operators and sizes ran only next to communication: "
+DIVIDED = "their time is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
+NOT_DIVIDED = "the slowdown remains in their times, since no kernel ran both ways."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extracted:
     """
-    What traces say of operators and collectives.
+    Samples extracted from traces, and the rest.
 
     Parameters
     ----------
     samples
         Rows of the table of samples.
     by_trace
-        The operators of each trace, in their order.
+        Operators of each trace, in the order of the traces.
     others
-        What could not be converted, of all traces together, the longest first.
+        Computation that became no sample, of all traces together, the longest first.
     unknown_messages
         Messages without a size, or of a kind that is not sampled: their number by name.
     slowdown
-        How much slower kernels are beside communication, which samples have not in them; None: nothing says it.
+        Slowdown of kernels next to communication, which samples do not contain; None where it is unknown.
     doubts
-        Sentences on what was assumed, and on what the traces lack.
+        Sentences on assumptions, and on missing information in the traces.
     """
 
     samples: tuple[Sample, ...]
@@ -102,18 +100,18 @@ class Extracted:
 
 def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extracted:
     """
-    Samples of the operators and collectives that traces recorded.
+    Extract samples of the operators and collectives in traces.
 
-    Each row is of one operator, pass, type and size: seconds are the median over all times that it ran alone. Beside
-    communication operators are slower, which the planner adds where it overlaps them: such times count only of sizes
-    that never ran alone, without what communication costs kernels that ran both ways.
+    Each row is one operator, pass, type and size: seconds are the median over all times that it ran alone. Operators
+    are slower next to communication, which the planner adds itself where they overlap. Such times count only for sizes
+    that never ran alone, divided by the slowdown of kernels that ran both ways.
 
     Parameters
     ----------
     traces
-        Of ranks of one job, or of several jobs on one kind of machine.
+        Traces of ranks of one job, or of several jobs on one kind of machine.
     problem
-        Their job: with its strategy it says how many parameters ranks update where the traces do not.
+        Their job; its strategy gives the number of parameters that ranks update where the traces do not.
 
     Raises
     ------
@@ -121,10 +119,10 @@ def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extrac
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    by_trace = tuple(traced_operators(trace, parameters=_updated(problem, trace)) for trace in traces)
+    by_trace = tuple(traced_operators(trace, parameters=_updated_parameters(problem, trace)) for trace in traces)
     messages, unknown = messages_of(traces)
     slowdown = slowdown_beside_communication(traces)
-    operators, overlapped = _alone((*_operators(by_trace), *_copies(traces)), slowdown)
+    operators, overlapped = _times_alone((*_operators(by_trace), *_copies(traces)), slowdown)
     points = [*operators, *_launches(traces)]
     devices_per_node = max((len(trace.devices) for trace in traces), default=0)
     collectives, bounds = _collectives(messages, devices_per_node)
@@ -137,16 +135,16 @@ def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extrac
     return Extracted(
         samples=samples,
         by_trace=by_trace,
-        others=_together(by_trace),
+        others=_sum_others(by_trace),
         unknown_messages=unknown,
         slowdown=slowdown,
         doubts=(*doubts, *overlapped, *bound),
     )
 
 
-def _updated(problem: Problem | None, trace: Trace) -> int | None:
+def _updated_parameters(problem: Problem | None, trace: Trace) -> int | None:
     """
-    Parameters that a job's rank updates in a step; None: nothing says it.
+    Return the parameters that a job's rank updates in a step; None where they are unknown.
 
     Ranks of a stage are neighbours: pipelines are the outermost dimension of ranks in Megatron-LM
     (``parallel_state.py``, order ``tp-cp-ep-dp-pp``) and in torchtitan (``parallel_dims.py``).
@@ -170,7 +168,7 @@ def _doubts(by_trace: Iterable[TracedOperators], traces: Sequence[Trace]) -> Ite
 
 def machine_of(traces: Sequence[Trace]) -> Machine:
     """
-    On what traces were recorded, marked as recorded.
+    Return the machine of traces, marked as traced.
 
     Raises
     ------
@@ -197,11 +195,11 @@ def machine_of(traces: Sequence[Trace]) -> Machine:
 
 
 def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
-    """Messages of traces, joined over the ranks of each run."""
+    """Find the messages of traces, joined over the ranks of each run."""
     unknown: Counter[str] = Counter()
     found: list[TracedMessage] = []
     for run in runs_of(traces):
-        messages, missing = traced_messages(run)
+        messages, missing = find_messages(run)
         found += messages
         unknown.update(missing)
     return tuple(found), unknown
@@ -210,20 +208,20 @@ def messages_of(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Map
 Measured = tuple[Point, float]
 
 
-def _alone(
+def _times_alone(
     found: Iterable[tuple[Point, float, float]], slowdown: Slowdown | None
 ) -> tuple[list[Measured], tuple[str, ...]]:
     r"""
-    Seconds of what ran alone, else what it would take alone; and sentences on that.
+    Return the seconds of points that ran alone, else their estimated time alone; and sentences on that.
 
-    Of t seconds of which a share s ran beside communication, f times slower, :math:`t (1 - s + s / f)` are its own.
+    If a share s of t seconds was next to communication, f times slower, :math:`t (1 - s + s / f)` are its own.
 
     Parameters
     ----------
     found
-        Points with their seconds, and the share of these that ran beside communication.
+        Points with their seconds, and the share of these next to communication.
     slowdown
-        f; None: not known, and taken to be 1.
+        f; None where it is unknown, and assumed to be 1.
     """
     several: dict[Point, list[tuple[float, float]]] = defaultdict(list)
     for point, seconds, share in found:
@@ -264,7 +262,7 @@ def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
 
 
 def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
-    """What the host needs for a kernel, of each trace."""
+    """Yield the CPU launch overhead of a kernel in each trace."""
     for trace in traces:
         between = late_launches(trace)
         if len(between):
@@ -273,7 +271,7 @@ def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
 
 
 def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tuple[list[Measured], int]:
-    """Collectives with their nodes; and how many points have only a lower bound, the least of all repeats."""
+    """Return collectives with their nodes, and the number of points with only a bound: the least of all repeats."""
     complete: list[Measured] = []
     bounds: dict[Point, float] = {}
     for one in messages:
@@ -293,7 +291,7 @@ def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tu
 
 
 def _nodes(one: TracedMessage, devices_per_node: int) -> int:
-    """Hosts that a group is on: by its ranks, or the fewest that have as many devices; threads are on one."""
+    """Return the number of hosts of a group: by its ranks, or the fewest with as many devices; threads are on one."""
     if not devices_per_node:
         return 1
     if one.ranks:
@@ -308,7 +306,7 @@ def _timing(seconds: Sequence[float]) -> Timing:
     return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
 
 
-def _together(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
+def _sum_others(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
     found: dict[str, Other] = {}
     for one in (other for of_trace in by_trace for other in of_trace.others):
         before = found.get(one.name)
@@ -321,7 +319,7 @@ def _together(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
 
 def write_samples(found: Extracted, path: Path) -> None:
     """
-    Write the samples as a new table, in place of one that is there.
+    Write the samples as a new table, replacing an existing one.
 
     Raises
     ------
@@ -330,7 +328,7 @@ def write_samples(found: Extracted, path: Path) -> None:
     """
     if not found.samples:
         reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in found.others[:SHOWN]))
-        problem = f"have no operator that the planner samples. {reasons or 'Nothing computes'}."
+        problem = f"have no operators that the planner samples. {reasons or 'They have no computation'}."
         raise SpecError("traces", problem, " ".join(found.doubts[:SHOWN]))
     path.unlink(missing_ok=True)
     table = SamplesFile(path, found.samples[0].machine)
@@ -340,19 +338,19 @@ def write_samples(found: Extracted, path: Path) -> None:
 
 def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
     """
-    Operators of a job, with their pass, of which traces have no time at any size that the job may have.
+    List operators of a job, with their pass, that traces time at no size that the job may have.
 
-    Of routed experts the number of rows is anyone's: the router decides it.
+    The number of rows of routed experts is ignored: the router decides it.
     """
     known = {one.point for one in found.samples}
-    routed = set(map(_routed, known))
+    routed = set(map(_routed_key, known))
     return tuple(
         f"{name} {of_pass}"
         for (name, of_pass), points in job_shapes(problem).groups.items()
         if not known.intersection(points)
-        and not (name.startswith(EXPERT) and routed.intersection(map(_routed, points)))
+        and not (name.startswith(EXPERT) and routed.intersection(map(_routed_key, points)))
     )
 
 
-def _routed(point: Point) -> tuple[Kept, str, str]:
-    return without_rows(point.operator, point.sizes.given), point.pass_, point.dtype
+def _routed_key(point: Point) -> tuple[Kept, str, str]:
+    return unrouted_sizes(point.operator, point.sizes.given), point.pass_, point.dtype

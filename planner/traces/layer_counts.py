@@ -1,4 +1,4 @@
-"""Whether a trace shows as many passes through layers as a job has."""
+"""Comparison of the layers in a trace with those of a job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from costmodel.traces.structure.records import Summary
 
 def has_other_layers(found: Summary, layers: Iterable[int], num_microbatches: int, model: Model) -> bool:
     """
-    Whether no pipeline rank of a job has as many passes through layers as a trace shows, chunks taken together.
+    Return True if no pipeline rank of a job has as many passes through layers as a trace, chunks taken together.
 
     Parameters
     ----------
     found
-        What the trace is made of; one that shows no layers says nothing.
+        Parts of the trace; one without layers never differs.
     layers
-        Layers of each rank that the trace may be of.
+        Layers of each rank that the trace may belong to.
     num_microbatches
-        Of the job.
+        Micro-batches of the job.
     model
-        Its model: layers of multi-token prediction may look like none of the others.
+        Model of the job: layers of multi-token prediction may differ from all others.
     """
     shown, mtp = found.num_layers * found.num_microbatches, len(model.mtp_layers)
     return bool(shown) and all(shown not in (one * num_microbatches, (one - mtp) * num_microbatches) for one in layers)

@@ -1,4 +1,4 @@
-"""Sizes that a router decides: how many tokens an expert gets, anew in each step."""
+"""Sizes that the MoE router decides: the tokens of an expert, which change in each step."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping
 from costmodel.operators.sampled_shapes import MATMULS
 
 EXPERT = "expert_"
-"""How the names of operators of routed experts begin in the cost model."""
+"""Prefix of the names of routed experts' operators in the cost model."""
 
 ROUTED = ("m", "rows", "batch")
-"""Sizes of an expert's operators that the router decides: rows, and how many experts have any."""
+"""Sizes of an expert's operators that the router decides: rows, and the number of experts with tokens."""
 
 Kept = tuple[str, tuple[tuple[str, int], ...]]
-"""What no router decides: the operator, matmuls of all kinds as one, and the other sizes."""
+"""Operator and sizes that the router does not decide; all kinds of matmuls are one."""
 
 
-def without_rows(operator: str, sizes: Mapping[str, int]) -> Kept:
+def unrouted_sizes(operator: str, sizes: Mapping[str, int]) -> Kept:
     """
-    What of an operator no router decides.
+    Return the operator and the sizes that the router does not decide.
 
-    The planner deals tokens to experts evenly, a router never does. Experts may run one after the other, each by a
-    matmul, or as one grouped matmul.
+    The planner distributes tokens to experts evenly, a router never does. Experts may run one after the other, each by
+    a matmul, or as one grouped matmul.
 
     Parameters
     ----------
     operator, sizes
-        As the table of samples names them.
+        Names in the table of samples.
 
-    >>> without_rows("matmul", {"m": 37, "n": 8, "k": 4}) == without_rows(
+    >>> unrouted_sizes("matmul", {"m": 37, "n": 8, "k": 4}) == unrouted_sizes(
     ...     "grouped_matmul", {"batch": 2, "m": 64, "n": 8, "k": 4}
     ... )
     True

@@ -1,4 +1,4 @@
-"""What a recorded step would take after a change of the job: the graph changed, and replayed."""
+"""Prediction of a recorded step after a change of the job: the graph is changed and replayed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
     Layout,
     Replicas,
+    add_tensor_parallel,
     faster,
     rebuilt,
+    remove_launches,
+    remove_overlap,
+    remove_tasks,
     steady,
     tensor_parallel_tasks,
-    with_tensor_parallel,
-    without_launches,
-    without_overlap,
-    without_tasks,
 )
 from costmodel.traces.events import UNKNOWN, Message
 from costmodel.traces.replay import Replayed, measured, replay
@@ -45,33 +45,33 @@ if TYPE_CHECKING:
     from planner.results import EstimateReport
 
 OWN_CHANGES = ("layers", "microbatches")
-"""Changes that need no job; all others are entries or decisions of one."""
+"""Changes that need no job; all others are job settings."""
 
 TRANSFERS = re.compile(r"(?i)send_?recv")
-"""Names of kernels that send and receive: NCCL's."""
+"""Names of NCCL's kernels that send and receive."""
 
-FOUND = "Layers and micro-batches are those that were found in the traces; --job says which ones were recorded."
-"""Behind what is wrong with a layout that no job gives."""
+FOUND = "Layers and micro-batches were found in the traces: pass --job with the recorded job if they are wrong."
+"""Added to errors of a layout that was found without a job."""
 
 REPLAY_ERROR = 0.01
-"""How far the replay of the unchanged step may be from the recorded one until that is said."""
+"""Error of the unchanged step's replay above which it is reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """
-    What is changed.
+    Changes of a recorded step.
 
     Parameters
     ----------
     layers, microbatches
-        Wanted numbers; None: those of the job, or as recorded.
+        Wanted numbers; None keeps those of the job, or the recorded ones.
     faster
-        How many times faster tasks are, by what their names contain.
+        Speed-up of tasks, by a pattern of their names.
     cuda_graphs
-        Whether launches are taken out.
+        True removes CPU launch overhead.
     overlap
-        Whether communication may run beside computation, as it did.
+        True keeps communication overlapped with computation; False serialises them.
     """
 
     layers: int | None = None
@@ -84,21 +84,19 @@ class Change:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:
     """
-    A recorded step, and what it would be.
+    A recorded step, and its prediction after a change.
 
     Parameters
     ----------
-    traced_seconds, replayed_seconds, seconds
-        The step as it was recorded; its replay; the changed one's, in a run that goes on as the recorded one does.
+    The recorded step; its replay; the changed step, in a longer run like the recorded one.
     usable
-        Whether that replay is close enough to what was recorded.
+        True if that replay is close enough to the recording.
     before, after
-        What the replayed steps go into in a run that goes on, by rank; of the changed one ranks are stages of a
-        pipeline.
+        Breakdown of both replayed steps in a longer run, by rank; ranks of the changed one are pipeline stages.
     layouts
-        Layout as it was recorded and as it is wanted; None where it stays.
+        Recorded and wanted layout; None where it does not change.
     doubts
-        Sentences on what the traces lack, how far the unchanged step's replay is off, what was guessed.
+        Sentences on missing information in the traces, on the error of the unchanged step's replay, and on guesses.
     graph, times
         The changed graph and its replay.
     """
@@ -129,21 +127,21 @@ def what_if(
     Parameters
     ----------
     traces
-        One of each rank that was recorded, of each stage at least one.
+        One of each recorded rank, at least one of each stage.
     change
-        What is changed apart from the job.
+        Changes apart from the job.
     jobs
-        The job as it was recorded and as it is wanted, each with its strategy; None: only layers and micro-batches
-        change, which the traces show themselves.
+        The recorded and the wanted job, each with its strategy; None allows only changes of layers and micro-batches,
+        which the traces show.
     iteration
-        Which iteration; as in :func:`costmodel.traces.building.execution_graph`.
+        Number of the iteration, as in :func:`costmodel.traces.building.execution_graph`.
     anyway
-        Whether to go on from a replay that is not usable.
+        True continues with an unusable replay.
 
     Raises
     ------
     SpecError
-        If the traces do not show what the change needs, or do not fit the job, or their replay is not usable.
+        If the traces lack information for the change, do not fit the job, or their replay is unusable.
     """
     graph = execution_graph(traces, iteration)
     traced_step, base = measured(graph), replay(graph)
@@ -152,21 +150,21 @@ def what_if(
     settled_graph, settled = steady(graph)
     traced = traced_step.iteration
     if not traced or not settled.iteration:
-        raise SpecError("iteration", "takes no time: nothing can be said of a change.", "Take another --iteration.")
+        raise SpecError("iteration", "takes no time: a change cannot be predicted.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
     layouts = _layouts(graph, found, change, jobs)
     changed = graph
     doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
     if jobs is not None:
-        changed = _retimed(changed, found, jobs, doubts)
+        changed = _retime(changed, found, jobs, doubts)
     if layouts is not None and layouts[0] != layouts[1]:
-        changed = _rebuilt(changed, found, layouts, jobs)
+        changed = _rebuild(changed, found, layouts, jobs)
     for pattern, factor in change.faster:
         changed = faster(changed, pattern, factor)
     if change.cuda_graphs:
-        changed = without_launches(changed)
+        changed = remove_launches(changed)
     if not change.overlap:
-        changed = without_overlap(changed)
+        changed = remove_overlap(changed)
     changed, times = steady(changed)
     of_reading = [doubt for trace in traces for doubt in trace.doubts]
     return WhatIf(
@@ -177,7 +175,7 @@ def what_if(
         before=breakdowns(settled_graph, settled),
         after=breakdowns(changed, times),
         layouts=layouts,
-        doubts=tuple(dict.fromkeys([*of_reading, *_of_replay(traced, base.iteration), *changed.doubts, *doubts])),
+        doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
         graph=changed,
         times=times,
     )
@@ -191,20 +189,20 @@ def _require_usable(graph: ExecutionGraph, traced_step: Replayed, base: Replayed
     waits = "; ".join(map(wrong_wait_text, wrong_waits(graph, traced_step, base)))
     raise SpecError(
         "traces",
-        f"replay {off:+.1%} off what was recorded: more than {MOST_OFF:.0%} is not usable{waits and ': '}{waits}.",
+        f"replay {off:+.1%} off the recording: more than {MOST_OFF:.0%} is not usable{waits and ': '}{waits}.",
         "Take another step with --iteration, or go on with --anyway.",
     )
 
 
-def _of_replay(traced: int, replayed: int) -> list[str]:
-    """What the replay of the unchanged step says of the changed one."""
+def _doubt_replay(traced: int, replayed: int) -> list[str]:
+    """Return the consequence of the unchanged step's replay error for the changed step."""
     error = replayed / traced - 1
     if abs(error) < REPLAY_ERROR:
         return []
     return [
-        f"The replay of the unchanged step is {error:+.1%} off what was recorded: something holds the step up that is "
-        "not in the graph, or the other way round. The changed step is multiplied by recorded over replayed, and is no "
-        "surer than that."
+        f"The replay of the unchanged step is {error:+.1%} off the recording: the graph lacks a dependency, or "
+        "has a wrong one. The changed step is multiplied by recorded over replayed, and has at least "
+        "this error."
     ]
 
 
@@ -212,7 +210,7 @@ def _of_replay(traced: int, replayed: int) -> list[str]:
 
 
 def layout_of(facts: Facts, strategy: Strategy) -> Layout:
-    """The layout of a job."""
+    """Return the layout of a job."""
     return Layout(
         num_layers=facts.model.num_layers,
         num_microbatches=facts.workload.global_batch_size // (strategy.dp * strategy.mbs),
@@ -241,17 +239,15 @@ def _layouts(
 
 
 def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
-    """Layers and micro-batches that the traces show, of a job whose ranks have all layers."""
+    """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
     summary = found[0].summary  # type: ignore[attr-defined]
     if any(message.operation in ("send", "recv") for message in graph.messages):
-        raise SpecError(
-            "--job", "is needed: the traces are of a pipeline, and only its job says which stages there are."
-        )
+        raise SpecError("--job", "is needed: the traces are of a pipeline, and only its job has the stages.")
     if num_unknown := _num_unknown_transfers(graph):
         raise SpecError(
             "--job",
-            f"is needed: {num_unknown:,} kernels send and receive without saying what and to whom. They may be a "
-            "pipeline's, and only its job says which stages there are.",
+            f"is needed: {num_unknown:,} kernels send and receive without recorded arguments. They may be a "
+            "pipeline's, and only its job has the stages.",
         )
     if not summary.num_layers:
         raise SpecError("layers", "were not found in the traces.", "; ".join(summary.doubts))
@@ -263,13 +259,13 @@ def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
 
 
 def _num_unknown_transfers(graph: ExecutionGraph) -> int:
-    """Kernels that send and receive, of which no more is known: batches of transfers have no arguments."""
+    """Return the number of send and receive kernels without arguments, as batches of transfers are."""
     silent = np.array([*(not message.operation for message in graph.messages), False])[graph.tasks.message]
     named = np.array([TRANSFERS.search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
     return int((silent & named & (graph.tasks.message != UNKNOWN)).sum())
 
 
-def _rebuilt(
+def _rebuild(
     graph: ExecutionGraph,
     found: Sequence[object],
     layouts: tuple[Layout, Layout],
@@ -298,35 +294,35 @@ def _rebuilt(
 
 
 def layer_parameters(model: Model) -> float:
-    """Parameters of a layer: the mean of all."""
+    """Parameters of a layer: the mean of all layers."""
     ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
     return max(0.0, parameters(model) - ends) / model.num_layers
 
 
 def _rank_parameters(model: Model, layout: Layout) -> float:
-    """Parameters of a pipeline rank: the mean of all, so many layers as the layout has."""
+    """Parameters of a pipeline rank of a layout: the mean of all ranks."""
     ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
     return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
 
 
 class _NoNetwork:
-    """Nothing is sent that was not recorded."""
+    """Network that refuses messages which were not recorded."""
 
     def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
         """Refuse."""
         raise SpecError(
-            "--job", f"is needed: what {ranks} ranks take for {message.operation} follows from its cluster."
+            "--job", f"is needed: the time of {message.operation} on {ranks} ranks follows from its cluster."
         )
 
 
 MOST_UNSIZED = 0.5
-"""Share of the time without sizes from which no answer at other sizes is given: most of it would stay as it was."""
+"""Share of the time without sizes above which other sizes are refused: most of the time would not change."""
 
 
-def _retimed(
+def _retime(
     graph: ExecutionGraph, found: Sequence[Parts], jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]
 ) -> ExecutionGraph:
-    """The graph with what its operators and messages take at the wanted sizes."""
+    """Return the graph with times of its operators and messages at the wanted sizes."""
     old, new = (each.plan for each in jobs)
     before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
     if same_shapes(before, after):
@@ -335,7 +331,7 @@ def _retimed(
     if timed.unsized_fraction > MOST_UNSIZED:
         raise SpecError(
             "the sizes",
-            f"change, but of {timed.unsized_fraction:.0%} of the time no sizes were recorded, so that it would stay.",
+            f"change, but {timed.unsized_fraction:.0%} of the time has no recorded sizes and would not change.",
             "Record with record_shapes=True.",
         )
     doubts.extend(timed.doubts)
@@ -352,22 +348,22 @@ def _retimed(
     if before.tp == after.tp:
         return changed
     if after.tp == 1:
-        return without_tasks(changed, split)
+        return remove_tasks(changed, split)
     doubts.append(
-        f"What {after.tp} tensor-parallel ranks send takes what the network model says"
-        + (", as a ratio to what it says of the recorded ones." if before.tp > 1 else "; its launches take no time.")
+        f"Communication of {after.tp} tensor-parallel ranks is timed by the network model"
+        + (", relative to its time of the recorded ranks." if before.tp > 1 else "; its launches take no time.")
     )
     if before.tp > 1:
         return changed
     network = PlannedNetwork(new.facts, new.strategy)
     wanted = tensor_parallel_messages(new.facts, new.strategy)
-    return with_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
+    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
 
 
 def _tensor_parallel_factors(
     graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], sizes: tuple[Sizes, Sizes]
 ) -> NDArray[np.float64]:
-    """Times after over before of every task if it were a collective of the tensor-parallel ranks."""
+    """Return the time after over before of every task if it were a tensor-parallel collective."""
     old, new = (PlannedNetwork(each.plan.facts, each.plan.strategy) for each in jobs)
     before, after = sizes
     tokens, widths = after.tokens / before.tokens, after.widths[HIDDEN] / before.widths[HIDDEN]
@@ -392,14 +388,14 @@ def _is_collective(message: Message) -> bool:
 
 
 def _samples(facts: Facts) -> SampledPasses | None:
-    """Sampled times of the job's device, if it has any."""
+    """Return sampled times of the job's device, if it has any."""
     device = facts.cluster.device
     samples = device.calibration.samples
     return None if samples is None else sampled_passes(samples, device.num_processors or UNKNOWN_PROCESSORS)
 
 
 def same_shapes(before: Sizes, after: Sizes) -> bool:
-    """Whether every operator has the same sizes in two jobs."""
+    """Return True if every operator has equal sizes in two jobs."""
     return replace(before, num_parameters=after.num_parameters) == after
 
 
@@ -408,12 +404,12 @@ def same_shapes(before: Sizes, after: Sizes) -> bool:
 
 def read_changes(assignments: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """
-    Changes that need no job, and the assignments that do.
+    Split changes into those that need no job, and assignments that do.
 
     Raises
     ------
     SpecError
-        If a number is none.
+        If a number is not a number in the allowed range.
 
     Examples
     --------
@@ -434,18 +430,18 @@ def read_changes(assignments: Sequence[str]) -> tuple[dict[str, int], list[str]]
 
 def require_job(assignments: Sequence[str]) -> None:
     """
-    Refuse changes that need a job where there is none.
+    Raise if there are changes that need a job.
 
     Raises
     ------
     SpecError
-        With what can be changed without one.
+        With the changes that are possible without one.
     """
     if assignments:
         name = assignments[0].partition("=")[0]
         raise SpecError(
             name,
-            f"is an entry or a decision of a job: --job says which job was recorded. Without one {OWN_CHANGES[0]} and "
-            f"{OWN_CHANGES[1]} change.",
+            f"is a job setting: pass --job with the recorded job. Without --job only {OWN_CHANGES[0]} and "
+            f"{OWN_CHANGES[1]} can change.",
             did_you_mean(name, OWN_CHANGES),
         )

@@ -1,4 +1,4 @@
-"""The recorded job and the wanted one: what of their difference a changed step shows, and what is refused."""
+"""The recorded job and the wanted one: differences that a changed step covers, and those that are refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planner.results import EstimateReport
 from planner.traces.what_if import same_shapes
 
 DEALT_OUT = ("tp", "pp", "dp", "vpp", "mbs", "schedule", "sequence_parallel")
-"""Decisions that deal out anew what was recorded, or give it other sizes."""
+"""Decisions that redistribute the recorded work, or change its sizes."""
 
 SIZES = ("training.sequence_length", "training.global_batch_size", "cluster.num_devices")
-"""Entries besides the sizes of the model that do."""
+"""Entries outside of the model that do so."""
 
 NO_STEP = ("training.tokens", "reliability", "search", "objective", "top", "variants", "strategy", "model.name")
-"""Entries on which a step does not depend; what they say of the strategy is compared as decisions."""
+"""Entries on which a step does not depend; their effect on the strategy is compared as decisions."""
 
 CHANGEABLE = (
     f"A trace can be changed in layers and microbatches, sizes of the model, {', '.join(SIZES)}, the decisions "
@@ -32,7 +32,7 @@ CHANGEABLE = (
 
 def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport, EstimateReport]:
     """
-    The job as it was recorded, and with what was assigned.
+    Read the recorded job, and the job with assignments.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport
     Raises
     ------
     SpecError
-        If the job or an assignment is wrong; if the assignments change what no changed step shows.
+        If the job or an assignment is wrong, or an assignment cannot be predicted from a trace.
     """
     overrides, decisions = split_overrides(assignments)
     before = estimate(load(path), {}, searched=False)
@@ -60,36 +60,36 @@ def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport
 
 def require_shown(before: EstimateReport, after: EstimateReport) -> None:
     """
-    Refuse what differs between two jobs, but in no step made of a trace of the first.
+    Raise if two jobs differ in an entry that cannot be predicted from a trace of the first.
 
-    Decisions that nobody gave may differ: they follow from those that somebody did.
+    Decisions that were not given may differ: they follow from the given ones.
 
     Parameters
     ----------
     before, after
-        The job that was recorded, and the wanted one.
+        The recorded job, and the wanted one.
 
     Raises
     ------
     SpecError
-        With what can be changed.
+        With the changes that are possible.
     """
     for name, old, new in _decisions(before, after):
         raise SpecError(
             name,
-            f"is {_text(new)}, but {_text(old)} in the recorded job, and nothing is known of the step with it.",
+            f"is {_text(new)}, but {_text(old)} in the recorded job, and its effect on the step is unknown.",
             CHANGEABLE,
         )
     for name, old, new in _entries(before.problem, after.problem):
         raise SpecError(
             name,
-            f"is {_text(new)}, but {_text(old)} in the recorded job, and nothing is known of the step with it.",
+            f"is {_text(new)}, but {_text(old)} in the recorded job, and its effect on the step is unknown.",
             CHANGEABLE,
         )
 
 
 def _decisions(before: EstimateReport, after: EstimateReport) -> Iterator[tuple[str, object, object]]:
-    """Decisions that somebody gave, that differ, and that no changed step shows."""
+    """Yield given decisions that differ and cannot be predicted."""
     old, new = before.plan.strategy, after.plan.strategy
     for name, value in new.decisions().items():
         differs = value != getattr(old, name) and name not in after.assumed
@@ -101,7 +101,7 @@ def _decisions(before: EstimateReport, after: EstimateReport) -> Iterator[tuple[
 
 
 def _entries(before: Problem, after: Problem) -> Iterator[tuple[str, object, object]]:
-    """Entries that differ, without those that a changed step shows, and those of the model."""
+    """Yield entries that differ, without predictable ones and those of the model."""
     old, new = (dict(_leaves(one.document)) for one in (before, after))
     for name in sorted(old.keys() | new.keys()):
         shown = name in SIZES or any(name == one or name.startswith(f"{one}.") for one in NO_STEP)
@@ -112,7 +112,7 @@ def _entries(before: Problem, after: Problem) -> Iterator[tuple[str, object, obj
 
 
 def _leaves(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The entries of a document that have no others in them, with their dotted names."""
+    """Yield the values of a document, with their dotted names."""
     for name, value in entries.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{name}.")
@@ -121,23 +121,23 @@ def _leaves(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _require_sizes(path: Path, overrides: Sequence[str], number: int, after: EstimateReport) -> None:
-    """Refuse an entry of the model without which all sizes and layers are the same."""
+    """Raise if an entry of the model changes neither sizes nor layers."""
     name, _, value = overrides[number].partition("=")
     try:
         other = load(path, [one for place, one in enumerate(overrides) if place != number]).facts
     except SpecError:
-        return  # without it the others are no model: they belong together
+        return  # without it the others are not a valid model
     facts, strategy = after.plan.facts, after.plan.strategy
     sizes = [sizes_of(one.model, one.workload, strategy) for one in (other, facts)]
     unused = same_shapes(*sizes) and other.model.num_layers == facts.model.num_layers
     if unused and other.model != facts.model:
         raise SpecError(
-            name.strip(), f"is {value.strip()}: no size and no number of layers is another one with it.", CHANGEABLE
+            name.strip(), f"is {value.strip()}: it changes neither a size nor the number of layers.", CHANGEABLE
         )
 
 
 def _text(value: object) -> str:
-    """A value as job files spell it; shortened."""
+    """Format a value as in job files, shortened."""
     if value is None:
         return "not given"
     found = getattr(value, "text", None)

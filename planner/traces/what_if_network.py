@@ -1,4 +1,4 @@
-"""What messages that nobody recorded take, by the planner's network model; which ones tensor parallelism adds."""
+"""Times of unrecorded messages by the planner's network model; collectives that tensor parallelism adds."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class PlannedNetwork:
     Parameters
     ----------
     facts, strategy
-        The job whose messages they are.
+        Job of the messages.
     """
 
     facts: Facts
     strategy: Strategy
 
     def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """As :class:`costmodel.traces.change.Network` has it."""
+        """Return the time of a message; see :class:`costmodel.traces.change.Network`."""
         one, facts = self.strategy, self.facts
         if purpose == "pp":
             hop = p2p_seconds(
@@ -69,14 +69,14 @@ class PlannedNetwork:
 
     def of_tensor_parallel(self, message: Message, *, factor: float = 1.0) -> float:
         """
-        Nanoseconds of a collective of the tensor-parallel ranks.
+        Return the nanoseconds of a tensor-parallel collective.
 
         Parameters
         ----------
         message
-            Its operation, elements and type; of those of experts that are split otherwise the number of ranks.
+            Operation, elements and type; for experts with their own tensor parallelism also the number of ranks.
         factor
-            Its bytes over those that the message says.
+            Bytes over those of the message.
         """
         seconds = collective_seconds(
             self.facts.cluster,
@@ -96,9 +96,10 @@ def message_bytes(message: Message) -> int:
 
 def tensor_parallel_messages(facts: Facts, strategy: Strategy) -> Mapping[tuple[Phase, Role], Sequence[Message]]:
     """
-    What tensor-parallel ranks of a job send in each layer, in the embedding and in the head, by pass.
+    Return the collectives of a job's tensor-parallel ranks in each layer, the embedding and the head, by pass.
 
-    Of layers of several kinds those of the most usual one. A pass that computes layers again does what forward ones do.
+    Layers of several kinds have those of the most common kind. Recomputation repeats the collectives of the forward
+    pass.
 
     Parameters
     ----------

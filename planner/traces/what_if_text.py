@@ -1,4 +1,4 @@
-"""A changed step for people and as JSON."""
+"""A changed step as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from planner.traces.what_if import WhatIf
 PARTS = ("computation", "communication", "overlapped", "idle")
 """Parts of a step in the order of the table."""
 
-RUN = "Both in a run that goes on, in which each rank begins a step as it ended the one before."
+RUN = "Both in a longer run, in which each rank begins a step at the end of the one before."
 
 LEAST_FACTOR = 0.001
-"""By which a factor differs from one until it is said."""
+"""Difference of a factor from one above which it is reported."""
 
 
 class WindowRecord(Record):
-    """What the time of a rank's step goes into; the parts add up to it."""
+    """Breakdown of a rank's step; the parts sum to it."""
 
     computation: int = entry("Nanoseconds of computation alone.")
     communication: int = entry("Nanoseconds of communication alone.")
@@ -32,21 +32,21 @@ class WindowRecord(Record):
 
 
 class WhatIfRecord(Record):
-    """The answer of planner trace what-if."""
+    """Answer of ``planner trace what-if``."""
 
-    seconds: Figure = entry("The changed step, in a run that goes on as the recorded one does.")
-    traced_seconds: Figure = entry("The step as it was recorded.")
+    seconds: Figure = entry("The changed step, in a longer run like the recorded one.")
+    traced_seconds: Figure = entry("The recorded step.")
     replayed_seconds: Figure = entry("The replay of the recorded step.")
     usable: bool = entry("True if that replay is at most 5 % off; false only with --anyway.")
-    before: dict[str, WindowRecord] = entry("What the recorded step's replay goes into in a run that goes on, by rank.")
+    before: dict[str, WindowRecord] = entry("Breakdown of the recorded step's replay in a longer run, by rank.")
     after: dict[str, WindowRecord] = entry(
-        "What the changed step's replay goes into, by rank; by stage of the pipeline where the layout changes."
+        "Breakdown of the changed step's replay, by rank; by pipeline stage where the layout changes."
     )
-    doubts: list[str] = entry("What the traces lack, how far the replay is off, and what was guessed.")
+    doubts: list[str] = entry("Missing information in the traces, error of the replay, and guesses.")
 
     @classmethod
     def of(cls, found: WhatIf) -> WhatIfRecord:
-        """The record of a changed step."""
+        """Build the record of a changed step."""
         return cls.read(found, before=_windows(found.before), after=_windows(found.after), doubts=list(found.doubts))
 
 
@@ -55,12 +55,12 @@ def _windows(parts: Mapping[int, Breakdown]) -> dict[str, WindowRecord]:
 
 
 def what_if_json(found: WhatIf) -> str:
-    """As JSON."""
+    """Write a changed step as JSON."""
     return json.dumps(WhatIfRecord.of(found).plain(), indent=2, ensure_ascii=False)
 
 
 def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
-    """As text."""
+    """Write a changed step as text."""
     return sections_text(_sections(found), screen)
 
 
@@ -73,15 +73,15 @@ def _sections(found: WhatIf) -> Iterator[Section]:
     ]
     if found.layouts is not None:
         rows += [("layout", f"{_layout(found.layouts[0])}; changed: {_layout(found.layouts[1])}")]
-    yield Section(title="What if", rows=tuple(rows))
+    yield Section(title="Changed step", rows=tuple(rows))
     yield _table("Recorded step, replayed", "rank", found.before, RUN)
     yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
     if found.doubts:
-        yield Section(title="What is missing or guessed", rows=numbered(found.doubts))
+        yield Section(title="Missing or guessed", rows=numbered(found.doubts))
 
 
 def _scale(found: WhatIf) -> Iterator[str]:
-    """The factor from the longest replayed step to the answer, where it is not one."""
+    """Yield the factor from the longest replayed step to the answer, unless it is one."""
     factor = found.seconds / (max(one.total for one in found.after.values()) * 1e-9)
     if abs(factor - 1) >= LEAST_FACTOR:
         yield f"The answer is the longest times {factor:.3f}: recorded over replayed, of the unchanged step."
@@ -89,7 +89,7 @@ def _scale(found: WhatIf) -> Iterator[str]:
 
 def _more(seconds: float, traced_seconds: float) -> str:
     """
-    By what something is longer than the recorded step.
+    Format a difference from the recorded step.
 
     >>> _more(1.5, 1.0), _more(1 - 1e-9, 1.0)
     ('+50.0%', '+0.0%')
@@ -102,7 +102,7 @@ def _table(title: str, rank: str, parts: Mapping[int, Breakdown], *notes: str) -
         (str(number), *(_ms(getattr(one, part) * 1e-9) for part in PARTS), _ms(one.total * 1e-9))
         for number, one in parts.items()
     )
-    header = (rank, "computation alone, ms", "communication alone, ms", "both, ms", "neither, ms", "step, ms")
+    header = (rank, "computation alone, ms", "communication alone, ms", "overlapped, ms", "idle, ms", "step, ms")
     return Section(title=title, header=header, rows=rows, notes=notes)
 
 

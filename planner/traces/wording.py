@@ -1,4 +1,4 @@
-"""What an extraction says to its user."""
+"""Text of an extraction's result."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from planner.traces.extraction import Extracted
 
 PROFILED = (
     "All times are of steps under the profiler, which slows the host: predicted steps are longer than those without. "
-    "One step measured without it mends that: planner trace project (docs/guides/traces.md, section 5)."
+    "One step measured without it corrects that: planner trace project (docs/guides/traces.md, section 5)."
 )
 
 MOST_OTHERS = 12
-"""Names of what was not converted that are said, the longest first."""
+"""Names of unconverted operators that are listed, the longest first."""
 
 
 def extracted_text(
     found: Extracted, path: str, *, hosts: Sequence[HostTime] = (), missing: Sequence[str] | None = None
 ) -> str:
     """
-    The report of a table that was written.
+    Write the report of a table.
 
     Parameters
     ----------
     found, path
-        What was extracted, and where it is.
+        The extracted samples, and the path of their table.
     hosts
-        What threads take beside operators, of traces without a device.
+        Times of threads outside of operators, of traces without a device.
     missing
-        Operators of a job that the traces do not time; None: nobody asked.
+        Operators of a job that the traces do not time; None where no job was given.
     """
     return "\n".join(_lines(found, path, hosts, missing))
 
@@ -57,13 +57,13 @@ def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequ
         yield ""
         layer = f", {one_host.per_layer * 1e3:,.3g} ms for each layer" if one_host.per_layer else ""
         yield (
-            f"beside operators the thread takes {one_host.per_microbatch * 1e3:,.3g} ms for each micro-batch{layer}, "
+            f"between operators the thread takes {one_host.per_microbatch * 1e3:,.3g} ms for each micro-batch{layer}, "
             f"and {one_host.per_step * 1e3:,.3g} ms for each step"
         )
     if missing is not None:
         yield ""
         said = (
-            f"the job's operators that no trace has: {', '.join(missing)}"
+            f"operators of the job missing in all traces: {', '.join(missing)}"
             if missing
             else "the traces have all operators"
         )
@@ -77,11 +77,11 @@ def _short(name: str, most: int = 50) -> str:
 
 
 def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str) -> str:
-    """The report of a device's file: what was learned, and constants that only the traces say."""
+    """Write the report of a device's file: learned operators, and constants from the traces."""
     lines = [fitted_text(fitted, path)]
     if any(one.num_samples < FEWEST for one in fitted.operators):
         lines.append(
-            f"Errors of operators with fewer than {FEWEST} samples are assumed: no shape of theirs was left out."
+            f"Errors of operators with fewer than {FEWEST} samples are assumed: none of their shapes was held out."
         )
     if constants:
         lines += ["", f"{'constant from the traces':<34} {'value':>12}  from"]

@@ -1,1 +1,1 @@
-"""How far predictions are from measurements."""
+"""Errors of predictions against measurements."""

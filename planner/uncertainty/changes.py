@@ -1,4 +1,4 @@
-"""Interval of the ratio of two steps: errors that both share cancel, the others grow with what differs between them."""
+"""Interval of the ratio of two steps: shared errors cancel, others grow with the difference between the steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from planner.uncertainty.intervals import Interval, release_name
 TABLE = "changes.yaml"
 
 SAME_DISTANCE = 1e-9
-"""Distance up to which two predictions are the same: sums of the same numbers."""
+"""Distance up to which two predictions are equal: sums of equal numbers."""
 
 
 class Change(StrEnum):
-    """A kind of difference between two strategies or their jobs."""
+    """Kinds of differences between two strategies or their jobs."""
 
     DEGREES = "degrees"
     SCHEDULE = "schedule"
@@ -70,7 +70,7 @@ BY_SETTING: Mapping[str, Change] = {
     "optimizer_group": Change.SHARDING,
     **dict.fromkeys(("offloaded_layers", "offloaded_states", "offloaded_masters", "offload_overlap"), Change.OFFLOAD),
 }
-"""Settings that belong to a kind of change with a name of its own; the others are settings."""
+"""Settings that belong to a more specific kind of change; all others are ``SETTINGS``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class Costed:
     facts, strategy
         Model, devices and workload; the decisions.
     step_seconds, exposed_seconds
-        Its step, and the part of it that each line of the breakdown takes.
+        Its step, and the part of it in each line of the breakdown.
     """
 
     facts: Facts
@@ -99,7 +99,7 @@ class Costed:
 
 
 def changes_between(one: Costed, other: Costed) -> frozenset[Change]:
-    """Return the kinds of everything that differs between two strategies and their jobs."""
+    """Return the kinds of all differences between two strategies and their jobs."""
     return frozenset(_changes(one, other))
 
 
@@ -112,7 +112,7 @@ def _changes(one: Costed, other: Costed) -> Iterator[Change]:
 
 
 def _matters_in_both(name: str, one: Strategy, other: Strategy) -> bool:
-    """Where a decision matters in one of the two alone, a degree differs, which counts already."""
+    """Return True if a decision has an effect in both; if in only one, a degree differs and counts."""
     return value_of(one, name) is not None and value_of(other, name) is not None
 
 
@@ -131,16 +131,16 @@ def _changes_of_jobs(one: Facts, other: Facts) -> Iterator[Change]:
         Change.MODEL: (one.model.kinds, other.model.kinds),
     }
     yield from (change for change, (mine, others) in pairs.items() if mine != others)
-    if ours.framework == theirs.framework and ours.device != theirs.device:  # a release equips devices in its own way
+    if ours.framework == theirs.framework and ours.device != theirs.device:  # a release differs by device
         yield Change.DEVICE
 
 
 def distance(one: Costed, other: Costed) -> float:
     """
-    Share of a step in which the predicted steps of two strategies differ: by device and token, line by line.
+    Return the share of a step in which the predicted steps of two strategies differ, by device and token, line by line.
 
-    Lines that got longer and lines that got shorter both count, so that two strategies may be far apart and equally
-    fast. 0: every line takes as long in both.
+    Longer and shorter lines both count, so two strategies may be far apart and equally fast. It is 0 if every line
+    takes equal time in both.
     """
     names = {*one.exposed_seconds, *other.exposed_seconds}
     ours, theirs = 1 / one.tokens_per_device, 1 / other.tokens_per_device
@@ -165,9 +165,10 @@ class Factor:
     factor
         Its errors over those of the law.
     groups, pairs
-        Groups and pairs of measured runs that show it.
+        Groups and pairs of measured runs with this change.
     alone
-        Whether these change nothing else; if not, each kind of change has an equal part of the square of their error.
+        True where these change nothing else; if not, each kind of change has an equal part of the square of their
+        error.
     """
 
     change: Change
@@ -185,15 +186,15 @@ class ChangeErrors:
     .. math:: h^2 = h_{release}^2 + \sum_{k} f_k^2 (n^2 + r^2 D)
 
     h is half of the 80 % interval of the logarithm, the sum goes over the kinds of change k, D is the distance of the
-    two predictions. Derivation: a step is a sum of parts that are predicted with independent errors. Parts that are the
-    same in both cancel; the squares of the errors of the others add up, so that the square grows with the share of the
-    step that differs. Kinds of change are independent of each other, so that their squares add up, too. A release
-    changes what no formula has: its error does not depend on the distance.
+    two predictions. Derivation: a step is a sum of parts that are predicted with independent errors. Equal parts of
+    both steps cancel. The squares of the other errors add up, so that the square grows with the differing share of the
+    step. Kinds of change are independent, so their squares add up, too. A release changes effects without a formula:
+    its error does not depend on the distance.
 
     Parameters
     ----------
     source
-        The command that measured them, and of which runs.
+        The command that measured them, and the runs.
     floor, rate, release
         n, r and the error of a release.
     factors
@@ -201,7 +202,7 @@ class ChangeErrors:
     other
         The factor of all other kinds.
     coverage
-        Share of pairs inside the intervals that pairs of other sources make.
+        Share of pairs inside the intervals from pairs of other sources.
     """
 
     source: str
@@ -214,14 +215,14 @@ class ChangeErrors:
 
     def half_width(self, changes: frozenset[Change], apart: float, *, num_unshown: int = 0) -> float:
         """
-        Half of the interval of the logarithm of a ratio.
+        Return half of the interval of the logarithm of a ratio.
 
         Parameters
         ----------
         changes, apart
             Kinds of change, and the distance of the two predictions.
         num_unshown
-            Features of one of the two alone that few or no runs show: one more kind of change each.
+            Features of only one of the two with few or no runs: one more kind of change each.
         """
         known = {one.change: one.factor for one in self.factors}
         factors = [known.get(change, self.other) for change in changes if change != Change.RELEASE]
@@ -234,7 +235,7 @@ class ChangeErrors:
 
 @cache
 def change_errors() -> ChangeErrors:
-    """The project's errors of ratios."""
+    """Return the project's errors of ratios."""
     return stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
@@ -248,7 +249,7 @@ class RatioInterval:
     low, high
         Its ends; 1 where both are the same strategy for the same job.
     basis
-        The errors that it follows from.
+        Errors behind the interval.
     """
 
     low: float
@@ -260,7 +261,7 @@ def ratio_interval(
     first: Costed, second: Costed, own: tuple[Interval, Interval], *, num_unshown: int = 0
 ) -> RatioInterval:
     """
-    Interval of the second step over the first one: never wider than if the two steps' errors were independent.
+    Return the interval of the second step over the first, never wider than for independent errors of both steps.
 
     Parameters
     ----------
@@ -269,7 +270,7 @@ def ratio_interval(
     own
         Intervals of the two steps.
     num_unshown
-        Features of one of the two alone that few or no runs show.
+        Features of only one of the two with few or no runs.
     """
     changes, errors = changes_between(first, second), change_errors()
     ours, theirs = (_logs(one, interval) for one, interval in zip((first, second), own, strict=True))

@@ -1,4 +1,4 @@
-"""How sure it is which of several plans is the fastest, by the errors of differences between layouts of one job."""
+"""Chances of several plans to be the fastest, from errors of differences between layouts of one job."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ PLACES = 401
 """Points of the integral over one plan's error."""
 
 REACH = 6.0
-"""Standard deviations to which it goes."""
+"""Standard deviations at which the integral ends."""
 
 
 def chances_fastest(step_seconds: Sequence[float], noise_fraction: float) -> list[float]:
     r"""
-    The chance of each plan that its measured step is the shortest.
+    Return the chance of each plan that its measured step is the shortest.
 
     .. math:: P_i = \int \varphi(z) \prod_{j \ne i}
         \Phi\left(z + \frac{\ln T_j - \ln T_i}{\sigma / \sqrt 2}\right) dz
 
-    Derivation: what errors of two layouts of one job share cancels. Their difference has the standard deviation sigma,
-    each of two independent errors sigma over the root of two. A plan is the fastest if all others, each with an error
-    of its own, take longer.
+    Derivation: shared errors of two layouts of one job cancel. Their difference has the standard deviation sigma, each
+    of two independent errors sigma over the root of two. A plan is the fastest if all others, each with its own error,
+    take longer.
 
     Parameters
     ----------
     step_seconds
         Predicted steps of the plans; one or more.
     noise_fraction
-        Fraction that the ratio of two steps is off by at most with a probability of 80 %; zero: predictions are exact.
+        Largest fraction, with a probability of 80 %, by which the ratio of two steps is off; 0 for exact predictions.
 
     Examples
     --------
@@ -57,5 +57,5 @@ def chances_fastest(step_seconds: Sequence[float], noise_fraction: float) -> lis
 
 
 def _normal(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The normal distribution's share below each value; shape kept."""
+    """Return the normal distribution's share below each value; the shape is kept."""
     return np.asarray([(1 + math.erf(value / math.sqrt(2))) / 2 for value in values.ravel()]).reshape(values.shape)

@@ -25,14 +25,14 @@ COVERAGE = 0.8
 """Share of runs that lie inside an interval."""
 
 FEWEST_GROUPS = 8
-"""Groups of runs from which on their own errors make an interval: below, one group decides an end of it."""
+"""Groups of runs from which on their own errors make an interval: with fewer, one group determines an end of it."""
 
 ONE_DEVICE, ONE_NODE, SEVERAL_NODES = "one device", "one node", "several nodes"
 ANY = "any"
 
 
 class Unseen(StrEnum):
-    """What no run was measured of that the constants were fitted to."""
+    """Property of a job that the runs of a fit did not have."""
 
     NOTHING = "nothing"
     MODEL = "model"
@@ -45,7 +45,7 @@ UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWAR
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Kind:
     """
-    What makes runs comparable.
+    Kind of comparable runs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Kind:
     scale
         ``one device``, ``one node``, ``several nodes`` or ``any``.
     unseen
-        What of them the fit that predicted them had not seen.
+        Property of the runs that was unseen by the fit that predicted them.
     """
 
     device: str = ANY
@@ -65,7 +65,7 @@ class Kind:
     unseen: Unseen = Unseen.NOTHING
 
     def broader(self) -> Iterator[Kind]:
-        """The kind and what it falls back to where runs are too few, nearest first."""
+        """Yield the kind and broader kinds for too few runs, nearest first."""
         yield self
         yield Kind(device=self.device, model=self.model, unseen=self.unseen)
         yield Kind(model=self.model, scale=self.scale, unseen=self.unseen)
@@ -74,12 +74,12 @@ class Kind:
 
     @property
     def is_broadest(self) -> bool:
-        """Whether there is nothing broader."""
+        """True where there is no broader kind."""
         return self == Kind(unseen=self.unseen)
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Kind in words."""
         words = [word for word in (self.device, self.model, self.scale) if word != ANY]
         found = ", ".join(words) or "all kinds"
         beside = UNSEEN_WORDS[self.unseen]
@@ -94,9 +94,9 @@ class Spread:
     Parameters
     ----------
     kind
-        Which runs.
+        Kind of the runs.
     groups, rows
-        How many, left out of every fit that predicted them.
+        Number of groups and rows, held out of every fit that predicted them.
     lower, upper
         Logarithms of measured over predicted time between which ``COVERAGE`` of them lie.
     """
@@ -111,19 +111,19 @@ class Spread:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Intervals:
     """
-    Everything that intervals are made of.
+    Errors behind all intervals.
 
     Parameters
     ----------
     source
-        What the errors are of.
+        Source of the errors.
     releases, models
-        Releases of software, and sizes of models (:func:`size_of`), that were measured, by architecture of the device.
+        Measured releases of software, and sizes of models (:func:`size_of`), by architecture of the device.
     steps
         Errors of step times.
     differences
-        Errors of the ratio of two layouts of one job, in logarithms and symmetric: ``upper`` of them is exceeded by
-        1 - ``COVERAGE``.
+        Errors of the ratio of two layouts of one job, in logarithms and symmetric: a share of 1 - ``COVERAGE`` exceeds
+        ``upper``.
     """
 
     source: str
@@ -135,31 +135,31 @@ class Intervals:
 
 @cache
 def intervals() -> Intervals:
-    """The project's errors."""
+    """Return the project's errors."""
     return stored(Intervals, TABLE, "planner.uncertainty")
 
 
 def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:
-    """The kind of runs that a job compares with, where the fit had not seen something of it."""
+    """Return the kind of runs that a job is compared with, for something unseen by the fit."""
     scale = ONE_DEVICE if cluster.num_devices == 1 else ONE_NODE if cluster.num_nodes == 1 else SEVERAL_NODES
     return Kind(device=cluster.device.architecture or ANY, model=architecture_of(model), scale=scale, unseen=unseen)
 
 
 def size_of(model: Model) -> tuple[int, int]:
-    """Hidden size and number of experts (0: none): models that are alike in both are costed alike."""
+    """Return hidden size and number of experts (0 for dense): models with equal values are costed alike."""
     blocks = (kind.feed_forward for kind in model.kinds)
     return model.hidden_size, max((block.num_experts for block in blocks if isinstance(block, Experts)), default=0)
 
 
 def release_name(cluster: Cluster) -> str:
-    """The release of a job's software as it is called, known or not; empty: none."""
+    """Return the release of a job's software by its own name, known or not; empty without software."""
     if cluster.unknown_release:
         return cluster.unknown_release
     return cluster.framework.name.removesuffix(CHANGED) if cluster.framework else ""
 
 
 def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
-    """What of a job no run was measured of: its release on such devices, models of its size there."""
+    """List unmeasured properties of a job: its release on such devices, models of its size there."""
     architecture = cluster.device.architecture or ANY
     found = []
     if release_name(cluster) not in known.releases.get(architecture, ()):
@@ -170,7 +170,7 @@ def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen,
 
 
 def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
-    """Errors of the nearest kind that enough runs were measured of."""
+    """Return the errors of the nearest kind with enough measured runs."""
     known = {spread.kind: spread for spread in spreads}
     return next(known[broader] for broader in kind.broader() if broader in known)
 
@@ -186,9 +186,9 @@ class Error:
     Parameters
     ----------
     kind
-        Of the run.
+        Kind of the run.
     group
-        What it shares with others, whose errors are alike.
+        Group of runs with similar errors.
     log
         Logarithm of measured over predicted.
     """
@@ -200,14 +200,14 @@ class Error:
 
 def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
     """
-    Spreads of every kind, narrow or broad, with enough groups; of devices with few, widened by what those show.
+    Return the spreads of every kind, narrow or broad; with few groups, those of a broader kind, widened.
 
     Parameters
     ----------
     errors
-        Of runs that were left out of the fits that predicted them.
+        Errors of runs that were held out of the fits that predicted them.
     symmetric
-        Whether only the size of an error counts.
+        True where only the size of an error counts.
     """
     by_kind: dict[Kind, list[Error]] = defaultdict(list)
     for error in errors:
@@ -222,11 +222,11 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
         return enough
     known = {spread.kind for spread in enough}
     few = (kind for kind in by_kind if kind.scale == ANY and kind.device != ANY and kind not in known)
-    return [*enough, *(_widened(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
+    return [*enough, *(_widen(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
 
 
-def _widened(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
-    """The spread of a broader kind, as far as the few own groups lie outside of it."""
+def _widen(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
+    """Widen the spread of a broader kind to include the few own groups."""
     means: dict[Hashable, list[float]] = defaultdict(list)
     for error in errors:
         means[error.group].append(error.log)
@@ -242,7 +242,7 @@ def _widened(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
 
 def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
     """
-    Conformal quantiles, every group of runs weighing the same.
+    Return conformal quantiles, with equal weight for every group of runs.
 
     References
     ----------
@@ -264,7 +264,7 @@ def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
     """
-    The value below which a share of the weight lies, linear between the middles of the weights.
+    Return the value below which a share of the weight lies, linear between the middles of the weights.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
     2.0
@@ -275,7 +275,7 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> 
 
 
 def inside(known: Sequence[Spread], error: Error) -> bool:
-    """Whether an error lies in the interval that others make of its kind."""
+    """Return True if an error lies in the interval that others give for its kind."""
     spread = spread_of(known, error.kind)
     return spread.lower <= error.log <= spread.upper
 
@@ -286,14 +286,14 @@ def inside(known: Sequence[Spread], error: Error) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
-    Where a measured step time lies with a probability of ``COVERAGE``.
+    Interval of a measured step time, with a probability of ``COVERAGE``.
 
     Parameters
     ----------
     low_seconds, high_seconds
         Its ends.
     basis
-        The runs whose errors it follows from.
+        Runs whose errors give the interval.
     """
 
     low_seconds: float
@@ -309,7 +309,7 @@ UNSEEN_BY_GAP = {
     **dict.fromkeys(("software", "software on device", "device", "release"), Unseen.SOFTWARE),
     **dict.fromkeys(("kind", "family"), Unseen.MODEL),
 }
-"""What rows were left out with whose errors stand for a gap, by its dimension."""
+"""Held-out runs whose errors represent a gap, by its dimension."""
 
 
 def step_interval(
@@ -321,27 +321,27 @@ def step_interval(
     gaps: Sequence[Gap] = (),
 ) -> Interval:
     """
-    The interval of one prediction: by the device's own errors where it was calibrated on enough runs.
+    Return the interval of a prediction, by the device's own errors where it was calibrated on enough runs.
 
     Parameters
     ----------
     model, cluster
-        What is predicted.
+        The predicted job.
     step_seconds
-        The prediction.
+        Predicted step.
     operators_deviation
-        Standard deviation of its logarithm that sampled operator times leave; errors of the composition and of the
-        operators are independent, so that their squares add up.
+        Standard deviation of its logarithm from sampled operator times. Errors of the composition and of the operators
+        are independent, so that their squares add up.
     gaps
-        What of it measured runs have shown little or nothing of.
+        Properties of it with few or no measured runs.
     """
     kind, own = kind_of(model, cluster), cluster.device.left_out_errors
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread, basis = _of_others(model, cluster, gaps)
-    spread, basis = _widened_by_gaps(spread, basis, gaps)
+        spread, basis = _spread_of_others(model, cluster, gaps)
+    spread, basis = _widen_by_gaps(spread, basis, gaps)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -352,8 +352,8 @@ def step_interval(
     )
 
 
-def _of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spread, str]:
-    """Errors of comparable runs, and of other models or software where those were not measured: the widest ends."""
+def _spread_of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+    """Return errors of comparable runs, and of other models or software where those are unmeasured: the widest ends."""
     known = intervals()
     by_gaps = (UNSEEN_BY_GAP[gap.dimension] for gap in gaps if not gap.runs and gap.dimension in UNSEEN_BY_GAP)
     unseen = dict.fromkeys((Unseen.NOTHING, *unseen_of(model, cluster, known), *by_gaps))
@@ -364,16 +364,16 @@ def _of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tuple[Spr
 
 
 def widens(gap: Gap) -> bool:
-    """Whether a gap is an error of its own: what no run shows, and rows left out do not stand for."""
+    """Return True if a gap is a separate error: no run has the property, and held-out runs do not represent it."""
     return gap.dimension not in UNSEEN_BY_GAP and (not gap.runs or gap.beyond > 1)
 
 
-def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
     r"""
-    The spread where n features, degrees or sizes were never measured: :math:`\sqrt{1 + n}` times as wide.
+    Widen a spread for n unmeasured features, degrees or sizes: :math:`\sqrt{1 + n}` times as wide.
 
-    Assumption: each is one more error, independent of the others and as large as that of comparable runs. No run says
-    better; the seven runs of ``benchmarks/effects`` with what no fit has seen are off by as much or more.
+    Assumption: each is one more error, independent of the others and as large as that of comparable runs. There are no
+    runs to measure it; the seven runs of ``benchmarks/effects`` with unseen features are off by as much or more.
     """
     others = [gap for gap in gaps if widens(gap)]
     if not others:
@@ -386,8 +386,8 @@ def _widened_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[S
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:
     """
-    Fraction by which a layout must be predicted slower than another one of its job to exceed the noise of predictions.
+    Return the least predicted difference between two layouts of a job that exceeds the noise, as a fraction.
 
-    It is much less than the error of one prediction: an error that both share cancels.
+    It is much less than the error of one prediction, since shared errors cancel.
     """
     return math.expm1(spread_of(intervals().differences, kind_of(model, cluster)).upper)

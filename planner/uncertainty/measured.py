@@ -1,4 +1,4 @@
-"""Measured runs with the degrees of a strategy: what was measured, and the model's error on it."""
+"""Measured runs with the degrees of a strategy, and the model's error on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEATURES = (
     "cuda_graphs",
     "ep_overlap",
 )
-"""Decisions in which a run may differ from a strategy; reports say so."""
+"""Decisions in which a run may differ from a strategy; reports list them."""
 
 SAME_PARAMETERS = 0.005
 """Fraction up to which two counts of parameters are of one model: tables pad the vocabulary or leave out biases."""
@@ -49,17 +49,17 @@ class MeasuredRun:
     Parameters
     ----------
     id, source
-        Its name there, and who published it.
+        Its name there, and its publisher.
     model, parameters, hidden_size, num_experts
-        Its model: the name, and what tells it from others (experts 0: dense).
+        Its model: the name, and the properties that identify it (0 experts for dense).
     job
         The rest of its job.
     release
-        Software and release as the source calls it; empty: unknown.
+        Software and release as named by the source; empty if unknown.
     decisions
-        Degrees above 1, and features other than none, as job files spell them.
+        Degrees above 1, and features other than none, spelled as in job files.
     step_seconds, predicted_seconds
-        Measured; as the shipped constants predict the run as it ran.
+        Measured step; step that the shipped constants predict for the run.
     """
 
     id: str
@@ -110,7 +110,7 @@ def job_of(facts: Facts) -> Job:
 
 
 def decisions_of(strategy: Strategy) -> dict[str, str]:
-    """Return degrees above 1 and features other than none, as job files spell them."""
+    """Return degrees above 1 and features other than none, spelled as in job files."""
     degrees = {name: str(int(getattr(strategy, name))) for name in DEGREES if getattr(strategy, name) > 1}
     return degrees | {
         name: decision_text(name, int(getattr(strategy, name)))
@@ -121,7 +121,7 @@ def decisions_of(strategy: Strategy) -> dict[str, str]:
 
 @cache
 def measured_runs() -> Mapping[Job, tuple[MeasuredRun, ...]]:
-    """The project's measured pretraining runs by their job."""
+    """Read the project's measured pretraining runs by their job."""
     found: dict[Job, list[MeasuredRun]] = {}
     text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
     for run in map(_run, csv.DictReader(text.splitlines())):
@@ -151,8 +151,8 @@ def nearest_run(facts: Facts, strategy: Strategy) -> Match | None:
     """
     Find the measured run of a strategy: same model, device, number of devices, batch, precision and degrees.
 
-    Of several it is the one that differs in the fewest features; of those the first of the table, which begins with the
-    newest releases.
+    If there are several, it is the one that differs in the fewest features, and of these the first of the table, which
+    begins with the newest releases.
     """
     decisions, release = decisions_of(strategy), release_name(facts.cluster)
     matches = [

@@ -1,4 +1,4 @@
-"""How sure the times of a strategy's operators and collectives are, and what that leaves open of its step."""
+"""Uncertainty of the times of a strategy's operators and collectives, and of its step."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ from costmodel.tables import Facts
 
 ROOFLINE_DEVIATION = 0.25
 """
-Standard deviation of the logarithm of a time that a roofline with sampled rates says: medians of 12 to 20 % on measured
-operators (``python -m benchmarks.operators``, modified roofline).
+Standard deviation of the logarithm of a roofline time with sampled rates: medians of 12 to 20 % on measured operators
+(``python -m benchmarks.operators``, modified roofline).
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedOperator:
     """
-    One operator of a strategy, all layers that have it together; or the collectives of a group of ranks.
+    One operator of a strategy in all of its layers, or the collectives of a group of ranks.
 
     Parameters
     ----------
     name
-        As the cost model names it.
+        Name in the cost model.
     share
-        Its share of the step: of what is no communication, its share of the computation; of collectives, what is
-        exposed.
+        Its share of the step: for operators the share of the computation, for collectives the exposed share.
     relative_deviation
         Standard deviation of the logarithm of its time.
     origin
-        Who timed it.
+        Source of its time.
     is_sampled, is_outside
-        Whether samples did; whether its shape is outside of their range, so that their roofline speaks.
+        True where samples timed it; True where its shape is outside of their range, so that their roofline is used.
     """
 
     name: str
@@ -55,7 +54,7 @@ class TimedOperator:
 
     @property
     def doubt(self) -> float:
-        """What its error adds to that of a step, in logarithms: share times deviation."""
+        """Its contribution to the error of a step, in logarithms: share times deviation."""
         return self.share * self.relative_deviation
 
 
@@ -67,24 +66,24 @@ class _Pass:
 
 
 COMMUNICATION = {"tp": "all_gather", "cp": "send", "ep": "all_to_all", "pp": "send", "dp": "all_gather"}
-"""Groups of ranks whose collectives are a part of a step, and a kind that they use."""
+"""Groups of ranks with collectives in a step, and a kind that they use."""
 
 USUAL_BYTES = 2.0**26
-"""Bytes of a message by which the samples of collectives say how sure they are."""
+"""Bytes of a message at which the deviation of collectives' samples is taken."""
 
 
 def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part]) -> tuple[TimedOperator, ...]:
     """
-    Operators and collectives of a strategy on a sampled device, those that leave most open first; none on others.
+    Return operators and collectives of a strategy on a sampled device, the most uncertain first; () on others.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     strategy
-        The decisions.
+        Strategy of the step.
     breakdown
-        The parts of its step.
+        Breakdown of its step.
     """
     device = facts.cluster.device
     if device.constants.times != "sampled":
@@ -104,7 +103,7 @@ def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part])
 
 
 def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> Iterator[TimedOperator]:
-    """Groups of ranks whose collectives the step waits for."""
+    """Yield the groups of ranks whose collectives are exposed in the step."""
     degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": strategy.ep, "etp": strategy.etp}
     sizes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp}
     groups = {
@@ -138,7 +137,7 @@ def _samples_name(cluster: Cluster) -> str:
 
 
 def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:
-    """Every operator of a strategy's micro-batch, and how many layers have it."""
+    """Yield every operator of a strategy's micro-batch, with the number of layers that have it."""
     shape = strategy_shape(facts, strategy)
     for layer, count in facts.model.layer_counts.items():
         yield from ((operator, count) for operator in layer_operators(layer, shape))
@@ -147,7 +146,7 @@ def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Opera
 
 
 def strategy_shape(facts: Facts, strategy: Strategy) -> Shape:
-    """What the operators of a strategy's micro-batch have in common."""
+    """Return the common shape of the operators of a strategy's micro-batch."""
     return layer_shape(
         facts.model,
         facts.cluster,
@@ -164,7 +163,7 @@ def strategy_shape(facts: Facts, strategy: Strategy) -> Shape:
 
 
 def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:
-    """Seconds, deviation and whether it is outside of the samples, of each pass of an operator."""
+    """Yield seconds, deviation, and True if outside of the samples, of each pass of an operator."""
     for of_passes, seconds in (
         (forward_passes(operator), source.forward_seconds(operator)),
         (backward_passes(operator), source.backward_seconds(operator)),
@@ -186,7 +185,7 @@ def _times(one: tuple[float, float, bool], count: int) -> _Pass:
 
 
 def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, operator: Operator) -> TimedOperator:
-    """All passes of an operator together: their errors are alike, and add up."""
+    """Combine all passes of an operator: their errors are equal, and add up."""
     seconds = sum(one.seconds for one in passes)
     doubt = sum(one.seconds * one.relative_deviation for one in passes)
     return TimedOperator(
@@ -201,10 +200,10 @@ def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, 
 
 def operators_deviation(operators: tuple[TimedOperator, ...]) -> float:
     r"""
-    Standard deviation of the logarithm of a step's computation that the errors of operator times leave.
+    Return the standard deviation of the logarithm of a step's computation from the errors of operator times.
 
     .. math:: \sigma = \sqrt{\sum_i (w_i \sigma_i)^2}
 
-    for operators of share w: the errors of all layers that have one are the same, those of different ones independent.
+    for operators of share w: errors of one operator are equal in all layers, those of different operators independent.
     """
     return math.sqrt(sum(one.doubt**2 for one in operators))

@@ -1,4 +1,4 @@
-"""The chance that a strategy fits: how far peaks of memory are from predictions."""
+"""Chance that a strategy fits: errors of predicted peaks of memory."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from planner.evidence.stored import stored
 TABLE = "peaks.yaml"
 
 STARTS = 0.95
-"""The chance to fit that the default headroom leaves."""
+"""Chance to fit with the default headroom."""
 
 LEAST_HEADROOM_BYTES = 2 * 2**30
-"""The default headroom is not less: what other processes and the next release take does not shrink with the device."""
+"""Least default headroom: memory of other processes and of the next release does not shrink with the device."""
 
 COVERAGE = 0.8
 """Share of the measured peaks that lie within a peak's interval."""
 
 OWN_ROWS = 20
-"""The rows of all other stacks together count for as much as this many of a stack's own."""
+"""Weight of the rows of all other stacks together, in rows of the stack itself."""
 
 ODD_SHARE, ODD_DEVIATION = 0.05, 0.3
-"""Share of runs whose record leaves out what decides their memory, and the standard deviation of their logarithms."""
+"""
+Share of runs whose record omits a setting that determines their memory, and the standard deviation of their logarithms.
+"""
 
 MEANS = np.round(np.arange(-0.05, 0.1501, 0.005), 4)
 DEVIATIONS = np.array((0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.13))
-"""Among which a law is chosen: finer ones differ by less than a stack's runs tell."""
+"""Grid of means and deviations for a law: a finer one would differ by less than a stack's runs can resolve."""
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Law:
     """
-    How measured peaks lie around predicted ones: a normal law of their ratio's logarithm, and odd ones beside it.
+    Distribution of measured over predicted peaks: a normal law of the ratio's logarithm, mixed with odd runs.
 
     Parameters
     ----------
     stack
-        Software without its release, such as ``megatron-lm``; ``any``: all of it.
+        Software without its release, such as ``megatron-lm``; ``any`` for all software.
     mean, deviation
-        Of the logarithm of measured over predicted.
+        Mean and deviation of the logarithm of measured over predicted.
     peaks, fits, failures
-        Its own runs: with a measured peak; that ran, whose peak is less than the device's memory; that ran out of it.
+        Its own runs: with a measured peak; that ran, with a peak below the device's memory; that ran out of memory.
     """
 
     stack: str
@@ -65,7 +67,7 @@ class Law:
 
     def share_below(self, log_ratio: float) -> float:
         """
-        Share of runs whose measured peak is at most ``exp(log_ratio)`` times the predicted one.
+        Return the share of runs whose measured peak is at most ``exp(log_ratio)`` times the predicted one.
 
         >>> Law(stack="any", mean=0.0, deviation=0.02, peaks=1, fits=0, failures=0).share_below(0.0)
         0.5
@@ -73,7 +75,7 @@ class Law:
         return share_below(log_ratio, self.mean, self.deviation)
 
     def log_ratio_of(self, share: float) -> float:
-        """The logarithm of measured over predicted below which a share of the runs lies, by bisection."""
+        """Return the logarithm of measured over predicted below which a share of the runs lies, by bisection."""
         low, high = -2.0, 2.0
         while high - low > 1e-9:
             middle = (low + high) / 2
@@ -84,14 +86,14 @@ class Law:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Laws:
     """
-    Everything that chances are made of.
+    Laws behind all chances to fit.
 
     Parameters
     ----------
     source
-        What the laws are fitted to.
+        Runs that the laws are fitted to.
     laws
-        One for each stack with runs, and one for ``any``.
+        Law for each stack with runs, and one for ``any``.
     """
 
     source: str
@@ -100,12 +102,12 @@ class Laws:
 
 @cache
 def laws() -> Mapping[str, Law]:
-    """The project's laws, by stack."""
+    """Return the project's laws, by stack."""
     return {law.stack: law for law in stored(Laws, TABLE, "planner.uncertainty").laws}
 
 
 def law_of(cluster: Cluster) -> Law:
-    """The law of the stack that a cluster runs; that of all where no run of it was measured."""
+    """Return the law of the stack that a cluster runs, or that of all stacks where it has no measured run."""
     stack = ANY if cluster.framework is None else stack_of(cluster.framework.name)
     return laws().get(stack, laws()[ANY])
 
@@ -116,14 +118,14 @@ def law_of(cluster: Cluster) -> Law:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chance:
     """
-    The chance that a strategy fits, or that it is fast.
+    Chance that a strategy fits, or that it is fast.
 
     Parameters
     ----------
     share
         From 0 to 1.
     basis
-        What it follows from.
+        Runs or figures behind it.
     """
 
     share: float
@@ -132,14 +134,14 @@ class Chance:
 
 def chance_to_fit(cluster: Cluster, *, device_bytes: float) -> Chance:
     """
-    The chance that a predicted peak fits in the memory of a device.
+    Return the chance that a predicted peak fits in the memory of a device.
 
     Parameters
     ----------
     cluster
-        Whose devices and software.
+        Devices and software.
     device_bytes
-        The predicted peak of the fullest rank.
+        Predicted peak of the fullest rank.
     """
     law = law_of(cluster)
     share = law.share_below(math.log(cluster.device.memory_bytes / device_bytes)) if device_bytes > 0 else 1.0
@@ -148,14 +150,14 @@ def chance_to_fit(cluster: Cluster, *, device_bytes: float) -> Chance:
 
 def peak_interval(cluster: Cluster, *, device_bytes: float) -> tuple[float, float]:
     """
-    Bytes between which a measured peak lies as often as ``COVERAGE`` says, whatever software counts.
+    Return the bytes between which a measured peak lies with a probability of ``COVERAGE``, by any software's count.
 
     Parameters
     ----------
     cluster
-        Whose devices and software.
+        Devices and software.
     device_bytes
-        The predicted peak.
+        Predicted peak.
     """
     low, high = interval_of(law_of(cluster))
     return device_bytes * math.exp(low), device_bytes * math.exp(high)
@@ -163,9 +165,9 @@ def peak_interval(cluster: Cluster, *, device_bytes: float) -> tuple[float, floa
 
 def interval_of(law: Law) -> tuple[float, float]:
     r"""
-    Logarithms of measured over predicted peaks between which ``COVERAGE`` of them lie.
+    Return logarithms of measured over predicted peaks between which ``COVERAGE`` of them lie.
 
-    Where no peak of a stack was measured, the ratio scatters from stack to stack as it does within one. Errors add in
+    If a stack has no measured peak, the ratio scatters from stack to stack as much as within one. Errors add in
     squares: :math:`\sqrt 2` times as far from the mean.
     """
     tail, wider = (1 - COVERAGE) / 2, 1.0 if law.peaks else math.sqrt(2)
@@ -175,16 +177,16 @@ def interval_of(law: Law) -> tuple[float, float]:
 
 def reserved_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> tuple[float, float]:
     """
-    Bytes between which a measured peak of reserved memory lies: the interval of tensors and what is held beyond them.
+    Return the bytes between which a peak of reserved memory lies: the interval of tensors and of memory beyond them.
 
     Parameters
     ----------
     cluster
-        Whose devices and software.
+        Devices and software.
     strategy
-        On which it depends what the allocator holds where it has room.
+        Strategy, which affects the memory that the allocator holds when it has room.
     device_bytes
-        The predicted peak.
+        Predicted peak.
     """
     device = cluster.device
     found = held_share(device.behaviour.memory, strategy)
@@ -205,24 +207,24 @@ def _basis(law: Law) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
     """
-    What one run tells of memory.
+    Evidence of one run for memory.
 
     Parameters
     ----------
     stack
         Its software.
     group
-        What it shares with others, whose errors are alike.
+        Group of runs with similar errors.
     log_peak
-        Logarithm of the measured over the predicted peak; None: it was not measured.
+        Logarithm of the measured over the predicted peak; None where it was not measured.
     log_use
         Logarithm of the predicted peak over the memory of the device.
     has_run
-        Whether it ran; else it ran out of memory.
+        True where it ran; else it ran out of memory.
     source
-        Who published it.
+        Publisher of the run.
     is_silent
-        Whether what decides its memory is not known: that it fitted tells nothing.
+        True where a setting that determines its memory is unknown: that it fitted is no evidence.
     """
 
     stack: str
@@ -236,14 +238,14 @@ class Use:
 
 def fitted_laws(uses: Sequence[Use]) -> list[Law]:
     """
-    Laws of every stack, and of all: of most likelihood, where the other stacks' rows count as ``OWN_ROWS``.
+    Fit the likeliest laws of every stack and of all, where the other stacks' rows count as ``OWN_ROWS``.
 
-    A run without a measured peak tells that the peak was below the memory of its device, or above it.
+    A run without a measured peak shows that the peak was below the memory of its device, or above it.
 
     Parameters
     ----------
     uses
-        What runs tell.
+        Evidence of the runs.
     """
     scores = np.array([_log_likelihoods(use) for use in uses])
     stacks = dict.fromkeys((*sorted({use.stack for use in uses}), ANY))
@@ -252,14 +254,14 @@ def fitted_laws(uses: Sequence[Use]) -> list[Law]:
 
 def left_out_laws(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[Law]:
     """
-    For every run the law of its stack by the runs of other groups, in their order.
+    Fit the law of every run's stack to the runs of other groups, in the order of the runs.
 
     Parameters
     ----------
     uses
-        What runs tell.
+        Evidence of the runs.
     key
-        What runs of one group have in common: their group, or their source.
+        Function that returns the group to hold out: a run's group, or its source.
     """
     scores = np.array([_log_likelihoods(use) for use in uses])
     members: dict[tuple[Hashable, str], list[int]] = defaultdict(list)
@@ -273,19 +275,19 @@ def left_out_laws(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda u
 
 
 def left_out_chances(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[float]:
-    """The chance to fit of every run by laws of the runs of other groups (:func:`left_out_laws`), in their order."""
+    """Return every run's chance to fit by laws of the runs of other groups (:func:`left_out_laws`), in their order."""
     pairs = zip(left_out_laws(uses, key), uses, strict=True)
     return [law.share_below(-use.log_use) for law, use in pairs]
 
 
 def share_below(log_ratio: float, mean: float, deviation: float) -> float:
-    """Share of a law below a logarithm of measured over predicted, odd runs among it."""
+    """Return the share of a law below a logarithm of measured over predicted, including odd runs."""
     usual, odd = normal_share(log_ratio, mean, deviation), normal_share(log_ratio, 0.0, ODD_DEVIATION)
     return (1 - ODD_SHARE) * usual + ODD_SHARE * odd
 
 
 def normal_share(value: float, mean: float, deviation: float) -> float:
-    """Share of a normal law below a value."""
+    """Return the share of a normal law below a value."""
     return math.erfc((mean - value) / (deviation * math.sqrt(2))) / 2
 
 
@@ -311,7 +313,7 @@ def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
 
 
 def _log_likelihoods(use: Use) -> list[float]:
-    """Of one run, by every law of the grid."""
+    """Return the log-likelihood of one run under every law of the grid."""
     return [math.log(max(_likelihood(use, mean, deviation), 1e-12)) for mean, deviation in _grid()]
 
 

@@ -1,4 +1,4 @@
-"""The best published tokens per second and device of comparable runs, and predictions that are above them."""
+"""Best published tokens per second and device of comparable runs, and predictions above them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOUBTFUL = 0.1
 
 DOUBTFUL_OF_ANOTHER = 0.25
 """
-The same where the best run of the nearest models stands for a model that has none.
+Fraction for a model without records, which is compared with the best run of the nearest models.
 
 Of the 123 models, generations and bits with records 102 are at most so far above that of the other models.
 """
@@ -36,7 +36,7 @@ NEAR = 1.0
 """Sum of binary logarithms of two ratios, of FLOPs per token and of parameters, up to which models are as large."""
 
 MONTHS = 12
-"""Months by which the release of a run may be older than the costed one for it to be a ground of doubt."""
+"""Largest age in months of a run's release relative to the costed one for the run to raise a doubt."""
 
 FURTHEST_SEQUENCE = 2.0
 """Ratio of two sequence lengths up to which their rates are compared."""
@@ -45,28 +45,28 @@ FURTHEST_SEQUENCE = 2.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
     """
-    A published run that no later one of its model, device, precision and sequence length is as fast as.
+    A published run that is faster than all later ones of its model, device, precision and sequence length.
 
     Parameters
     ----------
     id, label, source
-        The run, the name that reports give it, and where it is published.
+        The run, its name in reports, and the place of its publication.
     framework, date
-        Its software, as the catalog calls it (empty: not in the catalog), and year and month of its publication.
+        Its software in the catalog (empty if it is not there), and year and month of its publication.
     shape
-        Of its model.
+        Shape of its model.
     device, precision
-        Names of the catalog.
+        Names in the catalog.
     model, architecture
         Its name among the measured runs; ``dense``, ``moe`` or ``hybrid``.
     sequence_length, num_devices
         Tokens of a sequence, and devices.
     tokens_per_second_per_device
-        Measured.
+        Measured rate.
     flops_per_token
-        Model FLOPs, of causal attention.
+        Model FLOPs with causal attention.
     notes
-        Remarks on what flatters it: balanced by force, rounded, and the like.
+        Remarks on favourable conditions: forced balance, rounding, and the like.
     """
 
     id: str
@@ -87,46 +87,46 @@ class RunRecord:
 
     @property
     def month(self) -> float:
-        """Months from 2000 to its release, or to its publication where that came first or says more."""
+        """Months from 2000 to its release, or to its publication where that is earlier or more exact."""
         return record_month(self.framework, self.date)
 
     @property
     def num_bits(self) -> int:
-        """Bits of what its matmuls multiply."""
+        """Bits of its matmuls' operands."""
         return num_bits(catalog.precision(self.precision))
 
     @property
     def peak_flops(self) -> float:
-        """The dense peak of its device, FLOP/s, for what its matmuls multiply."""
+        """Dense peak of its device for its matmuls, FLOP/s."""
         return catalog.device(self.device).peak_flops[catalog.precision(self.precision).compute]
 
     @property
     def mfu(self) -> float:
-        """Model FLOP/s over that peak."""
+        """Model FLOP/s over the device's peak."""
         return self.tokens_per_second_per_device * self.flops_per_token / self.peak_flops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestRun:
     """
-    A prediction beside the best published run that it compares with.
+    A prediction and the best comparable published run.
 
     Parameters
     ----------
     record
         The fastest run.
     comparable_rate
-        Tokens per second and device of the job at the record's model FLOP/s: its own rate where sequences are as long.
-        Of another model: at the record's share of the peak.
+        Tokens per second and device of the job at the record's model FLOP/s: its own rate for sequences of equal
+        length. For another model, at the record's share of the peak.
     same_model
         False where the job's model has no run, and the record is the nearest model's.
     above_fraction
-        By which fraction the predicted rate is above that; negative where it is below.
+        Fraction by which the predicted rate is above it; negative where it is below.
     is_recent
         True where a comparable run, the record or a slower one, is of a release at most ``MONTHS`` older than the
-        costed one. Newer software may well be faster than all runs of older software.
+        costed one. Newer software may be faster than all runs of older software.
     record_step_seconds
-        A step of the job at that rate.
+        Step of the job at that rate.
     """
 
     record: RunRecord
@@ -138,7 +138,7 @@ class BestRun:
 
     @property
     def same_sequence(self) -> bool:
-        """True where its sequences are as long as the job's, so that both rates are of the same FLOPs."""
+        """True where its sequences are as long as the job's, so that both rates have equal FLOPs."""
         return self.comparable_rate == self.record.tokens_per_second_per_device
 
     @property
@@ -168,14 +168,14 @@ def _record(row: Mapping[str, str]) -> RunRecord:
 
 
 def record_month(framework: str, date: str) -> float:
-    """Months from 2000 to a run's release, or to its publication where that came first or says more."""
+    """Return months from 2000 to a run's release, or to its publication where that is earlier or more exact."""
     release = release_of(framework)
     return min(month_of_date(date), inf if release is None else release.month())
 
 
 def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | None:
     """
-    The best published run of a job's model and device that compares with it, else of the nearest model.
+    Find the best published run of a job's model and device that is comparable, else that of the nearest model.
 
     Comparable runs have as many bits per operand of their matmuls and sequences at most ``FURTHEST_SEQUENCE`` times
     longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s. Where the
@@ -189,8 +189,8 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     tokens_per_second_per_device
         Its predicted rate.
     """
-    comparable_runs = _comparable(facts)
-    runs = comparable_runs or _of_nearest_model(facts)
+    comparable_runs = _find_comparable(facts)
+    runs = comparable_runs or _records_of_nearest_model(facts)
     if not runs:
         return None
     record, flops = max(runs, key=lambda one: one.mfu), _flops(facts, None)
@@ -210,19 +210,23 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     )
 
 
-def _comparable(facts: Facts) -> list[RunRecord]:
+def _find_comparable(facts: Facts) -> list[RunRecord]:
     shape, bits = shape_of(facts.model), num_bits(facts.workload.precision)
-    found = [one for one in _of_device(facts.cluster.device.name) if one.num_bits == bits and one.shape.is_like(shape)]
+    found = [
+        one
+        for one in _records_of_device(facts.cluster.device.name)
+        if one.num_bits == bits and one.shape.is_like(shape)
+    ]
     ratios = {one.id: abs(log2(one.sequence_length / facts.workload.sequence_length)) for one in found}
     nearest = min(ratios.values(), default=inf)
     return [one for one in found if ratios[one.id] == nearest] if nearest <= log2(FURTHEST_SEQUENCE) else []
 
 
-def _of_nearest_model(facts: Facts) -> list[RunRecord]:
+def _records_of_nearest_model(facts: Facts) -> list[RunRecord]:
     """Runs of the family's models that are about as large, or of the nearest one, on devices of the generation."""
     device, work = facts.cluster.device, facts.workload
     kind, flops = (architecture_of(facts.model), num_bits(work.precision)), _flops(facts, None)
-    others = [one for one in _of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
+    others = [one for one in _records_of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
     size = shape_of(facts.model).parameters
 
     def distance(one: RunRecord) -> float:
@@ -233,18 +237,18 @@ def _of_nearest_model(facts: Facts) -> list[RunRecord]:
 
 
 @cache
-def _of_generation(name: str | None) -> tuple[RunRecord, ...]:
+def _records_of_generation(name: str | None) -> tuple[RunRecord, ...]:
     known = {one for one in catalog.devices() if name is not None and catalog.device(one).architecture == name}
     return tuple(one for one in records() if one.device in known)
 
 
 @cache
-def _of_device(name: str) -> tuple[RunRecord, ...]:
+def _records_of_device(name: str) -> tuple[RunRecord, ...]:
     return tuple(one for one in records() if one.device == name)
 
 
 def _costed_month(cluster: Cluster) -> float:
-    """Months from 2000 to the release that is costed; without software all records are recent."""
+    """Return months from 2000 to the costed release; without software all records are recent."""
     release = release_of(release_name(cluster))
     framework = cluster.framework
     if release is None and framework is None:
@@ -255,7 +259,7 @@ def _costed_month(cluster: Cluster) -> float:
 
 
 def _flops(facts: Facts, sequence_length: int | None) -> float:
-    """Model FLOPs of a token in sequences of a length; None: the job's."""
+    """Return the model FLOPs of a token in sequences of a length; None uses the job's length."""
     return model_flops_per_token(facts.model, sequence_length or facts.workload.sequence_length, "causal")
 
 
@@ -263,16 +267,16 @@ def interval_and_record(
     facts: Facts, *, step_seconds: float, operators: tuple[TimedOperator, ...], gaps: Sequence[Gap]
 ) -> tuple[Interval, BestRun | None]:
     """
-    The interval of a predicted step, and the best published run beside it.
+    Return the interval of a predicted step, and the best published run to compare with.
 
     Parameters
     ----------
     facts
-        The job, its cluster the devices that the strategy uses.
+        The job; its cluster has the devices that the strategy uses.
     step_seconds
-        The prediction.
+        Predicted step.
     operators, gaps
-        How sure the times of its operators are, and what of it measured runs have shown little or nothing of.
+        Uncertainty of its operators' times, and properties with few or no measured runs.
     """
     rate = float(tokens_per_second_per_device(facts.cluster, facts.workload, step_seconds=step_seconds))
     best = best_run(facts, tokens_per_second_per_device=rate)

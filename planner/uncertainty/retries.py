@@ -1,4 +1,4 @@
-"""The chance that a strategy is fast: that PyTorch's allocator never has to retry; and the headroom of a search."""
+"""Chance that a strategy is fast, without retries of PyTorch's allocator; and the headroom of a search."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ deviations: s is 0.25. For 8 layers and 4 experts that is 13 % of what experts s
 """
 
 TAIL, MIDDLE = 0.3, 0.4
-"""Weights of the low and the high share, and of the middle one: a distribution's mean by its 10th, 50th and 90th
-percentiles (Swanson's rule)."""
+"""
+Weights of the low and the high share, and of the middle one: a distribution's mean from its 10th, 50th and 90th
+percentiles (Swanson's rule).
+"""
 
 
 def chance_fast(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> Chance:
     r"""
-    The chance that PyTorch's allocator never retries on the fullest rank, so that a step is as fast as its kernels.
+    Return the chance that PyTorch's allocator never retries on the fullest rank, so that kernels determine a step.
 
     .. math:: P(e^x \, (M_{tensors} (1 + s) + M_{runtime}) \le M_{device})
 
     With less memory ``cudaMalloc`` fails in every step: the allocator waits for the device, frees its cached segments
     and asks again. Measured, such steps take 1.5 to 15 times as long (``benchmarks.grid``). x is the error of predicted
-    peaks, s the share that is reserved beyond tensors, each a distribution. What does not fit is not fast.
+    peaks, s the share that is reserved beyond tensors, each a distribution. A strategy that does not fit is not fast.
 
     Parameters
     ----------
     cluster
-        Whose devices and software.
+        Devices and software.
     strategy
-        What comes and goes during a step depends on it.
+        Strategy, which determines temporary memory during a step.
     device_bytes
-        The predicted peak of the fullest rank.
+        Predicted peak of the fullest rank.
     """
     share = share_without_retries(cluster.device.behaviour.memory, strategy)
     return Chance(share=_share_fast(cluster, share, device_bytes), basis=_basis(cluster, strategy, share))
@@ -55,7 +57,7 @@ def chance_fast(cluster: Cluster, strategy: Strategy, *, device_bytes: float) ->
 
 def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
     """
-    The device memory that a search leaves free by default, in bytes: chances of ``STARTS`` and ``RUNS_FAST``.
+    Return the device memory that a search leaves free by default, in bytes: chances of ``STARTS`` and ``RUNS_FAST``.
 
     That is to fit, and to be fast where weights are whole; where sharded weights are gathered, retries begin earlier,
     and the chance of each strategy says so. A search leaves ``ROUTED`` more for a model with experts.
@@ -76,7 +78,7 @@ def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
 
 
 def _share_fast(cluster: Cluster, share: Share, device_bytes: float) -> float:
-    """The chance for a share of what is reserved: the mean of its percentiles' chances."""
+    """Return the chance for a share of reserved memory: the mean of its percentiles' chances."""
     device, law = cluster.device, law_of(cluster)
     tensors = seen_bytes(device, device_bytes, "allocated")
 

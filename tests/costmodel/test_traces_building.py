@@ -12,7 +12,7 @@ from costmodel.traces.breakdown import breakdowns, length, union
 from costmodel.traces.building import execution_graph
 from costmodel.traces.building.all_ranks import rank_part
 from costmodel.traces.building.background import background_edges
-from costmodel.traces.building.polls import polled
+from costmodel.traces.building.polls import find_polls
 from costmodel.traces.building.streams import Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import thread_edges
@@ -122,13 +122,13 @@ class TestPolls:
 
     def test_a_thread_goes_on_just_behind_the_kernel(self):
         """Launched by task 0, which ends at 10 us; the kernel ends at 900 us, task 1 begins at 917."""
-        found = polled([(0, 5)], {0: 1}, {0: 0, 1: 917_000}, {0: 10_000, 5: 900_000})
+        found = find_polls([(0, 5)], {0: 1}, {0: 0, 1: 917_000}, {0: 10_000, 5: 900_000})
 
         assert found == [(5, 1, 17_000)]
 
     def test_a_thread_that_goes_on_at_once_does_not_wait(self):
         """It begins its next task while the kernel runs."""
-        assert polled([(0, 5)], {0: 1}, {0: 0, 1: 20_000}, {0: 10_000, 5: 900_000}) == []
+        assert find_polls([(0, 5)], {0: 1}, {0: 0, 1: 20_000}, {0: 10_000, 5: 900_000}) == []
 
 
 def two_streams(*, blocks: int) -> Trace:
@@ -219,7 +219,7 @@ class TestStep:
         assert len(graph.tasks) == 20
         assert times.iteration == measured(graph).iteration == 20 * 13_000 - 3_000
         assert critical_path(graph, times)[-1].end == times.iteration
-        assert any("pauses of streams stay" in doubt for doubt in graph.doubts)
+        assert any("pauses of streams are kept" in doubt for doubt in graph.doubts)
 
     def test_an_iteration_in_which_nothing_ran_is_refused(self):
         """Its thread was not recorded, and its kernels neither."""

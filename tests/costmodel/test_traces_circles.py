@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.traces.building import execution_graph
-from costmodel.traces.change import without_overlap
-from costmodel.traces.circles import without_circles
+from costmodel.traces.change import remove_overlap
+from costmodel.traces.circles import break_circles
 from costmodel.traces.critical_path import critical_path
 from costmodel.traces.events import UNKNOWN, Category, Track
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
@@ -71,7 +71,7 @@ class TestWithoutCircles:
         tasks = [a_task(THREAD, 0, 10), a_task(THREAD, 10, 5, Waiting.DEVICE), a_task(1, 5, 10), a_task(2, 15, 10)]
         graph = graph_of(tasks, [(0, 2, Dependency.LAUNCH), (0, 3, Dependency.LAUNCH), (2, 3, Dependency.EVENT)])
 
-        assert without_circles(graph) is graph
+        assert break_circles(graph) is graph
 
     def test_the_one_that_ran_first_does_not_wait(self):
         """Two kernels that wait for each other: 10 from 0, and 20 from 10, which alone still waits. 30 together."""
@@ -79,7 +79,7 @@ class TestWithoutCircles:
             [a_task(FIRST, 0, 10), a_task(SECOND, 10, 20)], [(0, 1, Dependency.EVENT), (1, 0, Dependency.EVENT)]
         )
 
-        found = without_circles(graph)
+        found = break_circles(graph)
 
         assert list(zip(found.edges.before, found.edges.after, strict=True)) == [(0, 1)]
         assert replay(found).iteration == 30
@@ -91,14 +91,14 @@ class TestWithoutCircles:
         tasks = [a_task(FIRST, 50, 10), a_task(FIRST, 60, 20), a_task(SECOND, 90, 5)]
         links = [(0, 2, Dependency.EVENT), (2, 0, Dependency.PROCESSORS), (1, 2, Dependency.EVENT)]
 
-        found = without_circles(graph_of(tasks, links))
+        found = break_circles(graph_of(tasks, links))
 
         assert list(zip(found.edges.before, found.edges.after, strict=True)) == [(0, 2), (1, 2)]
         assert "1 of a kernel for free processors" in found.doubts[0]
 
     def test_a_task_that_waits_for_itself(self):
         """Whoever used a number twice."""
-        found = without_circles(graph_of([a_task(FIRST, 0, 10)], [(0, 0, Dependency.EVENT)]))
+        found = break_circles(graph_of([a_task(FIRST, 0, 10)], [(0, 0, Dependency.EVENT)]))
 
         assert replay(found).iteration == 10
 
@@ -106,7 +106,7 @@ class TestWithoutCircles:
         """The first call, of 5 ns, waits for the kernel of 10 that the second one, at 5, launches: else 15."""
         tasks = [a_task(THREAD, 0, 5, Waiting.TASK, 2), a_task(THREAD, 5, 5), a_task(FIRST, 20, 10)]
 
-        found = without_circles(graph_of(tasks, [(1, 2, Dependency.LAUNCH)]))
+        found = break_circles(graph_of(tasks, [(1, 2, Dependency.LAUNCH)]))
 
         assert found.tasks.waiting[0] == Waiting.NOTHING
         assert replay(found).iteration == 15
@@ -145,7 +145,7 @@ class TestWithoutCircles:
             threads = np.flatnonzero(track == THREAD)
             if len(threads):
                 links += [(random.choice(threads), task, Dependency.LAUNCH) for task in on_stream]
-            graph = without_circles(graph_of(np.column_stack([track, start, duration, waiting, target]), links))
+            graph = break_circles(graph_of(np.column_stack([track, start, duration, waiting, target]), links))
 
             times = replay(graph)
 
@@ -173,7 +173,7 @@ class TestRunningAhead:
         graph = graph_of(tasks, links)
         graph = replace(graph, tasks=replace(graph.tasks, gap=np.array([5, 0, 0, 0, 0])))
 
-        times = replay(without_circles(graph))
+        times = replay(break_circles(graph))
 
         assert times.end.tolist() == [5, 5, 0, 25, 15]
 
@@ -296,7 +296,7 @@ class TestChanges:
             dependency=np.array([Dependency.EVENT], dtype=np.int8),
         )
 
-        found = without_overlap(replace(graph, edges=Edges.together([graph.edges, edge])))
+        found = remove_overlap(replace(graph, edges=Edges.together([graph.edges, edge])))
 
         assert any("wait for each other in circles" in doubt for doubt in found.doubts)
         assert replay(found).iteration == 1000

@@ -244,4 +244,4 @@ class TestClocks:
 
     def test_a_device_that_is_ahead(self):
         """The call returns 45 us before the kernel ends."""
-        assert "1 calls that synchronise return before what they wait for ends" in self.doubts(50_000)
+        assert "1 calls that synchronise return before the awaited task ends" in self.doubts(50_000)

@@ -9,7 +9,7 @@ from costmodel.traces.iterations import iterations
 from costmodel.traces.operators import TracedOperators, traced_operators
 from costmodel.traces.operators.device import late_launches, slowdown_beside_communication
 from costmodel.traces.operators.matching import LONG_LIST
-from costmodel.traces.operators.messages import traced_messages
+from costmodel.traces.operators.messages import find_messages
 from costmodel.traces.operators.names import known_names
 from costmodel.traces.operators.shares import shares
 from planner.sampling.samples import OPERATORS, SIZE_COLUMNS
@@ -235,7 +235,7 @@ class TestDevices:
         found = traced_operators(made.trace())
         assert not [one for one in found.operators if one.nanoseconds]
         assert [one.nanoseconds for one in found.others] == [30]
-        assert "8 bits" in found.others[0].reason
+        assert "8-bit" in found.others[0].reason
 
     def test_communication_is_no_computation(self) -> None:
         """Kernels that carry a message are left out."""
@@ -284,7 +284,7 @@ class TestMessages:
             message = a_message("all_reduce", elements=1000, ranks=(0, 1))
             made.kernel("ncclDevKernel_AllReduce", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), unknown = traced_messages(traces)
+        (found,), unknown = find_messages(traces)
         assert (found.kind, found.nbytes, found.num_ranks, found.nanoseconds) == ("all_reduce", 4000, 2, 12)
         assert found.is_complete
         assert not unknown
@@ -294,7 +294,7 @@ class TestMessages:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("nccl", 10, 30, message=a_message("all_reduce", elements=1000, ranks=(0, 1)))
-        (found,), _ = traced_messages([made.trace()])
+        (found,), _ = find_messages([made.trace()])
         assert not found.is_complete
 
     def test_a_send_and_its_receive_are_one_message(self) -> None:
@@ -306,7 +306,7 @@ class TestMessages:
             message = a_message(operation, elements=10, ranks=(0, 1), peer=1 - rank)
             made.kernel("nccl", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), _ = traced_messages(traces)
+        (found,), _ = find_messages(traces)
         assert (found.kind, found.nbytes, found.nanoseconds, found.is_complete) == ("send", 40, 8, True)
 
     def test_messages_without_size_are_counted(self) -> None:
@@ -314,7 +314,7 @@ class TestMessages:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("dispatch", 10, 30, message=a_message("dispatch", elements=0, ranks=()))
-        assert traced_messages([made.trace()]) == ((), {"dispatch": 1})
+        assert find_messages([made.trace()]) == ((), {"dispatch": 1})
 
 
 class TestShares:

@@ -258,11 +258,11 @@ class TestDoubts:
             ([operator("a", 1, 1)], "schedule=torch.profiler.schedule"),
             ([operator("a", 1, 1)], "record_shapes=True"),
             ([operator("a", 1, 1)], "this is inference"),
-            ([operator("a", 1, 1)], "does not say of which rank"),
+            ([operator("a", 1, 1)], "does not record its rank"),
             ([kernel("k", 1, 1)], "The host was not recorded"),
             ([*a_step(), kernel("k", 1, 1, correlation=99)], "1 of 2 kernels and copies have no launch"),
             ([event("cuda_runtime", "cudaStreamWaitEvent", 1, 1, correlation=3)], "enable_cuda_sync_events=True"),
-            ([kernel("ncclDevKernel_Generic", 1, 1)], "1 of 1 communications do not say what they send to whom (nccl)"),
+            ([kernel("ncclDevKernel_Generic", 1, 1)], "1 of 1 communications have no recorded size or group (nccl)"),
         ],
     )
     def test_what_is_missing_and_how_to_record_it(self, events, sentence, tmp_path):
@@ -306,7 +306,7 @@ class TestRanks:
             ((1, 1), None, "is of rank 1, and so is"),
             ((0, 1), [2, 4], "different runs"),
             ((0, 9), None, "is of rank 9, but its job has 4 ranks"),
-            ((None, 0), None, "does not say of which rank it is"),
+            ((None, 0), None, "does not record its rank"),
         ],
     )
     def test_files_of_different_runs(self, ranks, world_sizes, problem, tmp_path):

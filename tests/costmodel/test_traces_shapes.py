@@ -268,7 +268,7 @@ class TestThreads:
         other = {"widths": {"hidden size": HIDDEN}}
         doubts = retimed(graph, some_sizes(**other), some_sizes(sequence_length=8, **other)).doubts
         assert len(doubts) == 1
-        assert "none of the job's: these sizes stay (aten::mm of 8x10x6" in doubts[0]
+        assert "the job does not have: these sizes are kept (aten::mm of 8x10x6" in doubts[0]
 
     def test_far_larger_ones_are_doubted(self) -> None:
         """Eight times the FLOPs of any that was recorded."""
@@ -320,7 +320,7 @@ class TestDevices:
         made.kernel("some_gemm", 50, 1000, call=20, number=1)
         found = retimed(a_graph(made), SIZES, LONGER)
         assert found.duration.max() == 1000
-        assert "100% of the time are kernels of no recorded operator" in found.doubts[0]
+        assert "100% of the time are kernels without an operator" in found.doubts[0]
 
 
 class TestMessages:

@@ -15,14 +15,14 @@ from costmodel.traces.building import execution_graph
 from costmodel.traces.change import (
     Layout,
     Replicas,
+    add_tensor_parallel,
     faster,
     rebuilt,
+    remove_launches,
+    remove_overlap,
+    remove_tasks,
     steady,
     tensor_parallel_tasks,
-    with_tensor_parallel,
-    without_launches,
-    without_overlap,
-    without_tasks,
 )
 from costmodel.traces.events import Message
 from costmodel.traces.graph import ExecutionGraph, Kind
@@ -101,7 +101,7 @@ class TestTensorParallel:
         split = tensor_parallel_tasks(graph, found, tp=2, elements=self.ELEMENTS)
 
         wanted = measured(execution_graph(made(**layout).traces))
-        assert replay(without_tasks(graph, split)).iteration == wanted.iteration
+        assert replay(remove_tasks(graph, split)).iteration == wanted.iteration
 
     def test_with_them_it_is_the_step_of_two(self):
         """Two sums in each layer of each pass, wherever in the layer they are."""
@@ -110,7 +110,7 @@ class TestTensorParallel:
         message = Message(operation="all_reduce", elements_in=self.ELEMENTS, elements_out=self.ELEMENTS, num_ranks=2)
         wanted = {(phase, Role.LAYER): [message, message] for phase in (Phase.FORWARD, Phase.BACKWARD)}
 
-        changed = with_tensor_parallel(
+        changed = add_tensor_parallel(
             graph, found, wanted, lambda each: RingNetwork(DURATIONS).nanoseconds(each, purpose="dp", ranks=2)
         )
 
@@ -121,7 +121,7 @@ class TestTensorParallel:
         one = made()
         graph, found = execution_graph(one.traces), [parts(trace) for trace in one.traces]
         message = Message(operation="all_reduce", elements_in=8, elements_out=8, num_ranks=2)
-        changed = with_tensor_parallel(graph, found, {(Phase.FORWARD, Role.LAYER): [message]}, lambda _: 1000)
+        changed = add_tensor_parallel(graph, found, {(Phase.FORWARD, Role.LAYER): [message]}, lambda _: 1000)
 
         twice = rebuilt(changed, found, layout_of(one), Layout(num_layers=16, num_microbatches=4), network=None)
 
@@ -197,7 +197,7 @@ class TestEdits:
         )
         graph = execution_graph(one.traces)
 
-        found = without_launches(graph)
+        found = remove_launches(graph)
 
         kernels = graph.tasks.kind != Kind.HOST
         alone = int(graph.tasks.duration[kernels].sum())
@@ -208,7 +208,7 @@ class TestEdits:
         """Gradients that ran beside the backward pass do so no more."""
         graph = execution_graph(made(dp=2).traces)
 
-        assert replay(without_overlap(graph)).iteration > replay(graph).iteration
+        assert replay(remove_overlap(graph)).iteration > replay(graph).iteration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -142,7 +142,7 @@ def test_the_file_is_a_device_of_a_job(folder):
     assert "planner calibrate" in device.calibration.sources["matmul_efficiency"]
     assert "planner calibrate" in device.sources["left_out_errors"]
     assert len(device.left_out_errors) == len(LAYOUTS)
-    assert "of runs left out of the fit" in out
+    assert "of held-out runs" in out
     assert "Worth measuring next" in out
 
 
@@ -302,7 +302,7 @@ def test_planned_runs_beside_measured_ones_are_said_too(found, tmp_path):
 
     text = calibration_text(replace(found, first=First(order=(one,), errors=(0.08, 0.03))), "mine.yaml")
 
-    assert "What to measure first: 1 planned runs" in text
+    assert "Measure first: 1 planned runs" in text
     assert text.index("8.0%") < text.index("tomorrow") < text.rindex("3.0%")
 
 
@@ -349,7 +349,7 @@ def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(found):
     assert "The runs are enough" in better
     assert "no better than the catalog" not in better
     assert "The runs are enough" not in no_better
-    assert "The fit is no better than the catalog on runs that it did not see" in no_better
+    assert "The fit is not better than the catalog on held-out runs" in no_better
 
 
 def test_few_runs_are_not_called_enough(found):

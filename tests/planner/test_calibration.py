@@ -138,7 +138,7 @@ def test_tables_name_entries_of_the_catalog():
 
     assert {name for one in known.calibrations for name in one.of} <= set(catalog.calibrations())
     assert {name for one in known.frameworks for name in one.of} <= set(catalog.frameworks())
-    with pytest.raises(SpecError, match="'hoper' is no calibration"):
+    with pytest.raises(SpecError, match="'hoper' is not a calibration"):
         constants(Table(calibrations=(entry,), frameworks=()))
 
 

@@ -157,7 +157,7 @@ class TestPlans:
 
 class TestRefusals:
     def test_what_samples_do_not_say_is_asked_for(self, samples: list[Sample]):
-        with pytest.raises(SpecError, match="samples do not say networks of 'Accelerator X'"):
+        with pytest.raises(SpecError, match="the samples of 'Accelerator X' lack networks"):
             fitted_device(samples, name="mine")
 
     def test_facts_of_another_device_are_noticed(self, samples: list[Sample]):

@@ -55,7 +55,7 @@ GAPS = {
         {},
         "no measured run of nemo-25.11, costed as nemo-25.09",
     ),
-    "kind": (("model=mixtral-8x7b",), {}, "no measured run of models with experts"),
+    "kind": (("model=mixtral-8x7b",), {}, "no measured run of MoE models"),
     "family": (("model=nemotron-4-340b",), {"tp": 8}, "no measured run of dense models of family nemotron (llama 10)"),
     "precision": (("training.precision=fp8",), {}, "no measured run in fp8"),
     "tp": ((), {"tp": 8}, "the largest measured tp of dense models is 2 (this job: 8)"),
@@ -176,7 +176,8 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
     bound = found(slow)
 
     assert [gap.sentence for gap in bound] == [
-        "EP overlap so bound by CPU launch overhead was never measured: costed as the most that was, 1.76 times less"
+        "EP overlap with so much CPU launch overhead was never measured: "
+        "costed as the largest measured, 1.76 times less"
     ]
     assert (bound[0].runs, bound[0].beyond) == (0, pytest.approx(2.047 / 1.162))
     assert found(slow, ep_overlap=False) == found({}, mbs=4) == []

@@ -15,7 +15,7 @@ from planner.describe import catalog_text, describe_catalog
 from planner.evidence.traits import measured_ground
 from planner.frameworks import export
 from planner.frameworks.launch import launched
-from planner.profiles.device import stated_device
+from planner.profiles.device import change_device
 from planner.runs.jobs import job_of, references
 from planner.runs.predictions import predictions
 from planner.runs.table import read
@@ -152,7 +152,7 @@ def test_rows_whose_device_was_a_choice_say_so(tmp_path):
 
 def test_facts_of_a_sampled_profile_may_start_from_any_name():
     """'base: ND H100 v5' is the H100 with that machine's network."""
-    assert stated_device({"base": "ND H100 v5"}, name="mine")["num_processors"] == 132
+    assert change_device({"base": "ND H100 v5"}, name="mine")["num_processors"] == 132
 
 
 def test_the_catalog_shows_aliases_and_answers_to_them():

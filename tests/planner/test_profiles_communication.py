@@ -8,7 +8,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import CONSTANTS, calls_of, law_seconds
-from planner.profiles.communication import Measured, collective_samples, learned_collectives, thinned
+from planner.profiles.communication import Measured, collective_samples, curve_medians, learned_collectives
 from planner.sampling.samples import Machine, Point, Sample, Sizes, Timing
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
@@ -138,14 +138,14 @@ class TestLearnedCollectives:
     def test_times_that_are_none_are_refused(self):
         samples = measured()
 
-        with pytest.raises(SpecError, match="no positive numbers"):
+        with pytest.raises(SpecError, match="not positive numbers"):
             learned_collectives(dataclasses.replace(samples, seconds=samples.seconds * np.nan), DATASHEET)
 
 
 class TestSamples:
     def test_near_sizes_become_their_median(self):
         calls = calls_of("send", nbytes=np.array([1000, 1001, 1002, 4000]), ranks=2, nodes=np.array([1, 1, 1, 2]))
-        medians = thinned(Measured(calls=calls, seconds=np.array([1.0, 9.0, 2.0, 5.0])))
+        medians = curve_medians(Measured(calls=calls, seconds=np.array([1.0, 9.0, 2.0, 5.0])))
 
         assert sorted(medians.seconds) == [2.0, 5.0]
         assert sorted(medians.calls.nbytes) == pytest.approx([(1000 * 1001 * 1002) ** (1 / 3), 4000])

@@ -141,5 +141,5 @@ class TestLearnedDispatch:
 
         with pytest.raises(SpecError, match=r"4 of token exchanges are too few"):
             learned_dispatch(samples[np.arange(4)])
-        with pytest.raises(SpecError, match="no positive numbers"):
+        with pytest.raises(SpecError, match="not positive numbers"):
             learned_dispatch(dataclasses.replace(samples, seconds_per_byte=-samples.seconds_per_byte))

@@ -23,7 +23,7 @@ from planner.projection.comparison import covered_fraction, differences
 from planner.projection.measured_device import road
 from planner.projection.memory import Peaks
 from planner.projection.posterior import simulated_seconds
-from planner.projection.projected import ProjectedPart, project, projected_interval, projected_plan
+from planner.projection.projected import ProjectedPart, project, project_plan, projected_interval
 from planner.projection.small_runs import small_runs
 from planner.projection.wording import projection_text
 from planner.runs.predictions import GIB, Case
@@ -297,7 +297,7 @@ class TestInterval:
         reach = math.exp(1.2816 * 0.02)
         assert found.low_seconds == pytest.approx(8 / reach + 1.8)
         assert found.high_seconds == pytest.approx(8 * reach + 2.4)
-        assert found.basis == "small runs, which measured 80% of it in kind (+- 2.6%), and on runs"
+        assert found.basis == "small runs, which measured 80% of it directly (+- 2.6%), and on runs"
 
     def test_where_nothing_was_measured_in_kind_both_errors_count(self) -> None:
         """The model's 3 % and the runs' 4 % together are 5 %, in logarithms."""
@@ -375,18 +375,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"seconds": 1.0}, "runs.0.seconds: no such entry"),
     "both": ({"step_seconds": 1.0, "traces": ["a.json"]}, "keep one"),
     "kind": ({"step_seconds": 1.0, "peak_memory_gib": 2.0, "memory_kind": "resident"}, "expected one of allocated"),
-    "section": ({"step_seconds": 1.0, "job": {"search.pin.tp": 1}}, "is nothing that a small run changes"),
-    "model": ({"step_seconds": 1.0, "job": {"model": "llama3-8b"}}, "a small run is of the job's own model"),
+    "section": ({"step_seconds": 1.0, "job": {"search.pin.tp": 1}}, "cannot be changed by a small run"),
+    "model": ({"step_seconds": 1.0, "job": {"model": "llama3-8b"}}, "a small run has the job's own model"),
     "layers": ({"step_seconds": 1.0, "job": {"model.num_layers": 9, **SMALL}}, "is 9, tiny has 8"),
     "width": ({"step_seconds": 1.0, "job": {"model.hidden_size": 128, **SMALL}}, "hidden_size: no such entry"),
-    "heads": ({"step_seconds": 1.0, "job": {"model.num_kv_heads": 2, **SMALL}}, "has layers that the job has not"),
+    "heads": (
+        {"step_seconds": 1.0, "job": {"model.num_kv_heads": 2, **SMALL}},
+        "has layers that the job does not have",
+    ),
     "device": (
         {"step_seconds": 1.0, "job": {"cluster.device.name": "other", **SMALL}},
-        "its times say nothing of another",
+        "its times do not apply to another",
     ),
     "precision": (
         {"step_seconds": 1.0, "job": {"training.precision": {"base": "fp32", "gradient_bytes": 2}, **SMALL}},
-        "its kernels are others",
+        "its kernels differ",
     ),
     "stages": ({"step_seconds": 1.0, "strategy": {"pp": 1, "vpp": 64}}, "virtual"),
     "quoted": ({"step_seconds": "1.1"}, "step_seconds: expected a number, got '1.1'"),
@@ -423,12 +426,12 @@ class TestBadInput:
 
     def test_peaks_alone(self, tmp_path: Path) -> None:
         """Memory without any step time is no anchor of a step."""
-        with pytest.raises(SpecError, match="none of them has a step time"):
+        with pytest.raises(SpecError, match="none has a step time"):
             anchored(tmp_path, a_run(2, peak_memory_gib=2.0))
 
     def test_a_trace_alone(self, tmp_path: Path) -> None:
-        """It does not say of which job it is."""
-        with pytest.raises(SpecError, match="does not say of which job"):
+        """It does not name its job it is."""
+        with pytest.raises(SpecError, match="does not name its job"):
             small_runs([tmp_path / "rank0.json.gz"], a_job())
 
     def test_an_empty_list(self, tmp_path: Path) -> None:
@@ -560,7 +563,7 @@ class TestTraces:
         path = a_trace(tmp_path, width=256, num_steps=1)
         path.write_text(path.read_text(encoding="utf-8")[:-60], encoding="utf-8")
 
-        with pytest.raises(SpecError, match="is cut inside of its only iteration"):
+        with pytest.raises(SpecError, match="is truncated inside of its only iteration"):
             small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
 
     @pytest.mark.parametrize(
@@ -593,7 +596,7 @@ class TestCommands:
         changed = load({**JOB, "cluster": {"device": entry, "num_devices": 4}})
         assert code == 0
         assert f"Step of the whole job: {estimate(changed, {}).plan.step_seconds:,.3f} s" in text
-        assert "measured in kind" in text
+        assert "measured directly" in text
 
     def test_plan_searches_on_the_device_that_follows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The report names it and the small runs, and says that no peak was measured."""
@@ -615,7 +618,7 @@ class TestCommands:
         projected = project(job, {}, small_runs([path], job))
         found = anchor(job, small_runs([path], job))
 
-        planned, share = projected_plan(found, job, estimate(found.applied(job), {}).plan)
+        planned, share = project_plan(found, job, estimate(found.applied(job), {}).plan)
 
         assert planned.interval == projected.interval
         assert share.measured_fraction == projected.measured_fraction
@@ -639,7 +642,7 @@ class TestCommands:
 
         text = capsys.readouterr().out
         assert "differs: mbs = 1, not 2" in text
-        assert "0% of it measured in kind" in text
+        assert "0% of it measured directly" in text
 
     @staticmethod
     def files(folder: Path) -> tuple[Path, Path, Path]:

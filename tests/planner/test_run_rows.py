@@ -144,7 +144,7 @@ def test_a_cell_that_a_row_leaves_open_contradicts_nothing(tmp_path):
 SKIPPED = {
     "not usable": ({"usable": "0"}, "usable = 0"),
     "excluded": ({"quality": "excluded: slower than its repeats"}, "excluded: slower"),
-    "no layout": ({"strategy.tp": "", "strategy.pp": ""}, "no layout: the row does not say strategy.tp, strategy.pp"),
+    "no layout": ({"strategy.tp": "", "strategy.pp": ""}, "no layout: the row lacks strategy.tp, strategy.pp"),
     "unknown architecture": ({"model": "deepseek-v4-flash"}, "unknown architecture"),
     "one layer": ({"kind": "component"}, "a single layer"),
     "adapters": ({"kind": "adapters"}, "adapters"),
@@ -188,7 +188,7 @@ def test_a_misspelt_column_is_named(tmp_path):
 
 def test_columns_of_no_section_of_a_job_are_refused(tmp_path):
     """A dot makes a key of a job file of it; columns without one are for people."""
-    with pytest.raises(SpecError, match=r"strategi\.tp: is no key of a job file\. Did you mean 'strategy'"):
+    with pytest.raises(SpecError, match=r"strategi\.tp: is not a key of a job file\. Did you mean 'strategy'"):
         rows_of(tmp_path, {"strategi.tp": "2"})
     assert isinstance(rows_of(tmp_path, {"operator": "somebody"})[0], Run)
 
@@ -218,7 +218,7 @@ def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):
     rows = list(read(a_file(tmp_path, {}, {"id": "b"}, columns=without("training.global_batch_size"))))
 
     assert [row.reason for row in rows if isinstance(row, RejectedRow)] == [
-        "no layout: the row does not say training.global_batch_size"
+        "no layout: the row lacks training.global_batch_size"
     ] * 2
 
 

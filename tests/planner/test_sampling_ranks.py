@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.sampling.job_shapes import job_shapes
-from planner.sampling.ranks import Group, _free_port, group_sizes, joined_ranks, launched_place, members_of
+from planner.sampling.ranks import Group, _free_port, group_sizes, joined_ranks, members_of, read_place
 from planner.sampling.samples import COLLECTIVES, Point, Sizes
 from planner.sampling.shapes import filling_messages, message_points, points_to_measure
 from planner.sampling.table import read_samples
@@ -67,10 +67,10 @@ class TestGroups:
     def test_variables_of_a_launcher_are_numbers(self):
         """The one that is wrong is named."""
         with pytest.raises(SpecError, match="LOCAL_RANK: is ''; a launcher"):
-            launched_place({"RANK": "0", "WORLD_SIZE": "2"})
+            read_place({"RANK": "0", "WORLD_SIZE": "2"})
         with pytest.raises(SpecError, match="RANK: is '-1'"):
-            launched_place({"RANK": "-1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
-        assert launched_place({}) is None
+            read_place({"RANK": "-1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+        assert read_place({}) is None
 
     @pytest.mark.parametrize(("device", "number"), [("cpu", 0), ("cpu", 10**6), ("cuda", 9)])
     def test_more_processes_than_there_are_devices_are_refused(self, device, number):

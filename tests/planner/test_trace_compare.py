@@ -248,9 +248,9 @@ class TestStages:
     @pytest.mark.parametrize(
         ("rank", "world_size", "problem"),
         [
-            (None, None, "does not say of which rank it is"),
+            (None, None, "does not record its rank"),
             (3, 4, ""),
-            (4, None, "on none of the job's 2"),
+            (4, None, "does not fit the job's 2"),
             (1, 3, "1 of 3"),
         ],
     )
@@ -383,7 +383,7 @@ class TestDoubts:
         found = compare_with_traces(load(job), [made.trace()])
         traced = {one.name: one.traced_seconds for one in found.parts}
         assert traced["experts"] == pytest.approx(70e-9)
-        assert any("1 of 1 traced operators are taken for experts'" in sentence for sentence in found.doubts)
+        assert any("1 of 1 traced operators are assigned to MoE" in sentence for sentence in found.doubts)
         assert not any("same job" in sentence for sentence in found.doubts)
 
     def test_another_number_of_layers(self, job: Path) -> None:

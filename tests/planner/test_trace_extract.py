@@ -355,4 +355,4 @@ class TestCommand:
             )
         )
         assert main(["trace", "extract", trace, "-o", str(tmp_path / "samples.csv"), "--job", str(job)]) == 0
-        assert "the job's operators that no trace has: " in capsys.readouterr().out
+        assert "operators of the job missing in all traces: " in capsys.readouterr().out

@@ -51,7 +51,7 @@ class TestText:
         text = said(capsys, write_file(tmp_path / "trace.json", [operator("aten::mm", 1, 5)]))
 
         assert "Trace of an unknown rank" in text
-        assert "Operators that take longest" in text
+        assert "Longest operators" in text
 
 
 class TestJson:

@@ -115,7 +115,7 @@ class TestText:
 
         assert "0.400 ms replayed, 0.400 ms measured: +0.00%." in text
         assert "stream 20" in text
-        assert "1 of 3 kernels, 0.200 ms, do not say how many blocks they have" in text
+        assert "1 of 3 kernels, 0.200 ms, have no recorded blocks" in text
 
     def test_other_iterations_are_listed(self):
         """By default the last one that another follows is replayed."""

@@ -206,7 +206,7 @@ class TestDoubts:
             made.kernel("gemm", 100 + 100 * number + 500 * (number > 2), 100, call=10 + number, number=1 + number)
         made.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
 
-        with pytest.raises(SpecError, match=r"-38\.5% off what was recorded: more than 5% is not usable: 'gemm"):
+        with pytest.raises(SpecError, match=r"-38\.5% off the recording: more than 5% is not usable: 'gemm"):
             what_if((made.trace(),), Change())
         found = what_if((made.trace(),), Change(), anyway=True)
 
@@ -281,13 +281,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["pp=2"], "--job says which job was recorded"),
+            (["pp=2"], "pass --job with the recorded job"),
             (["layer=8"], "did you mean 'layers'"),
             (["layers=x"], "expected a whole number"),
             (["layers=0"], "expected a whole number"),
             (["--faster", "gemm"], "expected PATTERN=FACTOR"),
             (["--faster", "gemm=0"], "expected PATTERN=FACTOR"),
-            (["--faster", "(=2"], "no regular expression"),
+            (["--faster", "(=2"], "not a regular expression"),
             (["--faster", "no such kernel=2"], "no task has"),
             (["--iteration", "7"], "iteration"),
             (["--iteration", "x"], "expected a whole number"),
@@ -308,7 +308,7 @@ class TestRefusals:
             ("training.precision=fp8", "is fp8, but not given"),
             ("cluster.device=a100-80gb-sxm", "is a100-80gb-sxm, but h100-80gb-sxm"),
             ("settings.fp8_param_gather=true", "settings.fp8_param_gather"),
-            ("model.tied_embeddings=true", "no size"),
+            ("model.tied_embeddings=true", "neither a size"),
         ],
     )
     def test_what_no_changed_step_shows(self, trace, tmp_path, capsys, assignment, said):
@@ -325,12 +325,12 @@ class TestRefusals:
         job = write_job(tmp_path, pp=2)
 
         assert main(["trace", "what-if", *map(str, batched), "--job", str(job), "microbatches=8"]) == 2
-        assert "do not say to whom they send" in capsys.readouterr().err
+        assert "do not name the other rank" in capsys.readouterr().err
 
     def test_one_stage_is_not_taken_for_the_model(self, batched, capsys):
         """Kernels that send and receive may be a pipeline's: two layers of four were recorded."""
         assert main(["trace", "what-if", str(batched[0]), "layers=8"]) == 2
-        assert "send and receive without saying what" in capsys.readouterr().err
+        assert "send and receive without recorded arguments" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("device", "asked", "said"), [(False, "addmm", "'aten::linear'."), (True, "aten::", "'sgemm<float>'.")]
@@ -362,7 +362,7 @@ class TestRefusals:
         made.operator("CompiledFunctionBackward", 605, 290, sequence=0, forward_thread=1)
         made.operator("aten::mm", 610, 200)
 
-        with pytest.raises(SpecError, match="is 4, of which 1 have tasks of their own: the others share theirs"):
+        with pytest.raises(SpecError, match="is 4, of which 1 have their own tasks: the others share theirs"):
             what_if([made.trace()], Change(layers=8))
 
     def test_without_a_job_none_is_spoken_of(self):
@@ -384,7 +384,7 @@ class TestRefusals:
         write_trace(make(recipe).traces[0], path)
 
         assert main(["trace", "what-if", str(path), "--job", str(write_job(tmp_path)), "mbs=2"]) == 2
-        assert "no sizes were recorded" in capsys.readouterr().err
+        assert "has no recorded sizes" in capsys.readouterr().err
 
     def test_no_trace(self, capsys):
         """Only changes."""

@@ -1,4 +1,4 @@
-"""Traces of one or more ranks as the graph of an iteration."""
+"""Graph of an iteration, built from the traces of one or more ranks."""
 
 from costmodel.traces.building.all_ranks import execution_graph
 

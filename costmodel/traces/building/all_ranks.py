@@ -1,4 +1,4 @@
-"""The graph of all ranks: their clocks aligned, their collectives joined."""
+"""Graph of all ranks: clocks aligned, collectives joined."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
 from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from costmodel.traces.iterations import Iteration, chosen_iteration
 
 CLOCKS_DISAGREE = 1_000_000
-"""Nanoseconds by which the ends of most collectives may differ between ranks before it is said."""
+"""Nanoseconds by which the ends of most collectives may differ between ranks without a doubt being raised."""
 
 Collective: TypeAlias = tuple[object, ...]
-"""Group and operation, or sender and receiver."""
+"""Group and operation of a collective, or sender and receiver."""
 
 
 def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> ExecutionGraph:
     """
-    One iteration of all ranks that were recorded, in which no task waits for itself by way of others.
+    Build the graph of one iteration of all recorded ranks, without circular waits.
 
     Parameters
     ----------
     traces
-        One of each rank. Nobody waits for ranks that are missing: what their collectives took is left as it is.
+        One of each rank. Collectives do not wait for ranks without a trace: their recorded time is kept.
     iteration
-        Number of the iteration among those recorded, from 0; by default the last one that another follows, else the
-        last.
+        Number of the iteration among those recorded, from 0; by default the last one that is followed by another, else
+        the last.
 
     Raises
     ------
@@ -44,13 +44,13 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     chosen = [chosen_iteration(trace, iteration) for trace in traces]
     parts = [rank_part(trace, which) for trace, which in zip(traces, chosen, strict=True)]
     begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
-    graph = _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
-    return without_circles(graph)
+    graph = _add_collectives(_join_ranks(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+    return break_circles(graph)
 
 
 def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:
     """
-    The graph of one rank.
+    Build the graph of one rank.
 
     Raises
     ------
@@ -67,17 +67,17 @@ def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:
 
 
 class _Table:
-    """Things by number, each once."""
+    """Numbers of distinct objects."""
 
     def __init__(self) -> None:
         self.numbers: dict[object, int] = {}
 
     def places(self, things: Sequence[object]) -> Integers:
-        """Numbers of things, with one more behind them for what is unknown."""
+        """Return the numbers of objects, and one more at the end for unknown ones."""
         return np.array([*(self.numbers.setdefault(one, len(self.numbers)) for one in things), UNKNOWN])
 
 
-def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
+def _join_ranks(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
     names, messages, tracks = _Table(), _Table(), _Table()
     tasks: list[Tasks] = []
     edges: list[Edges] = []
@@ -119,12 +119,12 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
 # --- collectives -------------------------------------------------------------------------------------------
 
 
-def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
-    """The same with one clock for all, and collectives that begin when the last rank has come."""
+def _add_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
+    """Put all ranks on one clock, and let collectives begin when the last rank has arrived."""
     if len(begins) == 1:
         return graph
     found, doubts = _collectives(graph)
-    graph, disagreement = _with_one_clock(graph, begins, found)
+    graph, disagreement = _align_clocks(graph, begins, found)
     if disagreement > CLOCKS_DISAGREE:
         doubts.append(
             f"clocks of ranks disagree: most of their collectives end more than {disagreement / 1e6:.1f} ms apart "
@@ -142,7 +142,7 @@ def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> Execu
 
 
 def _collectives(graph: ExecutionGraph) -> tuple[list[Integers], list[str]]:
-    """Tasks of each collective that several ranks recorded: the n-th of each group and operation belong together."""
+    """Find the tasks of each collective of several ranks: the n-th of each group and operation on each rank."""
     tasks = graph.tasks
     of: dict[Collective, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     rows = np.flatnonzero((tasks.message != UNKNOWN) & (tasks.kind == Kind.COMMUNICATION))
@@ -158,14 +158,14 @@ def _collectives(graph: ExecutionGraph) -> tuple[list[Integers], list[str]]:
             found += [np.array(members) for members in zip(*by_rank.values(), strict=True)]
         elif len(by_rank) > 1:
             doubts.append(
-                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): nobody waits for "
-                "the others in them."
+                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): they are not "
+                "synchronised between ranks."
             )
     return found, doubts
 
 
 def _key(message: Message, rank: int) -> Collective | None:
-    """What the members of a collective have in common; None where nothing says so."""
+    """Return the key that members of a collective share; None where nothing identifies them."""
     if message.operation in ("send", "recv"):
         if message.peer == UNKNOWN:
             return None
@@ -175,14 +175,14 @@ def _key(message: Message, rank: int) -> Collective | None:
     return (group, message.operation) if message.group or message.ranks else None
 
 
-def _with_one_clock(
+def _align_clocks(
     graph: ExecutionGraph, begins: Mapping[int, int], found: Sequence[Integers]
 ) -> tuple[ExecutionGraph, int]:
     """
-    Times of all ranks on the clock of the first one, from the earliest begin; by how much ends still disagree.
+    Put times of all ranks on the clock of the first, from the earliest begin; return how far ends still disagree.
 
-    A collective ends at the same moment everywhere: the median difference of its ends is that of two clocks. Without
-    collectives the ranks begin together.
+    A collective ends on all ranks at once, so the median difference between its ends is the difference of two clocks.
+    Without collectives all ranks begin together.
     """
     tasks = graph.tasks
     rank = graph.task_ranks
@@ -206,7 +206,7 @@ def _with_one_clock(
 
 
 def _offsets(ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]) -> dict[int, int]:
-    """How far the clock of each rank is ahead of the first one's, along collectives; without those that have none."""
+    """Return how far each rank's clock is ahead of the first one's, by collectives; ranks without any are omitted."""
     apart: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for members in found:
         for one in members.tolist():

@@ -13,26 +13,26 @@ from costmodel.traces.events import UNKNOWN, Category, Integers, Trace, Track
 from costmodel.traces.iterations import Iteration
 
 ASKS = re.compile(r"c10d::")
-"""Operators of PyTorch that ask a library for communication."""
+"""Operators of PyTorch that start communication."""
 
 WAITS_FOR = 0.1
-"""Part of a thread's pause that may follow the end of what it waited for."""
+"""Part of a thread's pause that may follow the end of the awaited communication."""
 
 SHORT = 100_000
-"""Nanoseconds that may follow it in any case, and pauses up to which a thread has not waited."""
+"""Nanoseconds that may always follow it; in shorter pauses a thread has not waited."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Background:
     """
-    What runs in the background of one rank's threads.
+    Communication in the background of one rank's threads.
 
     Parameters
     ----------
     rows
-        Rows of its events, those that end late behind those that end early; shape (messages,).
+        Rows of its events, queue by queue in the order of their start; shape (messages,).
     queue
-        In which of several queues each runs, so that none overlaps another; shape (messages,).
+        Number of the queue that runs each, so that events of a queue do not overlap; shape (messages,).
     """
 
     rows: NDArray[np.intp]
@@ -44,9 +44,9 @@ NO_BACKGROUND = Background(rows=np.zeros(0, dtype=np.intp), queue=np.zeros(0, dt
 
 def background(trace: Trace, iteration: Iteration) -> Background:
     """
-    Communication of an iteration that a library says it ran, from when it was asked for to when it was done.
+    Find the communication that a library ran during an iteration, each event from its start to its end.
 
-    Queues are numbered as they are needed: an event takes the first one that is free.
+    Queues are added as needed: an event takes the first free one.
     """
     events = trace.events
     if trace.has_device:
@@ -68,7 +68,7 @@ def background(trace: Trace, iteration: Iteration) -> Background:
 
 
 def queue_track(trace: Trace, number: int) -> Track:
-    """The track of a queue; it is called after the library."""
+    """Return the track of a queue, named after the library."""
     libraries = [message.library for message in trace.messages if message.library]
     return Track("stream", libraries[0] if libraries else "background", str(number))
 
@@ -77,18 +77,18 @@ def background_edges(
     start: Integers, end: Integers, asks: NDArray[np.bool_], begun: Integers, done: Integers
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], set[int]]:
     """
-    Which task starts each message, and which one waits for it.
+    Find the task that starts each message, and the task that waits for it.
 
-    Where as many tasks ask for communication as there are messages, each starts one, in order; else a message is
-    started by the task that began last before it. Before the first task nothing of this iteration starts one. Where the
-    thread pauses until just after a message is done, it waited for it, and for all that were done before.
+    If there are as many starting tasks as messages, each task starts one, in order. Else a message is
+    started by the last task that began before it. Messages before the first task were started before this iteration. A
+    pause of the thread that ends just after a message is a wait for it, and for all messages that ended before.
 
     Parameters
     ----------
     start, end, asks
-        Of the tasks of the main thread in order; which of them ask for communication.
+        Times of the main thread's tasks in order; True for tasks that start communication.
     begun, done
-        Of messages.
+        Begins and ends of messages.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Calls of a device's runtime by what they do; CUDA's, ROCm's, and those of CUDA's driver."""
+"""Calls of a device's runtime by their effect: CUDA's, ROCm's, and those of CUDA's driver."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ WAITING: Mapping[str, Waiting] = {
     r"(cuda|hip|cu)EventSynchronize": Waiting.TASK,
 }
 """
-Calls that return when something on a device has ended, and what that is.
+Calls that return when something on a device has ended, and its kind.
 
 CUDA Runtime API, "API synchronization behavior", and cudaFree's implicit synchronisation ("CUDA C++ Programming Guide",
 implicit synchronization).
 """
 
 RECORDS = r"(cuda|hip|cu)EventRecord(WithFlags)?(_ptsz)?"
-"""Calls that mark a place on a stream."""
+"""Calls that record an event on a stream."""
 
 STREAM_WAITS = r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?"
-"""Calls after which a stream waits for such a mark."""
+"""Calls that make a stream wait for an event."""
 
 
 GRAPH_LAUNCHES = r"(cuda|hip|cu)GraphLaunch(_ptsz)?"
-"""Calls that put a whole graph of kernels and copies on a stream."""
+"""Calls that launch a graph of kernels and copies on a stream."""
 
 PAGEABLE = r"Memcpy DtoH \(Device -> Pageable\)"
 """
-Copies whose call returns when they are done, although it is an asynchronous one.
+Asynchronous copies whose call nevertheless returns only when they are done.
 
 CUDA Runtime API, "API synchronization behavior", of asynchronous calls: from device memory to pageable host memory the
 function returns only once the copy has completed.
@@ -50,5 +50,5 @@ def named(trace: Trace, pattern: str) -> NDArray[np.intp]:
 
 
 def waiting_calls(trace: Trace) -> dict[int, Waiting]:
-    """Rows of calls that wait, and for what."""
+    """Return the rows of calls that wait, each with the object that it waits for."""
     return {row: what for pattern, what in WAITING.items() for row in named(trace, pattern).tolist()}

@@ -1,4 +1,4 @@
-"""The tasks and edges of one rank's iteration."""
+"""Tasks and edges of one rank's iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.background import ASKS, background, background_edges, queue_track
-from costmodel.traces.building.polls import POLLS, polled
+from costmodel.traces.building.polls import POLLS, find_polls
 from costmodel.traces.building.streams import JUST, Streams
 from costmodel.traces.building.tasks import host_tasks
 from costmodel.traces.building.threads import pauses, thread_edges
@@ -27,27 +27,27 @@ BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
 """Names of copies that leave or enter a device."""
 
 UNRECORDED = 0.05
-"""Share of an iteration from which on what CUDA graphs did not record is worth a sentence."""
+"""Share of an iteration above which unrecorded time of CUDA graphs is reported."""
 
 Link: TypeAlias = tuple[int, int, int, Dependency]
-"""An edge: before, after, lag, and why."""
+"""An edge: before, after, lag, and dependency."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankGraph:
     """
-    One rank's part of a graph; names are those of its trace, one name behind them ends the iteration.
+    One rank's part of a graph; names are those of its trace, and one more for the end of the iteration.
 
     Parameters
     ----------
     tracks
-        Those of its trace, and behind them queues of communication in the background.
+        Tracks of its trace, then queues of background communication.
     tasks, edges
-        Times from the begin of the iteration.
+        Tasks and edges; times from the begin of the iteration.
     device_free, last
-        When the device is free of what was before; the task that ends the iteration.
+        Time at which the device has finished earlier work; the task that ends the iteration.
     doubts
-        Sentences on what was inferred.
+        Sentences on inferred dependencies.
     """
 
     tracks: tuple[Track, ...]
@@ -60,12 +60,12 @@ class RankGraph:
 
 def rank_graph(trace: Trace, iteration: Iteration) -> RankGraph:
     """
-    Tasks and edges of one iteration of one rank.
+    Build the tasks and edges of one iteration of one rank.
 
     Parameters
     ----------
     trace, iteration
-        Of the rank.
+        Trace of the rank, and the iteration in it.
     """
     return _Builder(trace, iteration).graph()
 
@@ -95,7 +95,7 @@ class _Builder:
 
     def graph(self) -> RankGraph:
         tasks = self._tasks()
-        tasks, edges = self._with_threads(tasks, [*self._launches(), *self._events()])
+        tasks, edges = self._add_threads(tasks, [*self._launches(), *self._events()])
         earlier = self.streams.end[self.streams.when < self.iteration.begin]
         free = int(earlier.max()) - self.iteration.begin if len(earlier) else 0
         return RankGraph(
@@ -154,9 +154,9 @@ class _Builder:
 
     def _stream_gaps(self) -> Integers:
         """
-        The constant gap; of the first task of a stream, how long what was there before still runs.
+        Return the constant gap; for the first task of a stream, the time that earlier work on it still takes.
 
-        Without any launch nothing says why a stream pauses, and its pauses stay.
+        Without recorded launches pauses of streams are unexplained, and are kept.
         """
         track = self.streams.track[self.places]
         if self._has_no_launches:
@@ -192,11 +192,11 @@ class _Builder:
             found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
         return [one for one in found if UNKNOWN not in one[:2]]
 
-    def _with_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
+    def _add_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
         threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
         gap = tasks.gap.copy()
         gap[threads.explained] = 0
-        found += self._background(gap)
+        found += self._background_links(gap)
         found += self._polls(tasks, gap, found)
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
         edges = Edges(
@@ -207,11 +207,11 @@ class _Builder:
         )
         return replace(tasks, gap=gap), edges
 
-    def _background(self, gap: Integers) -> list[Link]:
+    def _background_links(self, gap: Integers) -> list[Link]:
         """
-        Edges of communication in the background; pauses of the main thread that are waits for it become none.
+        Return the edges of background communication, and remove pauses of the main thread that are waits for it.
 
-        What no task starts begins as long after what is before it in its queue as it did.
+        Communication that no task starts keeps its pause behind the one before it in its queue.
         """
         of_main = np.flatnonzero(self.track == self.iteration.thread)
         rows, first = self.background.rows, self.num_host + len(self.places)
@@ -232,7 +232,7 @@ class _Builder:
         ]
 
     def _polls(self, tasks: Tasks, gap: Integers, found: list[Link]) -> list[Link]:
-        """Edges of kernels that a thread waits for without a call; its pause before the next task becomes none."""
+        """Return edges from kernels that a thread polls for, and remove the pauses before its next tasks."""
         operations = [message.operation in POLLS for message in self.trace.messages]
         kernels = {int(task) for task in np.flatnonzero(tasks.message != UNKNOWN) if operations[tasks.message[task]]}
         launches = [(before, after) for before, after, _, why in found if why == Dependency.LAUNCH and after in kernels]
@@ -240,7 +240,7 @@ class _Builder:
         following = dict(zip(same.tolist(), (same + 1).tolist(), strict=True))
         ends = np.concatenate([self.end, self.streams.end[self.places], self.events.end[self.background.rows]])
         times = (dict(enumerate((tasks.start + self.iteration.begin).tolist())), dict(enumerate(ends.tolist())))
-        polls = polled(launches, following, *times) if launches else []
+        polls = find_polls(launches, following, *times) if launches else []
         gap[[waiting for _, waiting, _ in polls]] = 0
         return [(kernel, waiting, lag, Dependency.THREAD) for kernel, waiting, lag in polls]
 
@@ -251,44 +251,44 @@ class _Builder:
         streams = self.streams
         orphans = int((streams.call[self.places] == UNKNOWN).sum())
         if orphans and self._has_no_launches:
-            yield "No launch was recorded: pauses of streams stay as they were, whatever they waited for."
+            yield "No launch was recorded: pauses of streams are kept, since their cause is unknown."
         elif orphans:
-            yield f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
+            yield f"{orphans:,} kernels have no recorded launch: they follow the task before them on their stream."
         if streams.inferred:
             yield (
-                f"{streams.inferred:,} waits of streams for events do not say which: what had ended last was taken. "
+                f"{streams.inferred:,} waits of streams do not name their event: the last ended task was taken. "
                 "Record with enable_cuda_sync_events=True."
             )
         pauses = int(streams.graph_pauses[self.places].sum())
         if pauses > UNRECORDED * self.iteration.duration:
             yield (
-                f"CUDA graphs pause {pauses / 1e6:,.3f} ms between their recorded tasks: work of theirs that was not "
-                "recorded is taken to fill it, so that it stays as it is."
+                f"CUDA graphs pause {pauses / 1e6:,.3f} ms between their recorded tasks: their unrecorded "
+                "work is assumed to fill it, and it is kept."
             )
         if streams.contended:
             yield (
-                f"{len(streams.contended):,} kernels began late, just when another one freed processors: they are "
-                "taken to have waited for it."
+                f"{len(streams.contended):,} kernels began late, when another one freed processors: they are assumed "
+                "to have waited for it."
             )
         if self.waits.num_inferred:
             yield (
                 f"{self.waits.num_inferred:,} calls wait for a stream or an event that was not recorded: the stream of "
-                "the copy in front of each was taken, else what ended last during it and left its stream nothing to "
-                "do. Record with enable_cuda_sync_events=True."
+                "the copy in front of each was taken, else the task that ended last during it and emptied its "
+                "stream. Record with enable_cuda_sync_events=True."
             )
         yield from self._doubts_of_clocks()
 
     def _doubts_of_clocks(self) -> Iterator[str]:
-        """Sentences on what cannot be with one clock for host and device."""
+        """Yield doubts about differences between the clocks of host and device."""
         since = (self.streams.start - self.streams.when)[self.places]
         early = since[(self.streams.call[self.places] != UNKNOWN) & (since < -JUST)]
         if len(early):
             yield (
                 f"{len(early):,} kernels begin before their launch, by up to {-early.min() / 1e6:,.3f} ms: host and "
-                "device have two clocks, or launches are joined to wrong kernels. What threads wait for is not sure."
+                "device have two clocks, or launches are joined to wrong kernels. Waits of threads are uncertain."
             )
         if self.waits.num_early:
             yield (
-                f"{self.waits.num_early:,} calls that synchronise return before what they wait for ends: host and "
-                "device have two clocks, or something was recorded wrongly. These calls wait for nothing."
+                f"{self.waits.num_early:,} calls that synchronise return before the awaited task ends: host and "
+                "device have two clocks, or the recording is wrong. These calls wait for nothing."
             )

@@ -1,4 +1,4 @@
-"""Threads that wait for a kernel without a call: they read memory again and again until it writes there."""
+"""Threads that poll for a kernel without a call: they read memory until the kernel writes it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable
 
 POLLS = frozenset({"notify"})
 """
-Operations that a thread waits for in this way: how many tokens arrive is told to the host before they are sent.
+Operations for which a thread polls: the host learns how many tokens arrive before they are sent.
 
 DeepEP, ``csrc/deep_ep.cpp``: ``internode_dispatch`` and ``intranode_dispatch`` loop until the counter in mapped memory
-is set; so do libraries that were made of it.
+is set; libraries derived from it do the same.
 """
 
 SOON = 100_000
 """Nanoseconds after the kernel's end within which the thread goes on."""
 
 LONG = 100_000
-"""Nanoseconds of a pause below which it does not matter."""
+"""Nanoseconds below which a pause is ignored."""
 
 
-def polled(
+def find_polls(
     launches: Iterable[tuple[int, int]], following: dict[int, int], start: dict[int, int], end: dict[int, int]
 ) -> list[tuple[int, int, int]]:
     """
-    Kernels for which the thread that launched them waited.
+    Find kernels for which the thread that launched them waited.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def polled(
     Returns
     -------
     list
-        Kernel, the task that waited for it, and how long after its end that began.
+        The kernel, the task that waited for it, and the nanoseconds between the kernel's end and the task's begin.
     """
     found = []
     for task, kernel in launches:

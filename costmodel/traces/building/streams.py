@@ -1,4 +1,4 @@
-"""What tasks on streams wait for: their calls, the stream's order, events of other streams."""
+"""Dependencies of tasks on streams: their launch, the order of the stream, events of other streams."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, named
-from costmodel.traces.building.tasks import by_stream
+from costmodel.traces.building.tasks import sort_by_stream
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
 JUST = 10_000
-"""Nanoseconds within which something happens just after something else: a few times what an event takes."""
+"""Nanoseconds within which a task counts as beginning right after another: a few times the lag of an event."""
 
 DRAINING = 40_000
-"""Nanoseconds in which the last blocks of a kernel may end, while others begin on the processors that are free."""
+"""Nanoseconds in which the last blocks of a kernel may still end while another one begins on free processors."""
 
 SOON = 64
-"""Number of launches in which a stream that was made to wait is looked for."""
+"""Launches after a wait within which the waiting stream is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lags:
     """
-    What it takes from one thing on a device to the next; nanoseconds, one of each for a whole trace.
+    Lags between dependent tasks on a device; nanoseconds, one value of each kind for a whole trace.
 
     Parameters
     ----------
     launch
         From the start of a call to the start of its kernel on an idle stream: the median.
     gap
-        From the end of a kernel to the start of the next on its stream that was launched long before: the median.
+        From the end of a kernel to the start of the next on its stream, launched long before: the median.
     event
-        From the end of a kernel to the start of one on another stream that waited for it alone: the median.
+        From the end of a kernel to the start of one on another stream that waited only for it: the median.
     """
 
     launch: int
@@ -46,29 +46,29 @@ class Lags:
 
 class Streams:
     """
-    All that ran on the streams of one rank, stream by stream, and the waits between them.
+    Tasks on the streams of one rank, stream by stream, and the waits between them.
 
     Attributes
     ----------
     rows, call
-        Rows of what ran, stream by stream in the order of their start, and of the calls that put them there;
+        Rows of the tasks, stream by stream in the order of their start, and rows of the calls that launched them;
         ``UNKNOWN`` where none was recorded.
     when
-        When each was launched: the start of its call; where none was recorded, of the call before on its stream.
+        Launch time of each: the start of its call; where none was recorded, of the call before on its stream.
     places, put
-        By stream: places of what ran there, and when each of them and all before it had been launched.
+        Per stream: places of its tasks, and the time at which each and all before it had been launched.
     of_graph
-        Mask of what belongs to CUDA graphs.
+        Mask of tasks of CUDA graphs.
     waits
-        Pairs of places in ``rows``: the latter waits for the former by way of an event.
+        Pairs of places in ``rows``: the second waits for the first through an event.
     inferred
-        Number of waits whose event was not recorded, so that what they wait for was inferred.
+        Number of waits whose event was not recorded, so that the awaited task was inferred.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         rows = trace.of(*ON_STREAMS)
-        self.rows, self.call, self.when = by_stream(trace.events, rows, trace.calls_of(rows))
+        self.rows, self.call, self.when = sort_by_stream(trace.events, rows, trace.calls_of(rows))
         self.track = trace.events.track[self.rows]
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
@@ -89,7 +89,7 @@ class Streams:
         return Lags(launch=launch, gap=gap, event=max(0, _quantile(event, 0.5)))
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
-        """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
+        """Return quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
         counted = (self.call != UNKNOWN) & ~self.of_graph
         counted[waiting] = False
         before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
@@ -101,17 +101,17 @@ class Streams:
         return max(0, launch), max(0, gap)
 
     def _free(self, launch: int, gap: int) -> Integers:
-        """When each task could have begun but for events: launched, and the one before on its stream done."""
+        """Return the earliest begin of each task without events: after its launch and the task before on its stream."""
         before = np.where(self.first, 0, np.r_[0, self.end[:-1]] + gap)
         return np.maximum(before, np.where(self.call == UNKNOWN, 0, self.when + launch))
 
     @cached_property
     def graph_pauses(self) -> Integers:
         """
-        Nanoseconds in front of each task of a CUDA graph that are the graph's own; 0 of what is of no graph.
+        Nanoseconds in front of each task of a CUDA graph that belong to the graph; 0 for tasks outside of graphs.
 
-        A graph runs as a whole: once it has begun, nothing outside of it holds up one of its tasks. What its stream
-        does in between is work of it that was not recorded, or another of its branches.
+        A graph runs as a whole: once it has begun, nothing outside of it delays its tasks. Pauses of its stream are
+        unrecorded work of the graph, or another of its branches.
         """
         found = np.zeros(len(self.rows), dtype=np.int64)
         if not self.of_graph.any():
@@ -124,19 +124,19 @@ class Streams:
         found[self.of_graph] = np.maximum(self.start - free, 0)[self.of_graph]
         return found
 
-    def launched_before(self, track: int, moment: int) -> int:
-        """Place of the last task that was put on a stream before a moment; ``UNKNOWN`` if there is none."""
+    def last_launched(self, track: int, moment: int) -> int:
+        """Return the place of the last task launched on a stream before a moment; ``UNKNOWN`` if there is none."""
         if track not in self.places:
             return UNKNOWN
         number = int(np.searchsorted(self.put[track], moment, side="left"))
         return int(self.places[track][number - 1]) if number else UNKNOWN
 
     def moment_of(self, correlation: int) -> int | None:
-        """When the call with a correlation began; None if it was not recorded."""
+        """Return the begin of the call with a correlation number; None if it was not recorded."""
         return self._begun.get(correlation) if correlation != UNKNOWN else None
 
     def put_by(self, call: int) -> int:
-        """Place of the last task that a call put on a stream; ``UNKNOWN`` if it put none there."""
+        """Return the place of the last task that a call launched; ``UNKNOWN`` if it launched none."""
         return self._put.get(call, UNKNOWN)
 
     @cached_property
@@ -145,17 +145,17 @@ class Streams:
 
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
-        """Mask of the copies whose call returns when they are done."""
+        """Mask of copies whose call returns only when they are done."""
         chosen = np.array([re.match(PAGEABLE, name) is not None for name in self.trace.names], dtype=bool)
         copies = self.trace.events.category[self.rows] == Category.COPY
         found: NDArray[np.bool_] = copies & chosen[self.trace.events.name[self.rows]]
         return found
 
-    def marked_last(self, start: int, end: int) -> int:
+    def last_marked(self, start: int, end: int) -> int:
         """
-        Place of the task that ended last during a call, of those behind which an event was recorded before it.
+        Return the place of the task with an event recorded before a call that ended last during the call.
 
-        Where no event was recorded at all, any task may be one. ``UNKNOWN`` if there is none.
+        Without any recorded event, any task counts. ``UNKNOWN`` if there is none.
         """
         places, ends, since = self._marked
         first, stop = np.searchsorted(ends, [start, end], side="right").tolist()
@@ -164,7 +164,7 @@ class Streams:
 
     @cached_property
     def _marked(self) -> tuple[NDArray[np.intp], Integers, Integers]:
-        """Tasks behind which an event was recorded in the order of their ends, their ends, and when it was first."""
+        """Tasks followed by a recorded event, in the order of their ends; their ends; the first event's time."""
         moments = self.trace.events.start[named(self.trace, RECORDS)]
         never = np.iinfo(np.int64).max
         since = np.full(len(self.rows), never) if len(moments) else self.when.copy()
@@ -180,8 +180,8 @@ class Streams:
         events, rows = self.trace.events, self.trace.of(Category.CALL)
         return dict(zip(events.correlation[rows].tolist(), events.start[rows].tolist(), strict=True))
 
-    def _launched_from(self, track: int, moment: int) -> int:
-        """Place of the first task that was put on a stream at a moment or later."""
+    def _first_launched(self, track: int, moment: int) -> int:
+        """Return the place of the first task launched on a stream at a moment or later."""
         places = self.places.get(track, np.zeros(0, dtype=np.intp))
         number = int(np.searchsorted(self.put[track], moment, side="left")) if len(places) else 0
         return int(places[number]) if number < len(places) else UNKNOWN
@@ -189,10 +189,10 @@ class Streams:
     @cached_property
     def contended(self) -> list[tuple[int, int, int]]:
         """
-        Kernels that began late, when one of another stream ended that left them no processors: that one, this one, lag.
+        Kernels that began late, when one on another stream ended and freed processors: that one, this one, lag.
 
-        The last blocks of a kernel leave processors free a little before it ends, so that lags may be below zero. Where
-        the profiler did not say how many blocks kernels have, nothing is known.
+        The last blocks of a kernel free processors shortly before it ends, so lags may be negative. Kernels without a
+        recorded number of blocks are left out.
         """
         share = self._share_of_processors()
         late = (self.start - self._free(self.lags.launch, self.lags.gap) > JUST) & (share > 0)
@@ -217,7 +217,7 @@ class Streams:
         return found
 
     def _share_of_processors(self) -> NDArray[np.float64]:
-        """Share of the device's processors that each kernel's blocks fill, one for each; 0 of what communicates."""
+        """Return the share of processors that each kernel's blocks fill, one block each; 0 for communication."""
         events, number = self.trace.events, max((one.num_processors for one in self.trace.devices), default=0)
         blocks = np.array([*(one.num_blocks for one in self.trace.blocks), 0])[events.blocks[self.rows]]
         share = np.minimum(1.0, blocks / number) if number else np.zeros(len(self.rows))
@@ -228,21 +228,21 @@ class Streams:
 
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
-        known = self._recorded_waits()
+        known = self._find_recorded_waits()
         found = {pair for pairs in known.values() for pair in pairs if UNKNOWN not in pair}
         unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
         if unknown:
             launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
             idle = self.start - self._free(launch, gap)
-            found.update(pair for call in unknown if (pair := self._inferred_wait(call, idle)))
+            found.update(pair for call in unknown if (pair := self._infer_wait(call, idle)))
         self.inferred = len(unknown)
         return sorted(found, key=lambda pair: pair[1])
 
-    def _recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
+    def _find_recorded_waits(self) -> dict[int, list[tuple[int, int]]]:
         """
-        Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
+        Return pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
 
-        An event is behind what its stream was given last, and behind all for which that stream waits since then.
+        An event is behind the last task of its stream, and behind all tasks for which that stream waits since then.
         """
         events, begun = self.trace.events, self._begun
         found: dict[int, list[tuple[int, int]]] = {}
@@ -254,33 +254,33 @@ class Streams:
             if wait is None or wait.of != "stream_event" or wait.record not in begun or number not in begun:
                 continue
             track, made = self.track_of(wait, row), begun[wait.record]
-            if made > begun[number]:  # nobody waits for an event that is recorded later
+            if made > begun[number]:  # no stream waits for an event that is recorded later
                 continue
-            last = self.launched_before(track, made)
+            last = self.last_launched(track, made)
             launched = int(self.when[last]) if last != UNKNOWN else UNKNOWN
             pending = waited.get(track, [])
             since = pending[bisect(pending, (launched, UNKNOWN)) : bisect(pending, (made, UNKNOWN))]
             awaited = [last, *(place for _, place in since)]
             own, moment = int(events.track[row]), begun[number]
             waited.setdefault(own, []).extend((moment, place) for place in sorted(awaited))
-            found[number] = [(place, self._launched_from(own, moment)) for place in awaited]
+            found[number] = [(place, self._first_launched(own, moment)) for place in awaited]
         return found
 
     def track_of(self, wait: Wait, row: int) -> int:
-        """The track of the stream that a synchronising event waits for; ``UNKNOWN`` if it is not recorded."""
+        """Return the track of the stream that a synchronising event waits for; ``UNKNOWN`` if it was not recorded."""
         process = self.trace.tracks[self.trace.events.track[row]].process
         for number, track in enumerate(self.trace.tracks):
             if track.kind == "stream" and track.number == wait.stream and track.process == process:
                 return number
         return UNKNOWN
 
-    def _inferred_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
+    def _infer_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
         """
-        What a call makes which stream wait for, where the profiler did not record it.
+        Infer the awaited and the waiting task of a call, where the profiler did not record its event.
 
-        It waits for what was put on another stream before the call. Where a task of a stream that was launched soon
-        after was late, and what another stream did ended just before it began, that is it. Else the stream of
-        the very next launch waits for the last that was put elsewhere and had ended when it began.
+        The awaited task was launched on another stream before the call. If a task launched soon afterwards began late,
+        and a task of another stream ended just before, these are the two. Else the stream of the next launch waits for
+        the last such task that had ended when it began.
         """
         moment = int(self.trace.events.start[call])
         places, starts = self._launches
@@ -292,7 +292,7 @@ class Streams:
             (ended, int(after))
             for after in coming[np.sort(first)]
             for track in self.places
-            if track != self.track[after] and (ended := self._ended_before(track, moment, int(after))) != UNKNOWN
+            if track != self.track[after] and (ended := self._last_ended(track, moment, int(after))) != UNKNOWN
         ]
         late = [pair for pair in pairs if idle[pair[1]] > JUST and self.start[pair[1]] - self.end[pair[0]] <= JUST]
         if late:
@@ -300,9 +300,9 @@ class Streams:
         next_ones = [pair for pair in pairs if pair[1] == int(coming[0])]
         return max(next_ones, key=lambda pair: int(self.when[pair[0]]), default=None)
 
-    def _ended_before(self, track: int, moment: int, after: int) -> int:
-        """Place of what was put on a stream before a moment and ended last before a task began."""
-        last = self.launched_before(track, moment)
+    def _last_ended(self, track: int, moment: int, after: int) -> int:
+        """Return the last task launched on a stream before a moment and ended before a task began."""
+        last = self.last_launched(track, moment)
         if last == UNKNOWN:
             return UNKNOWN
         first = int(self.places[track][0])
@@ -311,7 +311,7 @@ class Streams:
 
     @cached_property
     def _launches(self) -> tuple[NDArray[np.intp], Integers]:
-        """Places in the order of their calls, and when these began."""
+        """Places in the order of their calls, and the begins of these calls."""
         known = np.flatnonzero(self.call != UNKNOWN)
         starts = self.when[known]
         order = np.argsort(starts, kind="stable")

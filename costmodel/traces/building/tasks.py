@@ -1,4 +1,4 @@
-"""Which events of an iteration are tasks: calls and kernels, or operators where there is no device."""
+"""Events of an iteration that are tasks: calls and kernels, or operators where there is no device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from costmodel.traces.events import UNKNOWN, Category, Events, Integers, Trace
 from costmodel.traces.iterations import Iteration
 
 WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParallel|## |ProfilerStep|Optimizer\.|\[")
-"""Operators that only contain others: the outermost operator that is none of them is a task."""
+"""Operators that only contain others; the outermost operator that is not one of them is a task."""
 
 
-def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple[NDArray[np.intp], Integers, Integers]:
+def sort_by_stream(
+    events: Events, device: NDArray[np.intp], call: Integers
+) -> tuple[NDArray[np.intp], Integers, Integers]:
     """
-    The same stream by stream, with the time of each call: where there is none, of the one before on its stream.
+    Sort tasks by stream, with the time of each call: where there is none, that of the task before on its stream.
 
-    What comes before all recorded calls of its stream was launched before the trace began.
+    Tasks before all recorded calls of their stream were launched before the trace began.
     """
     order = np.lexsort((events.start[device], events.track[device]))
     device, call = device[order], call[order]
@@ -34,14 +36,14 @@ def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple
 
 def host_tasks(trace: Trace, iteration: Iteration, launching: Integers) -> NDArray[np.intp]:
     """
-    Tasks of threads that begin in an iteration: calls that matter to streams; operators where nothing has a stream.
+    Return the threads' tasks that begin in an iteration: calls that affect streams; operators where there is no device.
 
     Parameters
     ----------
     trace, iteration
-        Of one rank.
+        Trace and iteration of one rank.
     launching
-        Rows of the calls that put something on a stream.
+        Rows of the calls that launch work on a stream.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def _operators(trace: Trace) -> NDArray[np.intp]:
 
 
 def outermost(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Rows that lie in none of the others of their thread, thread by thread in the order of their start."""
+    """Return rows that are not nested in another of their thread, thread by thread in the order of their start."""
     rows = rows[np.lexsort((-events.duration[rows], events.start[rows], events.track[rows]))]
     ends = events.end[rows]
     kept = np.ones(len(rows), dtype=bool)

@@ -1,4 +1,4 @@
-"""What tasks of one thread wait for on another: the backward pass for the forward pass, and the other way round."""
+"""Waits of threads for each other: the backward pass for the forward pass, and the reverse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodel.traces.events import Integers
 
 BLOCKED_FRACTION = 0.5
-"""Part of a thread's pause that another one must fill for the former to have waited for it."""
+"""Part of a thread's pause that another thread must fill for the pause to be a wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class ThreadEdges:
     before, after, lag
         Tasks as places among those of threads, and nanoseconds between them; shape (edges,).
     explained
-        Tasks whose pause before them is no work of their own thread.
+        Tasks whose pause before them is a wait, not work of their own thread.
     """
 
     before: Integers
@@ -34,15 +34,15 @@ class ThreadEdges:
 
 def thread_edges(track: NDArray[np.int32], start: Integers, end: Integers, main: int) -> ThreadEdges:
     """
-    Where the main thread pauses while another one works, it waits for it, and the other one waited for the main one.
+    Find waits between threads: where the main thread pauses while another one works, each waits for the other.
 
-    PyTorch runs the backward pass on threads of autograd, while the thread that called ``backward`` is blocked. No
-    event says so; the pause does.
+    PyTorch runs the backward pass on autograd's threads while the thread that called ``backward`` is blocked. No event
+    records this; the pause shows it.
 
     Parameters
     ----------
     track, start, end
-        Of tasks of threads, thread by thread in the order of their start; shape (tasks,).
+        Track and times of the threads' tasks, thread by thread in the order of their start; shape (tasks,).
     main
         Track of the main thread.
     """
@@ -69,7 +69,7 @@ def thread_edges(track: NDArray[np.int32], start: Integers, end: Integers, main:
 
 
 def pauses(track: NDArray[np.int32], start: Integers, end: Integers, begin: int) -> Integers:
-    """Nanoseconds of each thread between the task before, or the begin of the iteration, and each task."""
+    """Return nanoseconds between each task and the one before on its thread, or the begin of the iteration."""
     first = np.r_[True, track[1:] != track[:-1]] if len(track) else np.zeros(0, dtype=bool)
     before = np.where(first, begin, np.r_[begin, end[:-1]][: len(track)])
     return np.maximum(start - before, 0)

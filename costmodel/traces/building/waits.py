@@ -1,4 +1,4 @@
-"""What threads wait for on streams, and what such a call takes without the wait."""
+"""Waits of threads for streams, and the time of such calls without the wait."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class HostWait:
     Parameters
     ----------
     of
-        For what.
+        Kind of the awaited object.
     target
-        Of a stream its track; of one task its place in :class:`Streams`; ``UNKNOWN`` else.
+        Track of an awaited stream, or place of an awaited task in :class:`Streams`; else ``UNKNOWN``.
     duration
-        Nanoseconds of the call without the wait: from the end of what it waited for, or all of it.
+        Nanoseconds of the call without the wait: from the end of the awaited task, or all of it.
     """
 
     of: Waiting
@@ -37,16 +37,16 @@ class HostWait:
 @dataclass(frozen=True, slots=True)
 class HostWaits:
     """
-    The calls that wait.
+    All calls that wait.
 
     Parameters
     ----------
     by_row
         Each wait by the row of its call.
     num_inferred
-        Number of calls that wait for an event or a stream that the profiler did not record.
+        Number of calls whose awaited event or stream the profiler did not record.
     num_early
-        Number of calls that return before what they must wait for has ended, as it was recorded.
+        Number of calls that, as recorded, return before the awaited task has ended.
     """
 
     by_row: Mapping[int, HostWait]
@@ -56,12 +56,12 @@ class HostWaits:
 
 def host_waits(streams: Streams, rows: NDArray[np.intp]) -> HostWaits:
     """
-    The calls among some rows that wait.
+    Find the calls among some rows that wait.
 
     Parameters
     ----------
     streams
-        What ran on streams.
+        Tasks on streams.
     rows
         Rows of tasks of threads, thread by thread in their order.
     """
@@ -83,14 +83,14 @@ class _HostWaits:
         self.before = dict(zip(rows[same + 1].tolist(), rows[same].tolist(), strict=True))
         """The task in front of each on its thread."""
         self.early: set[int] = set()
-        """Calls that return before what they are said to wait for has ended."""
+        """Calls that return before the awaited task has ended."""
 
     def found(self) -> HostWaits:
         calls = waiting_calls(self.streams.trace)
         found: dict[int, HostWait] = {}
         inferred = early = 0
         for row in self.rows.tolist():
-            wait, known = self._of_call(row, calls[row]) if row in calls else (self._of_copy(row), True)
+            wait, known = self._wait_of_call(row, calls[row]) if row in calls else (self._wait_of_copy(row), True)
             inferred += not known
             early += known and row in self.early and self._must_wait(row)
             if wait is not None:
@@ -101,22 +101,22 @@ class _HostWaits:
         """Return true if a call always waits; one that frees memory need not."""
         return "Synchronize" in self.streams.trace.name_of(row)
 
-    def _of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
-        """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
+    def _wait_of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
+        """Return a call's wait, None if nothing was left to wait for; and True if the profiler recorded its object."""
         if of == Waiting.DEVICE:
-            return self._for_device(row), True
-        known = self._recorded(row, of)
+            return self._wait_for_device(row), True
+        known = self._recorded_target(row, of)
         if known is not None:
-            return self._until(row, of, *known), True
+            return self._wait_until(row, of, *known), True
         if of == Waiting.TASK:
-            return self._for_event(row), False
+            return self._wait_for_event(row), False
         own = self.streams.put_by(row)
         if own != UNKNOWN:  # a copy that waits for itself
-            return self._for_stream(row, int(self.streams.track[own]), own), True
-        return self._for_copied(row) or self._for_drained(row), False
+            return self._wait_for_stream(row, int(self.streams.track[own]), own), True
+        return self._wait_for_copied(row) or self._wait_for_drained(row), False
 
-    def _recorded(self, row: int, of: Waiting) -> tuple[int, int] | None:
-        """Target and the last task awaited, by the profiler's record of a call; None where it has none."""
+    def _recorded_target(self, row: int, of: Waiting) -> tuple[int, int] | None:
+        """Return the recorded target and last awaited task of a call; None where the profiler recorded none."""
         streams = self.streams
         waited = self.synchronized.get(int(self.events.correlation[row]), UNKNOWN)
         if waited == UNKNOWN:
@@ -124,30 +124,30 @@ class _HostWaits:
         wait = streams.trace.waits[self.events.wait[waited]]
         track = streams.track_of(wait, waited) if wait.stream else int(self.events.track[waited])
         if of == Waiting.STREAM and track in streams.places:
-            return track, streams.launched_before(track, int(self.start[row]))
+            return track, streams.last_launched(track, int(self.start[row]))
         moment = streams.moment_of(wait.record)
         is_before = moment is not None and moment <= self.start[row]
         if of == Waiting.TASK and track != UNKNOWN and moment is not None and is_before:
-            place = streams.launched_before(track, moment)
+            place = streams.last_launched(track, moment)
             return place, place
         return None
 
-    def _for_device(self, row: int) -> HostWait | None:
+    def _wait_for_device(self, row: int) -> HostWait | None:
         streams, start = self.streams, int(self.start[row])
-        places = [streams.launched_before(track, start) for track in streams.places]
+        places = [streams.last_launched(track, start) for track in streams.places]
         ends = [int(streams.end[place]) for place in places if place != UNKNOWN]
-        return self._after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
+        return self._wait_after(row, Waiting.DEVICE, UNKNOWN, max(ends, default=start))
 
-    def _of_copy(self, row: int) -> HostWait | None:
-        """A call that returns when the copy that it asks for is done, by the kind of the copy."""
+    def _wait_of_copy(self, row: int) -> HostWait | None:
+        """Return the wait of a call that returns when its copy is done; None for copies of another kind."""
         own = self.streams.put_by(row)
         if own == UNKNOWN or not self.streams.is_pageable[own]:
             return None
-        return self._for_stream(row, int(self.streams.track[own]), own)
+        return self._wait_for_stream(row, int(self.streams.track[own]), own)
 
-    def _for_copied(self, row: int) -> HostWait | None:
+    def _wait_for_copied(self, row: int) -> HostWait | None:
         """
-        A call on the stream of the copy between host and device that the thread put right before.
+        Return the wait of a call for the stream of the host-device copy that the thread launched right before it.
 
         PyTorch synchronises so behind every copy that must be done when it returns (``c10/cuda/CUDAFunctions.h``,
         ``memcpy_and_sync``).
@@ -157,36 +157,36 @@ class _HostWaits:
         if own == UNKNOWN or self.events.category[streams.rows[own]] != Category.COPY:
             return None
         track = int(streams.track[own])
-        return self._for_stream(row, track, streams.launched_before(track, int(self.start[row])))
+        return self._wait_for_stream(row, track, streams.last_launched(track, int(self.start[row])))
 
-    def _for_drained(self, row: int) -> HostWait | None:
+    def _wait_for_drained(self, row: int) -> HostWait | None:
         """
-        A call on the stream whose last task ended while it ran.
+        Return the wait of a call for the stream whose last task ended during the call.
 
-        A stream that still had something to do when the call returned is not the one that it synchronised.
+        A stream with work left when the call returned is not the synchronised one.
         """
         streams, start, end = self.streams, int(self.start[row]), int(self.end[row])
-        last = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
+        last = [place for track in streams.places if (place := streams.last_launched(track, start)) != UNKNOWN]
         drained = [place for place in last if start < streams.end[place] <= end]
         if not drained:
             return None
         place = max(drained, key=lambda one: int(streams.end[one]))
-        return self._for_stream(row, int(streams.track[place]), place)
+        return self._wait_for_stream(row, int(streams.track[place]), place)
 
-    def _for_event(self, row: int) -> HostWait | None:
-        """A call on an event that nobody says: of those that were recorded before, the one reached last during it."""
-        place = self.streams.marked_last(int(self.start[row]), int(self.end[row]))
-        return None if place == UNKNOWN else self._until(row, Waiting.TASK, place, place)
+    def _wait_for_event(self, row: int) -> HostWait | None:
+        """Return the wait of a call whose event is unknown: for the recorded event reached last during the call."""
+        place = self.streams.last_marked(int(self.start[row]), int(self.end[row]))
+        return None if place == UNKNOWN else self._wait_until(row, Waiting.TASK, place, place)
 
-    def _for_stream(self, row: int, track: int, last: int) -> HostWait | None:
-        return self._until(row, Waiting.STREAM, track, last)
+    def _wait_for_stream(self, row: int, track: int, last: int) -> HostWait | None:
+        return self._wait_until(row, Waiting.STREAM, track, last)
 
-    def _until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
+    def _wait_until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
         awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.start[row])
-        return self._after(row, of, target, awaited)
+        return self._wait_after(row, of, target, awaited)
 
-    def _after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
-        """The wait, if what it is for ended no later than the call."""
+    def _wait_after(self, row: int, of: Waiting, target: int, awaited: int) -> HostWait | None:
+        """Return the wait if the awaited task ended no later than the call, else None."""
         start, end = int(self.start[row]), int(self.end[row])
         if awaited > end:
             self.early.add(row)

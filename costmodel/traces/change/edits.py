@@ -1,4 +1,4 @@
-"""Changes of a graph that leave its layout: faster kernels, launches taken out, overlap removed."""
+"""Changes of a graph that keep its layout: faster kernels, launches removed, overlap removed."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Events, Integers
 from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 from costmodel.traces.structure.nesting import ON_THREADS
 
 MOST_NAMES, LONGEST_NAME = 3, 60
-"""Names of tasks that a message lists, and characters of each: templates have thousands."""
+"""Tasks that a message lists, and characters of each name: templates have thousands."""
 
 
 def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph:
     """
-    What if some tasks were so many times faster.
+    Speed up some tasks by a factor.
 
     Parameters
     ----------
     graph
         Any graph.
     pattern
-        Regular expression that is found in their names, upper and lower case alike.
+        Regular expression that finds their names; case is ignored.
     factor
-        Times faster; below 1: slower.
+        Speed-up; below 1 slows them down.
 
     Raises
     ------
     SpecError
-        If it is no regular expression, or no task has such a name.
+        If it is not a regular expression, or no task has such a name.
     """
     try:
         search = re.compile(pattern, re.IGNORECASE).search
     except re.error as error:
-        raise SpecError("faster", f"{pattern!r} is no regular expression: {error}.") from None
+        raise SpecError("faster", f"{pattern!r} is not a regular expression: {error}.") from None
     chosen = np.array([search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
     if not chosen.any():
-        raise SpecError("faster", f"no task has {pattern!r} in its name.", _named_instead(graph, search))
+        raise SpecError("faster", f"no task has {pattern!r} in its name.", _suggest_names(graph, search))
     shorter = np.rint(graph.tasks.duration / factor).astype(np.int64)
     return replace(graph, tasks=replace(graph.tasks, duration=np.where(chosen, shorter, graph.tasks.duration)))
 
 
-def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
-    """Tasks that operators with such names lie in, or launch, in words; else where names are listed."""
+def _suggest_names(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
+    """Suggest tasks that contain operators with such names, or that these launch; else the command that lists names."""
     names: Counter[str] = Counter()
     for number, trace in enumerate(graph.traces):
         events = trace.events
@@ -60,7 +60,10 @@ def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> st
         tasks = graph.tasks.event[own]
         calls = trace.calls_of(tasks)
         launched = (calls != UNKNOWN) & ~np.isin(events.category[tasks], ON_THREADS)
-        found = [_around(events, inner, tasks), tasks[launched][_around(events, calls[launched], inner) != UNKNOWN]]
+        found = [
+            _find_enclosing(events, inner, tasks),
+            tasks[launched][_find_enclosing(events, calls[launched], inner) != UNKNOWN],
+        ]
         names.update(trace.name_of(row) for rows in found for row in rows.tolist() if row != UNKNOWN)
     if not names:
         return "'planner trace read' lists the longest."
@@ -68,8 +71,8 @@ def _named_instead(graph: ExecutionGraph, search: Callable[[str], object]) -> st
     return f"Operators with such names are part of these tasks, or launch them: {listed}."
 
 
-def _around(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
-    """For each of some rows one of others within which it begins on its track; ``UNKNOWN`` where there is none."""
+def _find_enclosing(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
+    """Return, for each inner row, an outer row on its track within which it begins; ``UNKNOWN`` where there is none."""
     found: Integers = np.full(len(inner), UNKNOWN)
     for track in np.unique(events.track[inner]).tolist():
         rows, others = np.flatnonzero(events.track[inner] == track), outer[events.track[outer] == track]
@@ -85,12 +88,12 @@ def _around(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) ->
     return found
 
 
-def without_launches(graph: ExecutionGraph) -> ExecutionGraph:
+def remove_launches(graph: ExecutionGraph) -> ExecutionGraph:
     """
-    What if CUDA graphs launched everything between two waits of a thread at once.
+    Remove CPU launch overhead, as if CUDA graphs launched all work between two waits of a thread at once.
 
-    The first launch of each stretch stays as it is and starts all others: the thread spends nothing on them, nor
-    between them. Calls that wait, and the work before them, stay.
+    The first launch of each stretch is kept and starts all others: the thread spends no time on them, nor between them.
+    Calls that wait, and the work before them, are kept.
 
     Parameters
     ----------
@@ -112,9 +115,9 @@ def without_launches(graph: ExecutionGraph) -> ExecutionGraph:
     )
 
 
-def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
+def remove_overlap(graph: ExecutionGraph) -> ExecutionGraph:
     """
-    What if no communication ran beside computation: each waits for all that was launched before it, and all after it.
+    Serialise communication and computation: each waits for everything of the other kind launched before it.
 
     Parameters
     ----------
@@ -143,4 +146,4 @@ def without_overlap(graph: ExecutionGraph) -> ExecutionGraph:
         lag=np.zeros(len(before), dtype=np.int64),
         dependency=np.full(len(before), Dependency.ADDED, dtype=np.int8),
     )
-    return without_circles(replace(graph, edges=Edges.together([edges, more])))
+    return break_circles(replace(graph, edges=Edges.together([edges, more])))

@@ -1,4 +1,4 @@
-"""How a job is laid out, as far as the order of its passes and its messages depend on it."""
+"""Layout of a job, as far as it determines the order of its passes and its messages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Pass(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """
-    The pipeline and the replicas of a job.
+    Pipeline and data parallelism of a job.
 
     Parameters
     ----------
     num_layers, num_microbatches
-        Of the model, and of a step on one rank.
+        Layers of the model, and micro-batches of a step on one rank.
     pp, vpp, schedule
-        The pipeline; schedules whose backward pass has two halves are not changed.
+        Pipeline parallelism; zero-bubble schedules, whose backward pass has two halves, are not supported.
     dp
-        Replicas, which reduce their gradients.
+        Data-parallel size: replicas that reduce their gradients.
     """
 
     num_layers: int
@@ -45,12 +45,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         """
-        Refuse what cannot be.
+        Refuse impossible layouts.
 
         Raises
         ------
         SpecError
-            If the schedule has no such order, or stages no layers.
+            If the schedule has no such order, or a stage has no layers.
         """
         if self.schedule not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
             raise SpecError("schedule", f"is {self.schedule.text}; traces are changed to 1F1B and GPipe alone.")
@@ -69,7 +69,7 @@ class Layout:
         return self.pp * self.vpp
 
     def passes(self, rank: int) -> tuple[Pass, ...]:
-        """What a pipeline rank does, in order."""
+        """Return the passes of a pipeline rank, in order."""
         blocks = order(self.schedule, rank, pp=self.pp, vpp=self.vpp, num_microbatches=self.num_microbatches).tolist()
         found: list[Pass] = []
         for block in blocks:
@@ -79,38 +79,38 @@ class Layout:
         return tuple(found)
 
     def stages(self, rank: int) -> tuple[int, ...]:
-        """Virtual stages of a pipeline rank."""
+        """Return the virtual stages of a pipeline rank."""
         return stages_of_rank(self.schedule, rank, pp=self.pp, vpp=self.vpp)
 
     def layers(self) -> tuple[range, ...]:
-        """Layers of each virtual stage; the first ones have one more where they do not divide."""
+        """Return the layers of each virtual stage; the first stages have one more where the layers do not divide."""
         each, more = divmod(self.num_layers, self.num_stages)
         firsts = [stage * each + min(stage, more) for stage in range(self.num_stages)]
         return tuple(range(first, first + each + (stage < more)) for stage, first in enumerate(firsts))
 
     def receives(self, one: Pass) -> bool:
-        """Whether a pass needs what another rank sends."""
+        """Return True if a pass needs a message from another rank."""
         last = self.num_stages - 1
         return self.pp > 1 and one.stage != (0 if one.direction == "forward" else last)
 
     def sends(self, one: Pass) -> bool:
-        """Whether another rank needs what a pass makes."""
+        """Return True if another rank needs the result of a pass."""
         last = self.num_stages - 1
         return self.pp > 1 and one.stage != (last if one.direction == "forward" else 0)
 
 
 class Network(Protocol):
-    """What messages take."""
+    """Times of messages."""
 
     def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
         """
-        Nanoseconds of a message from when all of its ranks have come.
+        Return the nanoseconds of a message, from the moment when all of its ranks have arrived.
 
         Parameters
         ----------
         message
-            Its operation, elements and type.
+            Operation, elements and type of the message.
         purpose, ranks
-            Between stages of a pipeline or for gradients of replicas; how many ranks take part.
+            Purpose, pipeline stages or gradients of replicas, and the number of ranks that take part.
         """
         ...

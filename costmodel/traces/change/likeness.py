@@ -1,4 +1,4 @@
-"""Layers of stages too short to repeat themselves: those of one stage are like those of another."""
+"""Layers of stages that are too short to repeat: all stages have the layers of the inner ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from costmodel.traces.events import UNKNOWN
 from costmodel.traces.structure import Role
 
 Signature = tuple[object, ...]
-"""Names of what a layer's tasks do, in order."""
+"""Names of a layer's tasks, in order."""
 
 
 def with_layers(tasks: Tasks, templates: Sequence[RankTemplate], layout: Layout) -> bool:
     """
-    Find the layers of stages by those between the first and the last one, which hold nothing else.
+    Find the layers of all stages from those of inner stages, which hold nothing else.
 
-    A stage between has so many layers as the layout says, each the same; the first stage ends with its layers, the last
-    one begins with them, the other way round in backward passes. What is left is embedding and head.
+    An inner stage has as many layers as the layout says, all equal. The first stage ends with its layers and the last
+    one begins with them; in backward passes it is the reverse. The rest is embedding and head.
 
     Returns
     -------
     bool
-        Whether the layers of all stages were found; else nothing is changed.
+        True if the layers of all stages were found; else nothing is changed.
     """
     dealt = layout.layers()
     between = [
@@ -61,7 +61,7 @@ def _flat(segments: Sequence[Segment]) -> list[int]:
 
 
 def _signature(tasks: Tasks, hosts: Sequence[int]) -> Signature:
-    """Names of what is launched but for communication, which only some passes have."""
+    """Return the names of launched tasks without communication, which only some passes have."""
     names, of = tasks.graph.names, tasks.graph.tasks.name
     return tuple(
         names[int(of[each])]
@@ -74,7 +74,7 @@ def _signature(tasks: Tasks, hosts: Sequence[int]) -> Signature:
 def _cut(
     tasks: Tasks, hosts: Sequence[int], one: Pass, layout: Layout, kinds: Mapping[Direction, Signature]
 ) -> tuple[Segment, ...] | None:
-    """A pass cut into embedding, layers and head."""
+    """Divide a pass into embedding, layers and head."""
     kind, number = kinds[one.direction], len(layout.layers()[one.stage])
     size, whole = len(kind), _signature(tasks, hosts)
     rest = len(whole) - size * number

@@ -1,4 +1,4 @@
-"""The graph of another layout: layers, micro-batches, stages and replicas dealt out anew."""
+"""Graph of another layout: layers, micro-batches, stages and replicas distributed anew."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from costmodel.traces.change.layout import Direction, Layout, Network, Pass
 from costmodel.traces.change.likeness import with_layers
 from costmodel.traces.change.replicas import REDUCTIONS, Replicas
 from costmodel.traces.change.stages import slowest_replica
-from costmodel.traces.change.steady import aligned
+from costmodel.traces.change.steady import align_begins
 from costmodel.traces.change.template import RankTemplate, Segment, Tasks, rank_template
 from costmodel.traces.change.writer import RankWriter, Written
-from costmodel.traces.circles import without_circles
+from costmodel.traces.circles import break_circles
 from costmodel.traces.events import UNKNOWN, Message, Track
 from costmodel.traces.graph import ExecutionGraph
 from costmodel.traces.structure import Parts, Role
@@ -24,21 +24,21 @@ ENDS: Mapping[Direction, tuple[Role, Role]] = {
     "forward": (Role.EMBEDDING, Role.HEAD),
     "backward": (Role.HEAD, Role.EMBEDDING),
 }
-"""What comes before and behind the layers of a pass on the ranks that have it."""
+"""Part of the model before and after the layers of a pass, on the ranks that have it."""
 
 
 class Ending(NamedTuple):
     """
-    Places in what is behind a rank's passes.
+    Places among the tasks behind a rank's passes.
 
     Parameters
     ----------
     units
-        Those that start each communication of replicas which grows with the model.
+        Launches of each data-parallel communication that grows with the model.
     waits
-        Calls by which streams wait, before the update.
+        Calls that make streams wait, before the update.
     updates
-        The optimizer.
+        Tasks of the optimizer.
     """
 
     units: tuple[range, ...]
@@ -58,35 +58,35 @@ def rebuilt(
     activations: Message | None = None,
 ) -> ExecutionGraph:
     """
-    The graph of one replica of another layout, made of a recorded one (Lumos, arXiv 2504.09307).
+    Build the graph of one replica of another layout from a recorded one (Lumos, arXiv 2504.09307).
 
-    Each pass of each stage is put together from recorded layers, in the order of the schedule; what a layer did with
-    its micro-batch is copied with its launches and waits. Receives are posted as early as they were, sends follow their
-    pass, the optimizer waits for sends and gradients. All ranks begin at once, see
-    :func:`costmodel.traces.change.steady` for how they begin in a run that goes on.
+    Each pass of each stage is assembled from recorded layers, in the order of the schedule. A layer's tasks for a
+    micro-batch are copied with their launches and waits. Receives are posted as early as they were recorded, sends
+    follow their pass, and the optimizer waits for sends and gradients. All ranks begin at once; see
+    :func:`costmodel.traces.change.steady` for their begins in a longer run.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     before, after
-        Its layout and the wanted one.
+        Recorded and wanted layout.
     network
-        What messages take.
+        Times of messages.
     parameters
-        Parameters of a rank over those before, by which an optimizer's time grows where it does not go layer by layer;
-        None: as the number of its layers.
+        Parameters of a rank over those before, which scale the optimizer's time where it does not run layer by layer;
+        None scales it with the number of layers.
     layer_gradients
-        What replicas reduce of a layer, where there were none in the recorded job.
+        Reduction of a layer's gradients over replicas, where the recorded job has none.
     activations
-        What a stage sends to the next one, where there was none in the recorded job.
+        Message from one stage to the next, where the recorded job has none.
 
     Raises
     ------
     SpecError
         If the traces do not fit the layout.
     """
-    own = aligned(graph)
+    own = align_begins(graph)
     return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
@@ -122,12 +122,12 @@ class _Rebuilding:
     def graph(self) -> ExecutionGraph:
         for rank in range(self.after.pp):
             self._rank(rank)
-        return without_circles(self.written.graph(self.source, self.doubts))
+        return break_circles(self.written.graph(self.source, self.doubts))
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
     def _recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
-        """Segments of each layer of the model, by direction, and by micro-batch."""
+        """Return the segments of each layer of the model, by direction and layer, and by micro-batch."""
         counts: dict[int, int] = {}
         for template in self.templates:
             for one, segments in template.passes.items():
@@ -137,8 +137,8 @@ class _Rebuilding:
         if total != self.before.num_layers and may_guess and with_layers(self.tasks, self.templates, self.before):
             return self._recorded_layers(may_guess=False)
         if total != self.before.num_layers:
-            few = f"of which {total} have tasks of their own: the others share theirs, as compiled ones do"
-            problem = few if total < self.before.num_layers else f"but the tasks are those of {total}"
+            few = f"of which {total} have their own tasks: the others share theirs, as compiled layers do"
+            problem = few if total < self.before.num_layers else f"but the traces have tasks of {total}"
             raise SpecError("layers", f"is {self.before.num_layers}, {problem}.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}
         found: dict[tuple[Direction, int], dict[int, Segment]] = defaultdict(dict)
@@ -152,7 +152,7 @@ class _Rebuilding:
         return found
 
     def _starts(self, operations: Sequence[str]) -> set[int]:
-        """Tasks of threads that start communication of replicas: some operations, or all without any."""
+        """Return host tasks that launch data-parallel communication: of some operations, or of all if none is given."""
         found = set()
         for host, launched in self.tasks.launched.items():
             messages = [message for each in launched if (message := self.tasks.message(each))]
@@ -167,35 +167,35 @@ class _Rebuilding:
             for size in sorted(self.replicas.unclear):
                 yield (
                     f"{size} ranks gather in forward passes and reduce behind them, but the job has dp = "
-                    f"{self.before.dp}: what they take was left as it is."
+                    f"{self.before.dp}: their times are kept."
                 )
         if self.before.num_layers != self.after.num_layers and self._has_buckets():
             yield (
-                "Gradients of several layers are reduced at once: how many reductions other layers have follows from "
-                "those of the layers that they are copies of."
+                "Gradients of several layers are reduced at once: the number of other layers' reductions follows from "
+                "that of the layers from which they are copied."
             )
         if self.is_alone and self.replicas.are_sharded:
-            yield "What replicas send is gone; copies into and out of what they sent were left as they are."
+            yield "Data-parallel communication is removed; copies into and out of its buffers are kept."
 
     def _has_buckets(self) -> bool:
-        """Whether some layers start more reductions in the last backward pass than others."""
+        """Return True if some layers start more reductions in the last backward pass than others."""
         last = [found[max(found)] for (direction, _), found in self.layers.items() if direction == "backward"]
         return len({sum(task in self.reductions for task in segment.tasks) for segment in last}) > 1
 
     def is_gradient(self, task: int) -> bool:
-        """Whether a recorded communication reduces gradients, for which the optimizer waits."""
+        """Return True if a recorded communication reduces gradients, for which the optimizer waits."""
         message = self.tasks.message(task)
         if message is None or not self.replicas.have(message) or self.replicas.are_sharded:
             return False
         return message.operation in REDUCTIONS
 
     def retimed(self, task: int) -> int:
-        """Nanoseconds of a copied communication: those of replicas by their number."""
+        """Return the nanoseconds of a copied communication; those of replicas are scaled to their number."""
         message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
         if message is None or self.before.dp == self.after.dp or not self.replicas.have(message):
             return traced
         if not max(message.elements_in, message.elements_out):
-            self.doubts["The traces do not say how much replicas send each other: it takes as long as it did."] = None
+            self.doubts["Sizes of data-parallel communication were not recorded: its times are kept."] = None
             return traced
         old, new = (
             self.network.nanoseconds(message, purpose="dp", ranks=each.dp) for each in (self.before, self.after)
@@ -205,13 +205,13 @@ class _Rebuilding:
     # --- what is written ---------------------------------------------------------------------------------------
 
     def _rank(self, rank: int) -> None:
-        template = self._like(rank)
+        template = self._like_template(rank)
         writer = RankWriter(self.written, self.tasks, rank, self.retimed, self.is_gradient)
         self.written.begins[rank] = 0
         self.written.device_free[rank] = 0
         passes = self.after.passes(rank)
         lookahead = max((early for one in self.templates for early in one.posted_early), default=0)
-        writer.put(self._kept(template.begin))
+        writer.put(self._keep_tasks(template.begin))
         posted = 0
         for number, one in enumerate(passes):
             while posted < min(len(passes), number + 1 + lookahead):
@@ -223,14 +223,14 @@ class _Rebuilding:
         self._end(writer, template, rank)
 
     def _ends(self, passes: Sequence[Pass], number: int) -> bool:
-        """Whether a pass is the last backward pass of its stage."""
+        """Return True if a pass is the last backward pass of its stage."""
         one = passes[number]
         return one.direction == "backward" and all(
             (other.direction, other.stage) != (one.direction, one.stage) for other in passes[number + 1 :]
         )
 
-    def _like(self, rank: int) -> RankTemplate:
-        """The recorded rank whose place in the pipeline is most alike."""
+    def _like_template(self, rank: int) -> RankTemplate:
+        """Return the recorded rank with the most similar place in the pipeline."""
         if rank == 0:
             return self.templates[0]
         if rank == self.after.pp - 1:
@@ -243,7 +243,7 @@ class _Rebuilding:
             self.arrivals[writer.rank, one] = self._transfer(writer, "recv", one)
 
     def _transfer(self, writer: RankWriter, operation: Literal["send", "recv"], one: Pass) -> int:
-        """A send behind its pass, or a receive in front of it."""
+        """Write a send behind its pass, or a receive in front of it."""
         step = 1 if one.direction == "forward" else -1
         boundary = one.stage if operation == "send" else one.stage - step
         number = self.collectives.setdefault((one.direction, boundary, one.microbatch), len(self.collectives))
@@ -268,7 +268,7 @@ class _Rebuilding:
         has_front, has_back = (is_first_stage, is_last_stage)[:: 1 if one.direction == "forward" else -1]
         self._put_others(writer, template, one, is_last)
         if has_front:
-            self._put(writer, self._at_edge(self._holder(first), one, first), one, is_last)
+            self._put(writer, self._edge_segments(self._holder(first), one, first), one, is_last)
         for layer in ordered:
             found = self.layers[one.direction, self._recorded_layer(layer)]
             self._put(writer, found, one, is_last)
@@ -277,18 +277,18 @@ class _Rebuilding:
                 duration = self.network.nanoseconds(message, purpose="dp", ranks=self.after.dp)
                 writer.pending.append(writer.put_message(message, Track("stream", "replicas", "gradients"), duration))
         if has_back:
-            self._put(writer, self._at_edge(self._holder(last), one, last), one, is_last)
+            self._put(writer, self._edge_segments(self._holder(last), one, last), one, is_last)
 
     def _need(self, template: RankTemplate, one: Pass) -> Sequence[int]:
-        """The call by which a stream waits for what was received."""
+        """Return the call by which a stream waits for a received message."""
         calls = [call for each in (template, *self.templates) for call in each.needs.get(one.direction, ())]
         return calls[:1]
 
     def _holder(self, role: Role) -> RankTemplate:
         return self.templates[0] if role == Role.EMBEDDING else self.templates[-1]
 
-    def _at_edge(self, template: RankTemplate, one: Pass, role: Role) -> Mapping[int, Segment]:
-        """Segments of a rank's passes in one direction that are of no layer, by micro-batch."""
+    def _edge_segments(self, template: RankTemplate, one: Pass, role: Role) -> Mapping[int, Segment]:
+        """Return the segments of one role in a rank's passes of one direction, by micro-batch."""
         found = {}
         for other, segments in template.passes.items():
             own = [task for segment in segments if segment.role == role for task in segment.tasks]
@@ -297,7 +297,7 @@ class _Rebuilding:
         return found
 
     def _recorded_layer(self, layer: int) -> int:
-        """Which recorded layer stands for one: the first and the last for themselves, those between in turn."""
+        """Return the recorded layer to copy for a layer: first for first, last for last, inner ones in turn."""
         old, new = self.before.num_layers, self.after.num_layers
         if old == new or layer == 0:
             return layer
@@ -306,15 +306,15 @@ class _Rebuilding:
         return 1 + (layer - 1) % (old - 2) if old > 2 else layer % old
 
     def _put_others(self, writer: RankWriter, template: RankTemplate, one: Pass, is_last: bool) -> None:
-        """What a pass has of no part of the model: not what only another micro-batch's has."""
+        """Write the tasks of a pass outside of the model's parts, if a pass of this kind has them."""
         numbers = sorted({other.microbatch for other in template.passes if other.direction == one.direction})
         like = self._like_microbatch(numbers, one, is_last)
-        found = self._at_edge(template, one, Role.OTHER)
+        found = self._edge_segments(template, one, Role.OTHER)
         if like in found:
             self._put(writer, {like: found[like]}, one, is_last or like != numbers[-1])
 
     def _like_microbatch(self, numbers: Sequence[int], one: Pass, is_last: bool) -> int:
-        """The recorded micro-batch that is most alike: only the last backward pass reduces gradients."""
+        """Return the most similar recorded micro-batch: only the last backward pass reduces gradients."""
         if is_last:
             return numbers[-1]
         if one.direction == "forward":
@@ -324,32 +324,32 @@ class _Rebuilding:
         return (numbers[:-1] or numbers)[-1]
 
     def _put(self, writer: RankWriter, found: Mapping[int, Segment], one: Pass, is_last: bool) -> None:
-        """A segment of the micro-batch that is most alike."""
+        """Write a segment of the most similar micro-batch."""
         if not found:
             return
         numbers = sorted(found)
         number = self._like_microbatch(numbers, one, is_last)
-        tasks = self._kept(found[number].tasks)
+        tasks = self._keep_tasks(found[number].tasks)
         if one.direction == "backward" and not is_last and number == numbers[-1] and not self.replicas.are_sharded:
-            tasks = self._without(tasks, self.reductions)
+            tasks = self._drop_units(tasks, self.reductions)
         writer.put(tasks)
 
-    def _kept(self, tasks: Sequence[int]) -> list[int]:
-        """Tasks without what a replica that is alone does not send."""
-        return self._without(tasks, self.starts) if self.is_alone else list(tasks)
+    def _keep_tasks(self, tasks: Sequence[int]) -> list[int]:
+        """Return tasks, without data-parallel communication where one replica is left."""
+        return self._drop_units(tasks, self.starts) if self.is_alone else list(tasks)
 
-    def _without(self, tasks: Sequence[int], starts: set[int]) -> list[int]:
+    def _drop_units(self, tasks: Sequence[int], starts: set[int]) -> list[int]:
         dropped = {place for unit in self._units(tasks, starts) for place in unit}
         return [task for place, task in enumerate(tasks) if place not in dropped]
 
     def _units(self, tasks: Sequence[int], starts: set[int]) -> list[range]:
-        """Places of the tasks that start some communication."""
+        """Return the places of the tasks that start communication, unit by unit."""
         return [self.tasks.unit(tasks, place) for place, task in enumerate(tasks) if task in starts]
 
     # --- behind the passes -------------------------------------------------------------------------------------
 
     def _end(self, writer: RankWriter, template: RankTemplate, rank: int) -> None:
-        end, found = self._kept(template.end), self._ending(template)
+        end, found = self._keep_tasks(template.end), self._ending(template)
         in_unit = {place for unit in found.units for place in unit}
         update = found.updates[0] if found.updates else len(end)
         done: set[object] = set()
@@ -378,8 +378,8 @@ class _Rebuilding:
             self.written.last[rank] = writer.last_host
 
     def _ending(self, template: RankTemplate) -> Ending:
-        """What is behind the passes of a recorded rank."""
-        end = self._kept(template.end)
+        """Find the communication, waits and updates behind the passes of a recorded rank."""
+        end = self._keep_tasks(template.end)
         units = self._units(end, self.starts)
         inside = {place for unit in units for place in unit}
         waits = [place for place, task in enumerate(end) if self.tasks.is_wait[task] and place not in inside]
@@ -396,7 +396,7 @@ class _Rebuilding:
         )
 
     def _grows(self, unit: Sequence[int]) -> bool:
-        """Whether what a unit sends is more than one number that replicas agree on, as a norm or a loss."""
+        """Return True if a unit communicates more than one number, such as a norm or a loss."""
         launched = (each for host in unit for each in self.tasks.launched.get(host, ()))
         messages = [message for each in launched if (message := self.tasks.message(each))]
         return all(max(one.elements_in, one.elements_out) != 1 for one in messages)
@@ -406,14 +406,16 @@ class _Rebuilding:
         return [layer for stage in layout.stages(rank) for layer in dealt[stage]]
 
     def _num_open(self, template: RankTemplate) -> int:
-        """Sends and reductions of gradients of a recorded rank."""
+        """Return the number of sends and gradient reductions of a recorded rank."""
         sends = sum(len(those) for (operation, _), those in template.transfers.items() if operation == "send")
         hosts = [task for segments in template.passes.values() for each in segments for task in each.tasks]
-        return sends + sum(task in self.reductions for task in (*self._kept(hosts), *self._kept(template.end)))
+        return sends + sum(
+            task in self.reductions for task in (*self._keep_tasks(hosts), *self._keep_tasks(template.end))
+        )
 
     def _put_units(self, writer: RankWriter, template: RankTemplate, units: Sequence[range], rank: int) -> None:
-        """What replicas send of all layers: so many times as there are more layers, else so much more at once."""
-        end, traced = self._kept(template.end), len(self._layers_of(self.before, template.stage))
+        """Write data-parallel communication of all layers: more units for more layers, else longer ones."""
+        end, traced = self._keep_tasks(template.end), len(self._layers_of(self.before, template.stage))
         more = len(self._layers_of(self.after, rank)) / traced
         if len(units) % traced:
             more = self._more_parameters(more)
@@ -423,16 +425,16 @@ class _Rebuilding:
             writer.put((end[place] for place in unit), len(units) * more / number)
 
     def _more_parameters(self, layers: float) -> float:
-        """Parameters of a rank over those before, where its layers are so many times more."""
+        """Return the parameters of a rank over those before, given the ratio of its layers."""
         if self.parameters is None and self.before.num_layers != self.after.num_layers:
             self.doubts[
-                "Without a job the optimizer's time, and that of gradients reduced all at once, goes with the number "
-                "of layers, although embedding and head stay: --job says how large they are."
+                "Without a job the times of the optimizer, and of gradients reduced all at once, scale with the number "
+                "of layers, although embedding and head do not: pass --job with their sizes."
             ] = None
         return layers if self.parameters is None else self.parameters
 
     def _put_updates(self, writer: RankWriter, rank: int, template: RankTemplate) -> None:
-        """The optimizer: layer by layer where it goes so, else as much longer as there are more parameters."""
+        """Write the optimizer: layer by layer where it was recorded so, else scaled by the parameters."""
         of_layer: dict[int, list[int]] = {}
         for each in self.templates:
             own = self._updates(each)
@@ -453,6 +455,6 @@ class _Rebuilding:
         writer.put(self._updates(template), self._more_parameters(len(layers) / len(before)) * self.updated)
 
     def _updates(self, template: RankTemplate) -> list[int]:
-        """Tasks of a recorded rank's optimizer."""
-        end = self._kept(template.end)
+        """Return the tasks of a recorded rank's optimizer."""
+        end = self._keep_tasks(template.end)
         return [end[place] for place in self._ending(template).updates]

@@ -1,4 +1,4 @@
-"""Which communication is between replicas: of gradients, and of parameters that replicas share."""
+"""Communication of data-parallel replicas: of gradients, and of sharded parameters."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from costmodel.traces.graph import ExecutionGraph, Kind
 from costmodel.traces.structure import Parts, Phase
 
 OF_REPLICAS = re.compile(r"(?i)data_?parallel|fsdp|replicate|(?<![a-z])dp(?![a-z])")
-"""What Megatron-LM and PyTorch's device meshes call groups of replicas."""
+"""Names of data-parallel groups in Megatron-LM and PyTorch's device meshes."""
 
 OF_OTHERS = re.compile(r"(?i)model_?parallel|tensor|context|pipeline|embedding|(?<![a-z])(tp|cp|pp|ep|world)(?![a-z])")
-"""What they call the others."""
+"""Names of other groups there."""
 
 REDUCTIONS = ("all_reduce", "reduce_scatter")
-"""Operations by which replicas add up gradients."""
+"""Operations that sum gradients over replicas."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What a group of ranks does in forward passes, and elsewhere."""
+    """Operations of a group of ranks in forward passes, and elsewhere."""
 
     size: int = 0
     description: str = ""
@@ -32,11 +32,11 @@ class _Group:
 
     @property
     def gathers_parameters(self) -> bool:
-        """Whether parameters are gathered for forward passes, and gradients reduced behind: FSDP, ZeRO-3."""
+        """True where parameters are gathered for forward passes, and gradients reduced afterwards: FSDP, ZeRO-3."""
         return self.forward == {"all_gather"} and "reduce_scatter" in self.elsewhere
 
     def is_of_replicas(self, dp: int | None) -> bool:
-        """Whether its ranks are replicas, by what it is called, else by what it does."""
+        """Return True if its ranks are replicas, by the group's name, else by its operations."""
         named = bool(OF_REPLICAS.search(self.description)), bool(OF_OTHERS.search(self.description))
         if named[0] != named[1]:
             return named[0]
@@ -49,15 +49,16 @@ class Replicas:
     """
     Groups of ranks that are replicas of each other.
 
-    They are known by what frameworks call them. Else a group that only reduces, and never in a forward pass, is taken
-    as one. So is one that gathers in forward passes and reduces and scatters behind, unless the job says another size.
+    They are identified by the names that frameworks give them. Without a name, a group that only reduces, and never in
+    a forward pass, counts as one. So does a group that gathers in forward passes and reduce-scatters afterwards, unless
+    its size differs from that of the job.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     dp
-        Replicas of the recorded job; None where nobody says.
+        Replicas of the recorded job; None where they are unknown.
     """
 
     def __init__(self, graph: ExecutionGraph, parts: Sequence[Parts], dp: int | None) -> None:
@@ -77,27 +78,29 @@ class Replicas:
                 (one.forward if phase == Phase.FORWARD else one.elsewhere).add(message.operation)
         self.groups = {key for key, one in groups.items() if one.is_of_replicas(dp)}
         self.size = max((groups[key].size for key in self.groups), default=0) or self._world(graph, len(groups))
-        """Ranks of the largest of these groups; 0 where nothing says how many."""
+        """Ranks of the largest of these groups; 0 where the number is unknown."""
         self.are_sharded = any(groups[key].gathers_parameters for key in self.groups)
-        """Whether each holds a part of the parameters only, so that every backward pass reduces its gradients."""
+        """
+        True where each rank holds only a shard of the parameters, so that every backward pass reduces its gradients.
+        """
         self.gather = any("all_gather" in groups[key].forward | groups[key].elsewhere for key in self.groups)
-        """Whether they gather parameters, of which each updates a part only."""
+        """True where they gather parameters, of which each rank updates only a part."""
         self.unclear = {
             one.size for key, one in groups.items() if key not in self.groups and one.gathers_parameters and one.size
         }
-        """Sizes of groups that gather in forward passes but are not as large as the job says."""
+        """Sizes of groups that gather in forward passes but differ in size from the job's."""
 
     def _world(self, graph: ExecutionGraph, number: int) -> int:
-        """All ranks, where nobody communicates but replicas; else 0."""
+        """Return the number of all ranks, where only replicas communicate; else 0."""
         pipeline = any(message.operation in ("send", "recv") for message in graph.messages)
         alone = self.groups and len(self.groups) == number and not pipeline
         return max((trace.world_size or 0 for trace in graph.traces), default=0) if alone else 0
 
     def have(self, message: Message | None) -> bool:
-        """Whether a message is between replicas."""
+        """Return True if a message is between replicas."""
         return message is not None and message.operation not in ("send", "recv") and group_of(message) in self.groups
 
 
 def group_of(message: Message) -> object:
-    """What tells one group of ranks from another."""
+    """Return the key that identifies a group of ranks."""
     return message.ranks or message.group or message.description

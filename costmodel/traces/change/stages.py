@@ -1,4 +1,4 @@
-"""Recorded ranks that are the stages of one replica: of several replicas those of the slowest."""
+"""Recorded ranks that are the stages of one replica; of several replicas those of the slowest."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from costmodel.traces.events import UNKNOWN
 from costmodel.traces.graph import ExecutionGraph
 
 UNLIKE = 0.05
-"""Share of a step that ranks wait for other replicas from which on it is said."""
+"""Share of a step above which waits for other replicas are reported."""
 
 Ranks: TypeAlias = tuple[int, ...]
 
 
 def slowest_replica(graph: ExecutionGraph, layout: Layout) -> tuple[Ranks, list[str]]:
     """
-    Recorded ranks of one replica's stages, from the first one; with sentences on what they leave out.
+    Return the recorded ranks of one replica's stages, from the first one, and doubts on the waits that they omit.
 
-    Of several replicas it is the one that waits least for others: these wait for it, whatever they do, so that a step
-    is as long as its.
+    The chosen replica waits least for others: the others wait for it, so that its step is the step of all.
 
     Parameters
     ----------
@@ -35,7 +34,7 @@ def slowest_replica(graph: ExecutionGraph, layout: Layout) -> tuple[Ranks, list[
     Raises
     ------
     SpecError
-        If not all stages of a replica were recorded.
+        If no replica was recorded with all of its stages.
     """
     replicas = _replicas(graph, layout)
     if len(replicas) == 1:
@@ -53,7 +52,7 @@ def slowest_replica(graph: ExecutionGraph, layout: Layout) -> tuple[Ranks, list[
 
 
 def _waits(graph: ExecutionGraph) -> tuple[int, Mapping[int, int]]:
-    """A step of a run that goes on, and what each rank waits in it for others, but for sends and receives."""
+    """Return the time of a steady step, and each rank's wait for others in it, without sends and receives."""
     _, times = steady(graph)
     tasks = graph.tasks
     transfers = np.array([*(message.operation in ("send", "recv") for message in graph.messages), False])
@@ -64,7 +63,7 @@ def _waits(graph: ExecutionGraph) -> tuple[int, Mapping[int, int]]:
 
 
 def _replicas(graph: ExecutionGraph, layout: Layout) -> list[Ranks]:
-    """Ranks of each replica that was recorded with all of its stages: those that send to each other."""
+    """Return the ranks of each replica that was recorded with all of its stages: those that send to each other."""
     ranks = graph.ranks
     if layout.pp == 1:
         return [(rank,) for rank in ranks]
@@ -73,14 +72,14 @@ def _replicas(graph: ExecutionGraph, layout: Layout) -> list[Ranks]:
     if silent and not peers:
         raise SpecError(
             "traces",
-            f"do not say to whom they send and from whom they receive: the stages of a pipeline of {layout.pp} cannot "
-            "be joined.",
-            "Profilers say it of single sends and receives, not of batches of them: send and receive one by one.",
+            f"do not name the other rank of sends and receives: the stages of a pipeline of {layout.pp} cannot "
+            "be identified.",
+            "Profilers record it for single sends and receives, not for batches: send and receive one by one.",
         )
     found: list[list[int]] = []
     for rank in ranks:
         if not any(rank in one for one in found):
-            found.append(_joined(rank, peers))
+            found.append(_connected_ranks(rank, peers))
     whole = [tuple(sorted(one)) for one in found if len(one) == layout.pp and set(one) <= set(ranks)]
     if whole:
         return whole
@@ -93,7 +92,7 @@ def _replicas(graph: ExecutionGraph, layout: Layout) -> list[Ranks]:
 
 
 def _peers(graph: ExecutionGraph) -> Mapping[int, set[int]]:
-    """To whom each rank sends, and from whom it receives."""
+    """Return the ranks to which each rank sends, or from which it receives."""
     peers: dict[int, set[int]] = defaultdict(set)
     for task in np.flatnonzero(graph.tasks.message != UNKNOWN).tolist():
         message = graph.messages[int(graph.tasks.message[task])]
@@ -102,8 +101,8 @@ def _peers(graph: ExecutionGraph) -> Mapping[int, set[int]]:
     return peers
 
 
-def _joined(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
-    """A rank and all that are joined to it."""
+def _connected_ranks(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
+    """Return a rank and all ranks that are connected to it."""
     found = [rank]
     for one in found:
         found += sorted(other for other in peers.get(one, ()) if other not in found)

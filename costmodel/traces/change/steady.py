@@ -1,4 +1,4 @@
-"""Iterations of a run that goes on: each rank begins one where it ended the one before."""
+"""Iterations of a longer run: each rank begins one at the end of the one before."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from costmodel.traces.graph import ExecutionGraph
 from costmodel.traces.replay import Replayed, replay
 
 MOST_ROUNDS = 8
-"""Iterations after which a run is taken as it is: those of pipelines repeat themselves from the second or third on."""
+"""Iterations after which a run is taken as steady: pipelines repeat from the second or third on."""
 
 
-def aligned(graph: ExecutionGraph) -> ExecutionGraph:
+def align_begins(graph: ExecutionGraph) -> ExecutionGraph:
     """
-    The same where the iteration of all ranks begins at 0.
+    Let the iteration of all ranks begin at 0.
 
     Parameters
     ----------
     graph
-        Any graph: stages of a pipeline that goes on begin one after the other.
+        Any graph; stages of a pipeline in a longer run begin one after the other.
     """
-    return _moved(graph, {rank: -begin for rank, begin in graph.begins.items()})
+    return _delay_begins(graph, {rank: -begin for rank, begin in graph.begins.items()})
 
 
 def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
     """
-    A graph's iteration as it is in a run of many, and its times.
+    Return a graph's iteration as it is in a run of many, and its times.
 
-    What a change does to when ranks begin shows only in the next iteration. So the graph is replayed again, each rank
-    from when its thread and its streams came to the end, until iterations take as long as those before.
+    A change affects the begins of ranks only in the next iteration. So the graph is replayed repeatedly, each rank from
+    the end of its thread and its streams, until the duration of an iteration no longer changes.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
     Returns
     -------
     graph
-        The same, with other begins.
+        The graph, with other begins.
     times
         Its replay.
     """
     times = replay(graph)
     for _ in range(MOST_ROUNDS):
-        following = _following(graph, times)
+        following = _next_iteration(graph, times)
         then = replay(following)
         if then.iterations == times.iterations:
             break
@@ -56,14 +56,14 @@ def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
     return graph, times
 
 
-def _following(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
-    """The iteration behind a replayed one."""
+def _next_iteration(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
+    """Return the iteration behind a replayed one."""
     ends = {
         rank: int(times.end[graph.last[rank]]) if rank in graph.last else times.begins[rank] + times.iterations[rank]
         for rank in graph.ranks
     }
     earliest = min(ends.values())
-    moved = _moved(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
+    moved = _delay_begins(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
     tasks, on_stream, of_rank = graph.tasks, graph.on_stream, graph.task_ranks
     gap, free = moved.tasks.gap.copy(), dict(moved.begins)
     first = graph.previous() == UNKNOWN
@@ -76,8 +76,8 @@ def _following(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
     return replace(moved, tasks=replace(moved.tasks, gap=gap), device_free=free)
 
 
-def _moved(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
-    """The same where ranks begin later by some nanoseconds."""
+def _delay_begins(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
+    """Delay the begins of ranks by some nanoseconds."""
     tasks = graph.tasks
     later = np.array([by[rank] for rank in graph.ranks], dtype=np.int64)
     later = later[np.searchsorted(graph.ranks, graph.task_ranks)]

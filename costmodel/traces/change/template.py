@@ -1,4 +1,4 @@
-"""What a recorded rank does, taken apart: passes layer by layer, transfers between stages, what is around them."""
+"""Template of a recorded rank: passes layer by layer, transfers between stages, and the tasks around them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASES: Mapping[int, Direction] = {
 }
 
 Part: TypeAlias = tuple[Direction | None, int, Role, int]
-"""Direction, number of the pass, role and layer of a task; no direction where it is in no pass."""
+"""Direction, number of the pass, role and layer of a task; without a direction it is outside of passes."""
 
 NO_PART: Part = (None, UNKNOWN, Role.OTHER, UNKNOWN)
 
@@ -35,12 +35,12 @@ NO_PART: Part = (None, UNKNOWN, Role.OTHER, UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Segment:
     """
-    A run of a thread's tasks in a pass that belong to one part of the model.
+    Consecutive tasks of a thread in a pass that belong to one part of the model.
 
     Parameters
     ----------
     role, layer
-        Which part; the layer counts from the first of the rank's pass, ``UNKNOWN`` where it is none.
+        Part of the model; layers count from the first of the rank's pass, ``UNKNOWN`` where it is not a layer.
     tasks
         Tasks of threads in order.
     """
@@ -53,22 +53,22 @@ class Segment:
 @dataclass(slots=True)
 class RankTemplate:
     """
-    What one recorded rank does.
+    Tasks of one recorded rank, by their place in its iteration.
 
     Parameters
     ----------
     rank, stage
         The rank, and its place in the pipeline.
     begin, end
-        Tasks of threads before the first pass and behind the last one, without transfers.
+        Host tasks before the first pass and behind the last one, without transfers.
     passes
-        Segments of each pass in order.
+        Segments of each pass, in order.
     transfers
-        For each kind of transfer (operation, direction) the tasks of threads of each.
+        Host tasks of each transfer, by kind (operation, direction).
     needs
-        Calls by which a stream waits for what was received, by direction.
+        Calls by which a stream waits for a received message, by direction.
     posted_early
-        Passes between that before which a receive is posted and the one that needs it.
+        Number of passes between the one before which a receive is posted and the one that needs it.
     """
 
     rank: int
@@ -82,7 +82,7 @@ class RankTemplate:
 
 
 class Tasks:
-    """A graph's tasks with what they launch, by whom they were launched, and what else they wait for."""
+    """Tasks of a graph with their launches, launchers and other waits."""
 
     def __init__(self, graph: ExecutionGraph, parts: Sequence[Parts]) -> None:
         self.graph, self.parts = graph, parts
@@ -104,7 +104,7 @@ class Tasks:
         previous = graph.previous()
         self._give_launchers(previous)
         self.purpose_of: dict[int, str] = {}
-        """Operation and direction of sends and receives, which ranks' templates find."""
+        """Operation and direction of sends and receives, filled in by the templates of ranks."""
         for those in self.launched.values():
             those.sort()
         records, waits = re.compile(RECORDS), re.compile(STREAM_WAITS)
@@ -118,17 +118,17 @@ class Tasks:
         self.usual_gap = _median(tasks.gap[computing & (previous != UNKNOWN)])
         events = edges.lag[edges.dependency == Dependency.EVENT]
         self.usual_lag = _median(events)
-        self.usual_pause, self.hand_over = self._between_threads()
+        self.usual_pause, self.hand_over = self._thread_lags()
 
     def _give_launchers(self, previous: Integers) -> None:
-        """What has no recorded launch goes with what is before it on its stream."""
+        """Give tasks without a recorded launch the launcher of the task before on their stream."""
         for task in np.flatnonzero(self.graph.tasks.kind != Kind.HOST).tolist():
             if task not in self.launcher and previous[task] in self.launcher:
                 self.launcher[task] = self.launcher[int(previous[task])]
                 self.launched[self.launcher[task]].append(task)
 
-    def _between_threads(self) -> tuple[dict[int, int], dict[int, int]]:
-        """By track: the usual gap between a thread's tasks, and the usual lag from another thread's task to its own."""
+    def _thread_lags(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return by track the usual gap between a thread's tasks, and the usual lag behind another thread's task."""
         tasks, edges = self.graph.tasks, self.graph.edges
         host = tasks.kind == Kind.HOST
         between = (edges.dependency == Dependency.THREAD) & host[edges.before] & host[edges.after]
@@ -141,12 +141,12 @@ class Tasks:
         return pause, lag
 
     def message(self, task: int) -> Message | None:
-        """What a task sends, if it communicates."""
+        """Return the message of a task that communicates, else None."""
         number = int(self.graph.tasks.message[task])
         return self.graph.messages[number] if number != UNKNOWN and self.kind[task] == Kind.COMMUNICATION else None
 
     def transfer(self, host: int) -> int | None:
-        """The send or receive that a task of a thread starts."""
+        """Return the send or receive that a host task launches, else None."""
         for task in self.launched.get(host, ()):
             message = self.message(task)
             if message is not None and message.operation in ("send", "recv"):
@@ -154,7 +154,7 @@ class Tasks:
         return None
 
     def part(self, task: int) -> Part:
-        """Direction, pass, role and layer of a task of a thread."""
+        """Return the direction, pass, role and layer of a host task."""
         event = int(self.graph.tasks.event[task])
         if event == UNKNOWN:
             return NO_PART
@@ -166,7 +166,7 @@ class Tasks:
         return direction, number, Role(int(parts.role[event])), int(parts.layer[event])
 
     def is_update(self, task: int) -> bool:
-        """Whether a task of a thread is part of the optimizer, or launches it."""
+        """Return True if a host task is part of the optimizer, or launches it."""
         tasks = self.graph.tasks
         for one in (task, *self.launched.get(task, ())):
             event = int(tasks.event[one])
@@ -179,7 +179,7 @@ class Tasks:
         return False
 
     def put_between(self, before: int, task: int) -> int:
-        """Number of tasks put on a stream behind one of it, in front of the launch of another that waits for it."""
+        """Count the tasks launched on the stream of one task behind it, and before another task that waits for it."""
         launcher = self.launcher.get(task)
         if launcher is None or before not in self.launcher:
             return 0
@@ -189,7 +189,7 @@ class Tasks:
 
     @cached_property
     def _launches(self) -> dict[int, tuple[list[int], list[int]]]:
-        """By stream: its tasks in their order, and when each was launched."""
+        """For each stream, its tasks in order, and the times at which they were launched."""
         tasks, found = self.graph.tasks, {}
         for track in np.unique(tasks.track[tasks.kind != Kind.HOST]).tolist():
             rows = np.flatnonzero(tasks.track == track)
@@ -199,23 +199,23 @@ class Tasks:
         return found
 
     def named(self, track: int) -> Track:
-        """A track by what it is for."""
+        """Return a track named after its purpose."""
         return self._tracks[track]
 
     @cached_property
     def _tracks(self) -> dict[int, Track]:
-        return self._named_tracks()
+        return self._name_tracks()
 
     def track(self, task: int) -> Track:
         """
-        A task's track by what it is for, so that those of different ranks are one.
+        Return a task's track named after its purpose, so that tracks of different ranks coincide.
 
-        Threads are the main one and the others in the order in which they begin; streams that compute have their own
-        number; those that only communicate are called after what they do.
+        Threads are the main one, then the others in the order in which they begin. Streams that compute have their own
+        number; those that only communicate are named after their communication.
         """
         return self._tracks[int(self.graph.tasks.track[task])]
 
-    def _named_tracks(self) -> dict[int, Track]:
+    def _name_tracks(self) -> dict[int, Track]:
         tasks, found = self.graph.tasks, {}
         for rank in self.graph.ranks:
             own = [number for number, one in enumerate(self.graph.tracks) if one.rank == rank]
@@ -237,7 +237,7 @@ class Tasks:
         return found
 
     def _purpose(self, rows: Sequence[int]) -> str:
-        """What a stream only communicates for; "" if it also computes."""
+        """Return the purpose of a stream that only communicates; "" if it also computes."""
         purposes = []
         for task in rows:
             message = self.message(task)
@@ -247,7 +247,7 @@ class Tasks:
         return " ".join(sorted(set(purposes)))
 
     def program(self, rank: int) -> list[int]:
-        """Tasks of a rank's threads in the order in which they ran; the one that ends the iteration is the last."""
+        """Return a rank's host tasks in the order in which they ran; the task that ends the iteration is the last."""
         rows = np.flatnonzero((self.rank == rank) & (self.graph.tasks.kind == Kind.HOST))
         last = self.graph.last.get(rank, UNKNOWN)
         rows = rows[rows != last]
@@ -256,9 +256,9 @@ class Tasks:
 
     def unit(self, program: Sequence[int], place: int) -> range:
         """
-        The calls around one that starts a communication: the event that it waits for in front, the one behind it.
+        Return the calls around the launch of a communication: the event that it waits for, and the event behind it.
 
-        PyTorch's process groups record an event on the computing stream, let the stream of the communication wait for
+        PyTorch's process groups record an event on the computing stream, make the stream of the communication wait for
         it, launch, and record an event behind it.
         """
         first = last = place
@@ -273,20 +273,20 @@ class Tasks:
 
 def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTemplate:
     """
-    Take apart what a rank does.
+    Build the template of a rank.
 
     Raises
     ------
     SpecError
-        If its passes are not those of the layout.
+        If its passes differ from those of the layout.
     """
     program = tasks.program(rank)
     found = RankTemplate(rank=rank, stage=stage)
     own_parts = [tasks.part(task) for task in program]
-    parts = _filled(own_parts, tasks.graph.tasks.track[program].tolist())
-    taken = _transfers_and_needs(tasks, program, own_parts, found, layout)
+    parts = _fill_parts(own_parts, tasks.graph.tasks.track[program].tolist())
+    taken = _find_transfers(tasks, program, own_parts, found, layout)
     ordered = layout.passes(stage)
-    parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
+    parts = _number_passes([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
     of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
     for place, (task, (way, number, role, layer)) in enumerate(zip(program, parts, strict=True)):
         if place not in taken:
@@ -313,9 +313,9 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     return found
 
 
-def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
+def _fill_parts(parts: list[Part], threads: Sequence[int]) -> list[Part]:
     """
-    The same where tasks of no part inside a pass are of that pass: between two of its own, or behind on its thread.
+    Assign tasks outside of the model's parts to the pass around them, or before them on its thread.
 
     Behind the last layer autograd's thread starts the last reduction of gradients, which no operator encloses.
     """
@@ -336,11 +336,11 @@ def _filled(parts: list[Part], threads: Sequence[int]) -> list[Part]:
     return filled
 
 
-def _one_pass_each(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
+def _number_passes(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
     """
-    The same where several chunks of a micro-batch have one number: each run of tasks is a pass then.
+    Renumber passes where several chunks of a micro-batch share a number: each run of tasks is then a pass.
 
-    Nothing changes where there are as many numbers as passes.
+    Nothing changes where there are already as many numbers as passes.
     """
     changed = list(parts)
     for direction in ("forward", "backward"):
@@ -372,7 +372,7 @@ def _keep_between(
     passes: Mapping[str, Sequence[int]],
     ordered: Sequence[Pass],
 ) -> None:
-    """What threads do between passes goes with the pass that follows."""
+    """Put host tasks between passes into the pass that follows."""
     waiting: list[int] = []
     for place in places:
         direction, number, _, _ = parts[place]
@@ -387,7 +387,7 @@ def _keep_between(
 
 
 def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
-    """Runs of tasks of one part; what belongs to no part goes with the part before it, if there is one."""
+    """Group tasks into runs of one part; tasks outside of the model's parts join the part before them, if any."""
     runs: dict[tuple[Role, int], list[int]] = {}
     key: tuple[Role, int] = (Role.OTHER, UNKNOWN)
     for role, layer, task in own:
@@ -397,10 +397,10 @@ def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
     return tuple(Segment(role, layer, tuple(tasks)) for (role, layer), tasks in runs.items())
 
 
-def _transfers_and_needs(
+def _find_transfers(
     tasks: Tasks, program: Sequence[int], parts: Sequence[Part], found: RankTemplate, layout: Layout
 ) -> set[int]:
-    """Places of the program that transfers take; they are joined to passes by their order."""
+    """Find the places of transfers in the program, and join transfers to passes by their order."""
     taken: set[int] = set()
     ordered = layout.passes(found.stage)
     sends = iter([one for one in ordered if layout.sends(one)])

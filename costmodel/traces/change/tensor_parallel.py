@@ -1,4 +1,4 @@
-"""Collectives of tensor-parallel ranks: which they are in a graph, the graph without them, and with others."""
+"""Tensor-parallel collectives: found in a graph, removed from it, or added to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Task
 from costmodel.traces.structure import Parts, Phase, Role
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-"""What tensor-parallel ranks do together."""
+"""Collectives of tensor-parallel ranks."""
 
 NAMED = re.compile(r"(?i)tensor|(?<![a-z])tp(?![a-z])")
 """Descriptions of their groups: Megatron-LM's ``TENSOR_MODEL_PARALLEL_GROUP``, torchtitan's ``mesh_tp``."""
@@ -35,36 +35,36 @@ def tensor_parallel_tasks(
     graph: ExecutionGraph, parts: Sequence[Parts], *, tp: int, elements: float
 ) -> NDArray[np.bool_]:
     """
-    Which tasks are collectives of the tensor-parallel ranks; shape (tasks,).
+    Return a mask of tasks that are tensor-parallel collectives; shape (tasks,).
 
-    Groups are known by their description; else by their ranks, which are next to each other; else by their number and
-    by whole micro-batches that they carry.
+    Groups are identified by their description; else by their ranks, which are consecutive; else by their size and by
+    elements that are whole micro-batches.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     tp
-        Number of tensor-parallel ranks.
+        Tensor-parallel size.
     elements
         Elements of the hidden states of a micro-batch.
 
     Raises
     ------
     SpecError
-        If collectives in passes do not say whose they are, or none are these ranks'.
+        If collectives in passes do not name their group, or none belongs to these ranks.
     """
     tasks = graph.tasks
     talks = (tasks.kind == Kind.COMMUNICATION) & (tasks.message != UNKNOWN)
     said = [_is_tensor_parallel(message, tp, elements) for message in graph.messages]
     found: NDArray[np.bool_] = talks & np.array([*(one is True for one in said), False])[tasks.message]
     silent = talks & np.array([*(one is None for one in said), False])[tasks.message]
-    in_pass = np.isin(_of_events(graph, parts, "phase", Phase.NONE), IN_PASSES)
+    in_pass = np.isin(_part_column(graph, parts, "phase", Phase.NONE), IN_PASSES)
     if (silent & in_pass).any():
         raise SpecError(
             "tp",
-            f"cannot be changed: {int((silent & in_pass).sum()):,} communications in passes do not say whose ranks "
-            "they join, so that those of tensor parallelism are not known.",
+            f"cannot be changed: {int((silent & in_pass).sum()):,} communications in passes do not name the "
+            "ranks of their group, so that tensor-parallel ones cannot be identified.",
             "PyTorch 2.4 and later record it.",
         )
     if not found.any():
@@ -73,7 +73,7 @@ def tensor_parallel_tasks(
 
 
 def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | None:
-    """Whether a message is theirs; None: nobody knows."""
+    """Return True if a message is tensor-parallel, None if that is unknown."""
     if message.operation in ("send", "recv", "barrier", "broadcast"):
         return False
     if message.num_ranks not in (0, tp):
@@ -91,23 +91,23 @@ def _is_tensor_parallel(message: Message, tp: int, elements: float) -> bool | No
     return None
 
 
-def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
+def remove_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> ExecutionGraph:
     """
-    The graph without some communications, and without the calls that are only there for them.
+    Remove some communications from a graph, and the calls that exist only for them.
 
-    Calls are the launch, the event in front that it waits for, and the one behind it. What waited for a communication
-    waits for what that waited for, unless that is on its own stream.
+    These calls are the launch, the event that it waits for, and the event behind it. A task that waited for a
+    communication waits for the tasks that it waited for, except those on its own track.
 
     Parameters
     ----------
     graph
         Any graph.
     dropped
-        Which tasks go; shape (tasks,).
+        Mask of tasks to remove; shape (tasks,).
     """
     edges = graph.edges
     bridges = _bridges(graph, dropped)
-    gone = dropped | _calls_of(graph, dropped)
+    gone = dropped | _find_calls(graph, dropped)
     gone[[task for task in graph.last.values() if task != UNKNOWN]] = False
     kept = ~(gone[edges.before] | gone[edges.after])
     place = np.cumsum(~gone) - 1
@@ -129,7 +129,7 @@ def without_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Executio
 
 
 def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
-    """From what dropped tasks waited for to what waited for them, where these are on different tracks."""
+    """Connect tasks before dropped ones with tasks behind them, where these are on different tracks."""
     edges, track = graph.edges, graph.tasks.track
     is_wait = edges.dependency != Dependency.LAUNCH
     into: dict[int, list[tuple[int, int]]] = {}
@@ -145,8 +145,8 @@ def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
     return Edges(before=before, after=after, lag=lag, dependency=dependency.astype(np.int8))
 
 
-def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Calls that launch dropped tasks and nothing else, and events recorded and awaited right before and behind."""
+def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask of calls that launch only dropped tasks, and of events recorded and awaited right around them."""
     tasks, edges = graph.tasks, graph.edges
     launches = edges.dependency == Dependency.LAUNCH
     found = np.zeros(len(tasks), dtype=bool)
@@ -170,23 +170,23 @@ def _calls_of(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.b
     return found
 
 
-def with_tensor_parallel(
+def add_tensor_parallel(
     graph: ExecutionGraph, parts: Sequence[Parts], wanted: Wanted, nanoseconds: Callable[[Message], int]
 ) -> ExecutionGraph:
     """
-    The graph with collectives in each layer of each pass, for which computation waits.
+    Add collectives to each layer of each pass, for which computation waits.
 
-    They run on the stream that computes, in front of the last kernel of their part: where in the part they are does not
-    matter, as everything behind waits for all of them.
+    They run on the computing stream, in front of the last kernel of their part. Their place within the part does not
+    matter, since everything behind waits for all of them.
 
     Parameters
     ----------
     graph, parts
-        The recorded iteration, and what each event of its traces is part of.
+        The recorded iteration, and the parts of its traces' events.
     wanted
-        What is added.
+        Collectives to add.
     nanoseconds
-        What each takes.
+        Time of each.
 
     Raises
     ------
@@ -204,14 +204,14 @@ def with_tensor_parallel(
         for one in wanted.get((phase, role), ())
     ]
     places, numbers, durations = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
-    return _with_messages(replace(graph, messages=(*graph.messages, *messages)), places, numbers, durations)
+    return _insert_messages(replace(graph, messages=(*graph.messages, *messages)), places, numbers, durations)
 
 
 def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[int, Phase, Role]]:
-    """The last kernel that computes of each layer, embedding and head of each pass, with what it is of."""
+    """Return the last computing kernel of each layer, embedding and head of each pass, with its phase and role."""
     tasks = graph.tasks
     phase, microbatch, layer, role = (
-        _of_events(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
+        _part_column(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
     )
     computes = (tasks.kind == Kind.COMPUTE) & graph.on_stream & np.isin(phase, IN_PASSES)
     computes &= np.isin(role, (Role.LAYER, Role.EMBEDDING, Role.HEAD)) & (microbatch != UNKNOWN)
@@ -223,8 +223,8 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
     return [(place, Phase(key[1]), Role(key[3])) for key, place in last.items()]
 
 
-def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
-    """A column of the parts for each task; shape (tasks,)."""
+def _part_column(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
+    """Return a column of the parts for each task; shape (tasks,)."""
     tasks = graph.tasks
     found = np.full(len(tasks), unknown, dtype=np.int64)
     for number, one in enumerate(parts):
@@ -233,8 +233,10 @@ def _of_events(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown
     return found
 
 
-def _with_messages(graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers) -> ExecutionGraph:
-    """Communications put in front of some tasks, on their tracks; several in front of one follow each other."""
+def _insert_messages(
+    graph: ExecutionGraph, places: Integers, messages: Integers, durations: Integers
+) -> ExecutionGraph:
+    """Insert communications in front of some tasks, on their tracks; several in front of one task follow each other."""
     tasks, edges = graph.tasks, graph.edges
     given: dict[str, Any] = {
         "kind": Kind.COMMUNICATION,

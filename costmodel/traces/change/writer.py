@@ -1,4 +1,4 @@
-"""Tasks of a rank written anew, copied from recorded ones: in the order of its threads, with what each launches."""
+"""Tasks of a rank, copied from recorded ones in the order of its threads, with their launches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from costmodel.traces.graph import Tasks as Columns
 @dataclass(slots=True)
 class Written:
     """
-    A graph that grows: rows of its tasks and edges.
+    A graph under construction: rows of its tasks and edges.
 
     Parameters
     ----------
     source
-        For each task the recorded one that it is a copy of; ``UNKNOWN`` for tasks that nobody recorded.
+        Recorded task that each task is a copy of; ``UNKNOWN`` for tasks that were not recorded.
     track, duration, gap, waiting, waits_for, collective, message
         As in :class:`costmodel.traces.graph.Tasks`.
     edges
@@ -45,7 +45,7 @@ class Written:
     last: dict[int, int] = field(default_factory=dict)
 
     def add(self, *, source: int, track: int, duration: int, gap: int) -> int:
-        """One more task, which waits for nothing yet."""
+        """Add a task that waits for nothing yet; return its number."""
         self.source.append(source)
         self.track.append(track)
         self.duration.append(duration)
@@ -57,7 +57,7 @@ class Written:
         return len(self.source) - 1
 
     def graph(self, source: ExecutionGraph, doubts: Iterable[str]) -> ExecutionGraph:
-        """The graph; its times are not known before it is replayed, but its tasks were written in their order."""
+        """Build the graph; its times are unknown until it is replayed, but its tasks are in order."""
         rows = np.array(self.source, dtype=np.int64)
         known = rows != UNKNOWN
         old, number = source.tasks, len(rows)
@@ -92,16 +92,16 @@ class Written:
 
 class RankWriter:
     """
-    Writes the tasks of one rank.
+    Writer of one rank's tasks.
 
     Parameters
     ----------
     written, tasks, rank
-        The graph that grows, the recorded tasks, and the rank's number.
+        The graph under construction, the recorded tasks, and the rank's number.
     retimed
-        Nanoseconds of a copied communication, by its recorded task.
+        Function that returns the nanoseconds of a copied communication, by its recorded task.
     is_gradient
-        Whether a recorded communication reduces gradients: the optimizer waits for all of these, and for sends.
+        Function that returns True for a gradient reduction: the optimizer waits for all of these, and for sends.
     """
 
     def __init__(
@@ -115,26 +115,27 @@ class RankWriter:
         self.written, self.tasks, self.rank = written, tasks, rank
         self.retimed, self.is_gradient = retimed, is_gradient
         self.on_track: dict[int, list[int]] = defaultdict(list)
-        """The tasks on each track, in their order."""
+        """Tasks on each track, in their order."""
         self.open: list[int] = []
-        """Sends and reductions of gradients that nothing waits for yet."""
+        """Sends and gradient reductions that nothing waits for yet."""
         self.arrived: list[int] = []
-        """Receives that the next task that computes waits for."""
+        """Receives that the next computing task waits for."""
         self.pending: list[int] = []
-        """Messages that nobody recorded, for which the optimizer waits."""
+        """Messages without a recorded original, for which the optimizer waits."""
         self.copies: dict[int, int] = {}
         self.last_host = UNKNOWN
 
     def put(self, host: Iterable[int], scale: float = 1.0) -> None:
         """
-        Copy tasks of threads, with all that they launch.
+        Copy host tasks, with everything that they launch.
 
         Parameters
         ----------
         host
-            Recorded tasks of threads, in order.
+            Recorded host tasks, in order.
         scale
-            Factor of the durations of what they launch, or of theirs where they launch nothing, and of gaps.
+            Factor of the durations of launched tasks, or of the host tasks themselves where they launch nothing, and of
+            gaps.
         """
         self.copies = {}
         for task in host:
@@ -143,7 +144,7 @@ class RankWriter:
                 self._copy(launched, scale)
 
     def put_transfer(self, unit: Iterable[int], collective: int) -> int:
-        """Copy the tasks that start a send or a receive, which another rank's copy joins."""
+        """Copy the tasks that start a send or a receive, which joins that of another rank."""
         hosts = list(unit)
         self.put(hosts)
         started = next(each for host in hosts for each in self.tasks.launched.get(host, ()) if self.tasks.message(each))
@@ -151,7 +152,7 @@ class RankWriter:
         return self.copies[started]
 
     def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
-        """A communication that nobody recorded: begun when the thread is here, behind what was computed."""
+        """Add an unrecorded communication: it begins when the thread is here, behind the computation before."""
         number = self.number_of(track)
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))
@@ -171,7 +172,7 @@ class RankWriter:
         return one
 
     def number_of(self, track: Track) -> int:
-        """Number of a track of this rank."""
+        """Return the number of a track of this rank."""
         return self.written.tracks.setdefault(RankTrack(self.rank, track), len(self.written.tracks))
 
     def _copy(self, task: int, scale: float) -> int:
@@ -207,11 +208,11 @@ class RankWriter:
         return one
 
     def _is_handed_over(self, number: int) -> bool:
-        """Whether another thread worked last."""
+        """Return True if another thread worked last."""
         return self.last_host != UNKNOWN and self.written.track[self.last_host] != number
 
     def _gap(self, task: int, number: int, scale: float) -> int:
-        """The recorded gap; of the first task of a stream, which may have another one, the usual one."""
+        """Return the recorded gap; for the first task of a stream, which may now follow another, the usual gap."""
         gap = int(self.tasks.graph.tasks.gap[task])
         if self.tasks.kind[task] != Kind.HOST:
             gap = self.tasks.usual_gap if task in self.tasks.firsts else gap
@@ -221,7 +222,7 @@ class RankWriter:
         return round(gap * scale) if scale != 1.0 else gap
 
     def _connect(self, task: int, one: int) -> None:
-        """What a copy waits for: the copies of what the recorded one did, or what took their place."""
+        """Connect a copy to the copies of the tasks for which the recorded one waited, or to their replacements."""
         launcher = self.tasks.launcher.get(task)
         if launcher is not None and launcher in self.copies:
             lag = self.tasks.lag.get(task, 0)
@@ -233,14 +234,14 @@ class RankWriter:
         for before, lag, dependency in self.tasks.waits.get(task, ()):
             message = self.tasks.message(before)
             if self.tasks.kind[before] == Kind.HOST and dependency == Dependency.THREAD:
-                continue  # threads hand over where they do now
+                continue  # threads now wait for each other at other places
             if message is not None and (self.is_gradient(before) or message.operation == "send"):
                 if not joined:
                     self.written.edges += [(other, one, lag, dependency) for other in self.open]
                     self.open = []
                 joined = True
             elif message is not None and message.operation == "recv":
-                continue  # what the next pass needs is in ``arrived``
+                continue  # ``arrived`` holds the receives of the next pass
             elif dependency == Dependency.PROCESSORS and before not in self.copies:
                 continue  # other kernels run beside it now
             elif before in self.copies:

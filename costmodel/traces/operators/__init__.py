@@ -1,4 +1,4 @@
-"""Which operators of the cost model a trace recorded, and how long each of their passes took."""
+"""Operators of the cost model in a trace, with the time of each of their passes."""
 
 from costmodel.traces.operators.records import Other, TracedOperators, TracedPass
 from costmodel.traces.operators.timing import traced_operators

@@ -1,4 +1,4 @@
-"""Which operator of the forward pass each node of autograd belongs to."""
+"""Operators of the forward pass to which autograd's nodes belong."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from costmodel.traces.structure.nesting import Nesting
 
 def forward_of_nodes(trace: Trace, nesting: Nesting, backward: Backward, of_match: Integers) -> dict[int, int]:
     """
-    The match that each node of autograd belongs to, by the node's row; nodes of other operators are left out.
+    Return the match to which each node of autograd belongs, by the node's row; nodes of other operators are left out.
 
-    The operator that made a node is the last one that began with its number. Numbers are counted thread by thread, and
-    nodes say by a number of its own which thread that was: the one that explains most of them.
+    The operator that made a node is the last one that began with its sequence number. Numbers are counted per thread.
+    Nodes name the thread by a number of the profiler; it is the thread that explains most of their numbers.
 
     Parameters
     ----------
     trace, nesting, backward
-        A trace, and what lies within what.
+        A trace, the nesting of its events, and its nodes of autograd.
     of_match
-        Place of the match that each event lies in, shape (events,).
+        Place of the match that contains each event, shape (events,).
     """
     events = trace.events
     operators = (events.category == Category.OPERATOR) & (events.sequence != UNKNOWN)
@@ -56,7 +56,7 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, backward: Backward, of_matc
 
 
 def _only_match_inside(nesting: Nesting, of_match: Integers) -> dict[int, int]:
-    """The match within operators that contain exactly one: functions that somebody wrote around an operator."""
+    """Return the match within operators that contain exactly one: custom functions around an operator."""
     parents = nesting.parent
     own = np.flatnonzero(of_match != UNKNOWN)
     outermost = own[(parents[own] == UNKNOWN) | (of_match[np.maximum(parents[own], 0)] != of_match[own])]

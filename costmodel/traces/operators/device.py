@@ -1,4 +1,4 @@
-"""What only a trace knows of a device: how much slower it computes beside communication, and when its host is late."""
+"""Figures of a device that only a trace shows: slowdown of compute next to communication, and late launches."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
-from costmodel.traces.structure.nesting import launched_by
+from costmodel.traces.structure.nesting import find_launchers
 
 BESIDE, ALONE = 0.9, 0.01
-"""Share of a kernel's time from which on it ran beside communication, and up to which it ran alone."""
+"""Share of a kernel's time above which it ran next to communication, and below which it ran alone."""
 
 STEADY, FEWEST = 0.1, 2
 """
-Half the interquartile range over the median up to which kernels do the same work each time, and fewest of either kind.
+Largest half interquartile range over the median for kernels to count as equal work, and least number of each kind.
 
-Persistent kernels have one grid for every size: where sizes were not recorded, only times tell them apart.
+Persistent kernels have one grid for every size: where sizes were not recorded, only times distinguish them.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slowdown:
     """
-    How much slower kernels are beside communication.
+    Slowdown of kernels next to communication.
 
     Parameters
     ----------
     factor
-        Median over kinds of kernels, each weighted by its time: median beside communication over the median alone.
+        Median over kinds of kernels, each weighted by its time: median next to communication over the median alone.
     num_kinds, num_kernels
-        Kinds of kernels that ran both ways, and all kernels of these.
+        Kinds of kernels that ran both ways, and all kernels of these kinds.
     """
 
     factor: float
@@ -43,14 +43,14 @@ class Slowdown:
 
 def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
     """
-    How much slower kernels of the same name, grid and inputs are while communication runs on another stream.
+    Measure how much slower kernels of equal name, grid and inputs are while communication runs on another stream.
 
-    Only kinds count whose times are steady both ways.
+    Only kinds with steady times both ways count.
 
     Parameters
     ----------
     traces
-        Of one kind of device; kernels of each are compared with its own.
+        Traces of one kind of device; kernels are compared within a trace.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
 
 
 def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
-    """Nanoseconds beside communication and alone, of each kind of kernel that has steady ones of both."""
+    """Yield the nanoseconds next to communication and alone, of each kind of kernel that is steady in both."""
     events = trace.events
     is_kernel = events.category == Category.KERNEL
     computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
@@ -87,7 +87,7 @@ def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
 
 
 def beside_communication(trace: Trace, rows: NDArray[np.intp]) -> Integers:
-    """Nanoseconds of events on streams while communication runs on any; shape (rows,)."""
+    """Return the nanoseconds of each event on a stream during which communication runs on any stream; shape (rows,)."""
     events = trace.events
     talking = np.flatnonzero((events.category == Category.KERNEL) & (events.message != UNKNOWN))
     return covered_nanoseconds(events.start[rows], events.end[rows], events.start[talking], events.end[talking])
@@ -101,7 +101,7 @@ def _is_steady(nanoseconds: Integers) -> bool:
 
 
 def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
-    """Inputs of the operator that launched each kernel; ``UNKNOWN`` where nobody recorded them."""
+    """Return the inputs of the operator that launched each kernel; ``UNKNOWN`` where they were not recorded."""
     events = trace.events
     operators = trace.of(Category.OPERATOR)
     operators = operators[events.external[operators] != UNKNOWN]
@@ -115,7 +115,7 @@ def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
 
 def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
     """
-    How much of each stretch of time others cover, which may overlap each other.
+    Return the nanoseconds of each interval that other intervals cover, which may overlap each other.
 
     >>> one = np.array([0, 10, 20]), np.array([10, 20, 30])
     >>> covered_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
@@ -141,7 +141,7 @@ def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: 
 
 def weighted_median(values: list[float], weights: list[float]) -> float:
     """
-    The value at which half of the weight lies below.
+    Return the value below which half of the weight lies.
 
     >>> weighted_median([1.0, 3.0, 2.0], [1.0, 1.0, 5.0])
     2.0
@@ -153,20 +153,21 @@ def weighted_median(values: list[float], weights: list[float]) -> float:
 
 def late_launches(trace: Trace) -> Integers:
     """
-    Nanoseconds between the calls of two kernels in a row, of those that streams waited for.
+    Return nanoseconds between the calls of two consecutive kernels for which streams waited.
 
-    A kernel is late if the host calls it when its stream has nothing to do any more. Where two in a row on a stream
-    are, and one thread calls both, what lies between the calls is what the host needs for a kernel. Calls that others
-    interrupt, such as waiting for the device, are longer; so is what begins a pass: medians are what counts.
+    A kernel is late if its call begins when its stream is already idle. Where two consecutive kernels of a stream are
+    late and one thread launches both, the time between their calls is the CPU launch overhead of a kernel. Calls with
+    an interruption between them, such as a wait for the device, are longer, and so is the begin of a pass: use the
+    median.
 
     Parameters
     ----------
     trace
-        Of one rank.
+        Trace of one rank.
     """
     events = trace.events
     rows = trace.of(Category.KERNEL)
-    call = launched_by(trace)[rows]
+    call = find_launchers(trace)[rows]
     rows, call = rows[call != UNKNOWN], call[call != UNKNOWN]
     order = np.lexsort((events.start[rows], events.track[rows]))
     rows, call = rows[order], call[order]

@@ -1,4 +1,4 @@
-"""Operators of forward passes found among the events of threads, alone or as sequences of others."""
+"""Operators of forward passes among the events of threads, alone or as sequences."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Match:
     Parameters
     ----------
     pattern
-        What it is.
+        The pattern that matched.
     dtype, sizes
-        Its type and sizes as the table of samples has them.
+        Type and sizes as in the table of samples.
     rows
         The events of its sequence, views between them included.
     """
@@ -39,12 +39,12 @@ class Match:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backward:
     """
-    Which events belong to backward passes; arrays of shape (events,).
+    Nodes of autograd in backward passes; arrays of shape (events,).
 
     Parameters
     ----------
     node
-        Row of the node of autograd around an event, itself included; ``UNKNOWN`` in forward passes.
+        Row of the node around an event, itself included; ``UNKNOWN`` in forward passes.
     """
 
     node: Integers
@@ -52,9 +52,9 @@ class Backward:
 
 def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
     """
-    Find the nodes of autograd, and what runs in them.
+    Find the nodes of autograd, and the events in them.
 
-    What a node computes again is a forward pass: its operators have numbers of their own, as autograd records them.
+    Recomputation in a node is a forward pass: its operators have their own sequence numbers.
     """
     events = trace.events
     is_name = np.array([name.startswith(BACKWARD) for name in trace.names], dtype=bool)
@@ -73,7 +73,7 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
 
 
 def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows of the operators that autograd's nodes run first, and which have their number."""
+    """Return True for operators that autograd's nodes run first, which have the node's sequence number."""
     events = trace.events
     parent = np.maximum(nesting.parent, 0)
     inside = (nesting.parent != UNKNOWN) & starts[parent]
@@ -85,16 +85,16 @@ def matches(
     trace: Trace, nesting: Nesting, backward: Backward, names: Names, within: NDArray[np.bool_]
 ) -> tuple[list[Match], list[Match], dict[str, str]]:
     """
-    Operators of the forward passes, none inside another; updates without sizes; of names that were not, why not.
+    Find the operators of forward passes: matches, updates without sizes, and the reasons of names that did not match.
 
     Parameters
     ----------
     trace, nesting, backward
-        A trace, and what lies within what.
+        A trace, the nesting of its events, and its nodes of autograd.
     names
-        What operators are called.
+        Patterns of recorded operators.
     within
-        Which events count; shape (events,).
+        True for events that count; shape (events,).
     """
     by_first: dict[str, list[Pattern]] = defaultdict(list)
     for pattern in names.patterns:
@@ -108,7 +108,7 @@ def matches(
 
 
 def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Rows with one parent and thread, in the order in which they ran; outer ones first."""
+    """Group rows by parent and thread, in the order in which they ran; outer groups first."""
     order = np.lexsort((rows, trace.events.track[rows], nesting.parent[rows]))
     rows = rows[order]
     parent, track = nesting.parent[rows], trace.events.track[rows]
@@ -117,7 +117,7 @@ def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[ND
 
 
 class _Search:
-    """Goes from outer to inner operators, and never into one that it has found."""
+    """Search from outer to inner operators, without those inside a match."""
 
     def __init__(self, trace: Trace, names: Names, by_first: Mapping[str, Sequence[Pattern]]) -> None:
         self.found: list[Match] = []
@@ -129,7 +129,7 @@ class _Search:
         self._inside: set[int] = set()
 
     def among(self, siblings: NDArray[np.intp], parent: int) -> None:
-        """Look for sequences among operators that ran one behind the other."""
+        """Look for sequences among consecutive operators."""
         rows = siblings.tolist()
         if parent in self._inside:
             self._inside.update(rows)
@@ -137,10 +137,10 @@ class _Search:
         names = [self._trace.names[name] for name in self._trace.events.name[siblings].tolist()]
         place = 0
         while place < len(rows):
-            place = self._at(rows, names, place) if names[place] in self._by_first else place + 1
+            place = self._search_at(rows, names, place) if names[place] in self._by_first else place + 1
 
-    def _at(self, rows: list[int], names: list[str], place: int) -> int:
-        """Where to go on: behind what begins here, or one further."""
+    def _search_at(self, rows: list[int], names: list[str], place: int) -> int:
+        """Return the next place to search: behind the sequence that begins here, else one further."""
         reasons: dict[str, str] = {}
         for pattern in self._by_first[names[place]]:
             members = self._members(pattern, names, place)
@@ -151,7 +151,7 @@ class _Search:
         return place + 1
 
     def _members(self, pattern: Pattern, names: list[str], place: int) -> list[int]:
-        """Places of a sequence that begins here; none if it does not."""
+        """Return the places of a sequence that begins here; [] if it does not."""
         members = [place]
         for allowed in pattern.sequence[1:]:
             place += 1
@@ -178,7 +178,7 @@ class _Search:
             return False
         if sizes is None or dtype not in self._names.dtypes:
             if not pattern.alike:
-                reasons[name] = f"inputs {_shown(operands.sizes)} of type {dtype or 'unknown'}"
+                reasons[name] = f"inputs {_sizes_text(operands.sizes)} of type {dtype or 'unknown'}"
             return False
         self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))
         self._inside.update(own)
@@ -188,15 +188,15 @@ class _Search:
 LIST = "TensorList"
 """The profiler's type of a list of tensors."""
 
-LONG_LIST = "PyTorch records no sizes of lists of more than 30 tensors; --job with its strategy says how many there are"
+LONG_LIST = "PyTorch records no sizes of lists of more than 30 tensors; pass --job with its strategy to count them"
 """
-Why most updates have no sizes (``TENSOR_LIST_DISPLAY_LENGTH_LIMIT`` in ``torch/csrc/profiler/util.h``), where gradients
-do not say them either.
+Reason that most updates have no sizes (``TENSOR_LIST_DISPLAY_LENGTH_LIMIT`` in ``torch/csrc/profiler/util.h``), if
+gradients have none either.
 """
 
 NO_SHAPES = "no shapes were recorded (torch.profiler.profile(record_shapes=True))"
-"""Why operators of which only the name is known have no sizes."""
+"""Reason that operators known only by name have no sizes."""
 
 
-def _shown(sizes: tuple[tuple[int, ...], ...]) -> str:
+def _sizes_text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(" x ".join(str(size) for size in one) or "-" for one in sizes[:4])

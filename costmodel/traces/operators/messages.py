@@ -1,4 +1,4 @@
-"""Collectives and messages that traces recorded: how large they are, and how long they take without waiting."""
+"""Collectives and messages in traces: their sizes, and their times without waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = {
     "broadcast": "elements_in",
     "send": "elements_in",
 }
-"""The side of each collective that has the whole tensor, as the samples' table counts it."""
+"""Side of each collective that holds the whole tensor, as in the table of samples."""
 
 ELEMENTS: Mapping[str, tuple[str, int]] = {
     "float": ("fp32", 4),
@@ -32,7 +32,7 @@ ELEMENTS: Mapping[str, tuple[str, int]] = {
     "float8_e4m3fn": ("fp8", 1),
     "float8_e5m2": ("fp8", 1),
 }
-"""Types as NCCL's and Gloo's records name them in small letters, and bytes of an element. 8-bit tensors go as bytes."""
+"""Types in lower case as in NCCL's and Gloo's records, and bytes of an element. 8-bit tensors are recorded as bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class TracedMessage:
     nbytes, num_ranks
         Bytes of the whole tensor, and ranks that take part.
     ranks
-        Which; () where the trace does not say.
+        The ranks; () where they were not recorded.
     nanoseconds
-        The least of all ranks that were recorded: the last one to come does not wait for others.
+        Least time over the recorded ranks: the last rank to arrive does not wait for others.
     is_complete
-        Whether all of them were recorded, so that nobody else can have come later.
+        True where all ranks were recorded, so that none other arrived later.
     """
 
     kind: str
@@ -63,17 +63,17 @@ class TracedMessage:
     is_complete: bool
 
 
-def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
+def find_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], Mapping[str, int]]:
     """
-    What ranks sent each other in their iterations; and how many messages have no size or kind, by their names.
+    Return the messages of all iterations; and the number of messages without size or kind, by their names.
 
-    The n-th collective of a kind in a group is the same for all of its ranks. Messages from one rank to another are the
-    n-th send of the one and the n-th receive of the other.
+    The n-th collective of a kind in a group is joined over the group's ranks. The n-th send between two ranks is joined
+    with their n-th receive.
 
     Parameters
     ----------
     traces
-        Of ranks of one job.
+        Traces of ranks of one job.
     """
     joined: dict[Hashable, list[tuple[Message, int]]] = defaultdict(list)
     unknown: dict[str, int] = {}
@@ -90,11 +90,11 @@ def traced_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...],
             key = _key(message, trace.rank if trace.rank is not None else place)
             joined[key, count[key]].append((message, ns))
             count[key] += 1
-    return tuple(_joined(several) for several in joined.values() if several), unknown
+    return tuple(_join_messages(several) for several in joined.values() if several), unknown
 
 
 def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
-    """Rows that carry a message: kernels, or where nothing runs on a device what a library recorded on its thread."""
+    """Yield rows with a message: kernels, or without a device the library's annotations on its thread."""
     of = Category.KERNEL if trace.has_device else Category.ANNOTATION
     start, steps = trace.events.start, iterations(trace)
     for row in np.flatnonzero((trace.events.message != UNKNOWN) & (trace.events.category == of)).tolist():
@@ -113,7 +113,7 @@ def _key(message: Message, rank: int) -> tuple[Hashable, ...]:
     return (message.operation, message.group, message.ranks, _size(message))
 
 
-def _joined(several: Iterable[tuple[Message, int]]) -> TracedMessage:
+def _join_messages(several: Iterable[tuple[Message, int]]) -> TracedMessage:
     messages = [message for message, _ in several]
     first = messages[0]
     kind = "send" if first.operation in ("send", "recv") else first.operation

@@ -1,4 +1,4 @@
-"""Names of recorded operators, and where their sizes stand, as records."""
+"""Names of recorded operators, and the places of their sizes, as records."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FILE = "operators.yaml"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
     """
-    A recorded operator, or a sequence of them, and what it is; the file says what each entry means.
+    A recorded operator, or a sequence of them, and its name in the cost model; the file describes each entry.
 
     Parameters
     ----------
     operator
-        As the table of samples names it.
+        Name in the table of samples.
     sequence
         Names that each member may have.
     sizes
-        Where each size stands.
+        Place of each size.
     at, dtype
         The member whose inputs have the sizes, and the input whose type counts.
     mask
-        Input that is a mask; None: there is none.
+        Input that is a mask; None where there is none.
     alike, gemm
-        Whether both inputs have the same sizes; whether only kernels that multiply count.
+        True where both inputs must have equal sizes; True where only GEMM kernels count.
     """
 
     operator: str
@@ -47,7 +47,7 @@ class Pattern:
     gemm: bool = False
 
     def sizes_of(self, operands: Operands) -> dict[str, int] | None:
-        """Sizes of what was recorded; None where its inputs do not have them."""
+        """Return the sizes of a recorded operator; None where its inputs do not have them."""
         if self.alike and (len(operands.sizes) < 2 or operands.sizes[0] != operands.sizes[1]):
             return None
         try:
@@ -66,7 +66,7 @@ class Pattern:
 
 def _size(where: str, sizes: tuple[tuple[int, ...], ...]) -> int:
     """
-    One size of an operator's inputs.
+    Return one size of an operator's inputs.
 
     >>> _size("1.-1", ((4, 8), (16, 8))), _size("0.rows", ((2, 4, 8),)), _size("0.repeated", ((9, 4, 8), (9, 1, 8)))
     (8, 8, 4)
@@ -80,13 +80,13 @@ def _size(where: str, sizes: tuple[tuple[int, ...], ...]) -> int:
     if which == "elements":
         return prod(one)
     if which in ("repeated", "rest"):
-        along = _repeated(one, sizes[int(place) + 1])
+        along = _broadcast_size(one, sizes[int(place) + 1])
         return along if which == "repeated" else prod(one[:-1]) // along
     return one[int(which)]
 
 
-def _repeated(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """The size along which the other tensor is repeated; 1: it has as many dimensions and is not."""
+def _broadcast_size(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the size along which the other tensor is broadcast; 1 where it is not."""
     beside = (1,) * (len(one) - len(other)) + other
     return next((size for size, least in zip(one[:-1], beside[:-1], strict=True) if least == 1 and size > 1), 1)
 
@@ -94,18 +94,18 @@ def _repeated(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Names:
     """
-    All of the file.
+    Contents of the file.
 
     Parameters
     ----------
     patterns
-        In its order.
+        Patterns in the file's order.
     views
         Operators that compute nothing, and may lie between the members of a sequence.
     dtypes
-        Types by the profiler's names of them.
+        Types by the profiler's names.
     gemm, eight_bits
-        Names of kernels that multiply, and of those of 8-bit inputs.
+        Names of GEMM kernels, and of kernels with 8-bit inputs.
     """
 
     patterns: tuple[Pattern, ...]
@@ -117,7 +117,7 @@ class Names:
 
 @cache
 def known_names() -> Names:
-    """The file, read once."""
+    """Read the file, once."""
     found = read(FILE)
     return Names(
         patterns=tuple(_pattern(one) for one in found["operators"]),

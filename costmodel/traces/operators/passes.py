@@ -1,4 +1,4 @@
-"""Passes of the operators that a trace recorded: forward ones, and what autograd runs for them."""
+"""Passes of the operators in a trace: forward passes, and their backward passes by autograd."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ MULTIPLICATIONS = frozenset(
 """Operators by which autograd multiplies."""
 
 SUMS = frozenset({"aten::add", "aten::add_"})
-"""Operators by which autograd adds up the gradients of what was used twice."""
+"""Operators by which autograd adds gradients of a tensor that was used twice."""
 
 ONLY_FORWARD = ("residual", "adam")
-"""Operators without a backward pass: the gradient of a sum is handed on."""
+"""Operators without a backward pass: a sum passes its gradient on unchanged."""
 
 
 class Passes:
     """
-    All passes of the operators that were found in forward passes, and which events each is made of.
+    All passes of the operators found in forward passes, and the events of each.
 
     Parameters
     ----------
     trace, nesting, backward
-        A trace, and what lies within what.
+        A trace, the nesting of its events, and its nodes of autograd.
     number
         Iteration of each event, shape (events,).
     matches
-        The operators of its forward passes; the n-th pass is the forward one of the n-th of them.
+        Operators of its forward passes; the n-th pass is the forward pass of the n-th operator.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Passes:
         self.taken: set[tuple[int, str]] = set()
         self._number = number
         self._add_forward()
-        of_match = nesting.handed_down(self.owner, unknown=UNKNOWN)
+        of_match = nesting.inherit_values(self.owner, unknown=UNKNOWN)
         self.match_of_node = forward_of_nodes(trace, nesting, backward, of_match)
         self._add_backward()
         self._add_products()
         self._add_sums()
 
     def add(self, match: Match, of_pass: str, row: int) -> int:
-        """One more pass without events of its own; its number."""
+        """Add a pass without events; return its number."""
         self.found.append(
             TracedPass(
                 operator=match.pattern.operator,
@@ -79,7 +79,7 @@ class Passes:
             self.owner[list(match.rows)] = self.add(match, "forward", row)
 
     def _add_backward(self) -> None:
-        """Nodes of operators that are no matmuls: all of an operator's together."""
+        """Add the backward passes of operators other than matmuls: all nodes of an operator together."""
         several: dict[int, list[int]] = defaultdict(list)
         for node, place in self.match_of_node.items():
             if self.matches[place].pattern.operator not in (*MATMULS, *ONLY_FORWARD):
@@ -88,7 +88,7 @@ class Passes:
             self.owner[nodes] = self.add(self.matches[place], "backward", nodes[0])
 
     def _add_products(self) -> None:
-        """Gradients of inputs and weights of matmuls, by the sizes of the products in their nodes."""
+        """Add the gradients of inputs and weights of matmuls, by the sizes of the products in their nodes."""
         for row in self._in_nodes(MULTIPLICATIONS):
             node = int(self.backward.node[row])
             place, operands = self.match_of_node.get(node), int(self.trace.events.operands[row])
@@ -104,7 +104,7 @@ class Passes:
                     break
 
     def _add_sums(self) -> None:
-        """Gradients of what a residual was added to and a block read: autograd adds them up, too."""
+        """Add the sums of a residual's gradients, which autograd runs as operators, too."""
         (residual,) = (one for one in known_names().patterns if one.operator == "residual")
         added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
         for row in self._in_nodes(SUMS):
@@ -126,10 +126,10 @@ class Passes:
 
 def _passes_of(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str]:
     """
-    Which gradients of a matmul a product may be, by its sizes.
+    Yield the gradients of a matmul that a product may be, by its sizes.
 
-    Of y = x w that of x multiplies (m, n) by (n, k), that of w sums over m.
-    Both have the same sizes where m is n: then autograd does the weight's first.
+    For y = x w, the gradient of x multiplies (m, n) by (n, k), that of w sums over m. Both have equal sizes where m is
+    n: then autograd computes the weight's first.
     """
     sides = [one[-2:] for one in sizes if len(one) > 1][-2:]
     m, n, k = (match.sizes[name] for name in ("m", "n", "k"))

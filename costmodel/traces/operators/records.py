@@ -1,4 +1,4 @@
-"""What was recorded of the operators that the cost model knows."""
+"""Records of the cost model's operators in a trace."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from costmodel.traces.events import Integers
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedPass:
     """
-    One pass of one operator, as one iteration ran it once.
+    One pass of one operator, run once in one iteration.
 
     Parameters
     ----------
     operator, of_pass, dtype
-        As the table of samples names them; ``backward`` is the pass of operators that are no matmuls.
+        Names in the table of samples; ``backward`` is the pass of operators that are not matmuls.
     sizes
         Sizes by the names of the table's columns, those of the forward pass.
     row
-        The event that it is: of the forward pass the operator, else the node of autograd or the operator in it.
+        Its event: the operator in the forward pass, else the node of autograd or the operator in it.
     iteration
         Place in the trace's iterations.
     nanoseconds
-        On the device the sum of its kernels, else of its own on its thread.
+        Sum of its kernels on a device, else its own time on its thread.
     beside
-        Nanoseconds of these in which the device also communicated.
+        Nanoseconds of these during which the device also communicated.
     """
 
     operator: str
@@ -42,16 +42,16 @@ class TracedPass:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Other:
     """
-    What was recorded and is no operator that the cost model knows.
+    A recorded operator or kernel that the cost model does not know.
 
     Parameters
     ----------
     name
-        Of the operator, else of the kernel.
+        Name of the operator, else of the kernel.
     reason
-        Why it is none.
+        Reason that it is not known.
     count, nanoseconds
-        How often it was recorded, and how long it took together.
+        Number of times that it was recorded, and their total time.
     """
 
     name: str
@@ -63,21 +63,21 @@ class Other:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedOperators:
     """
-    Computation of a trace's iterations, all of it: that of operators, and the rest.
+    All computation of a trace's iterations: known operators, and the rest.
 
     Parameters
     ----------
     operators
-        Each time that one of them ran.
+        Each pass of a known operator.
     others
-        What is none of them, the longest first.
+        All other computation, the longest first.
     owner
         Place in ``operators`` of each event that is part of one: shape (events,); ``UNKNOWN`` for others.
     nanoseconds
-        Of everything that computed: kernels, fills and copies inside of the device, those of communication left out; on
-        threads where nothing ran on a device, operators.
+        Total time of computation: kernels, fills and copies inside of the device, without communication; operators on
+        threads where there is no device.
     doubts
-        Sentences on what was assumed.
+        Sentences on assumptions.
     """
 
     operators: tuple[TracedPass, ...]

@@ -1,4 +1,4 @@
-"""What each event adds to a stretch of time: shares that sum to it exactly, with nothing counted twice."""
+"""Share of each event in an interval of time: shares sum to it exactly, with nothing counted twice."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from costmodel.traces.operators.device import covered_nanoseconds
 from costmodel.traces.operators.timing import own_nanoseconds
 
 LINKS = ("HtoD", "DtoH")
-"""What the names of copies contain that go over the link between host and device."""
+"""Parts of the names of copies over the link between host and device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
     """
-    An iteration of a rank by what it is spent on; arrays of shape (rows,).
+    Breakdown of a rank's iteration; arrays of shape (rows,).
 
     Parameters
     ----------
     rows
         Events that run in it.
     exposed
-        Nanoseconds that each adds: of computation what none before it covers, of copies and communication what neither
-        computation nor one before it covers.
+        Exposed nanoseconds of each event: of computation, the time that no earlier computation covers; of copies and
+        communication, the time that neither computation nor an earlier one covers.
     hidden
-        Nanoseconds of communication beside computation.
+        Nanoseconds of communication overlapped with computation.
     idle
-        Nanoseconds in which nothing runs: with all of ``exposed`` they are the iteration.
+        Nanoseconds in which nothing runs; with the sum of ``exposed`` they are the iteration.
     """
 
     rows: NDArray[np.intp]
@@ -42,17 +42,17 @@ class Shares:
 
 def shares(trace: Trace, iteration: Iteration) -> Shares:
     """
-    What an iteration of a rank is spent on.
+    Break down the time of a rank's iteration.
 
-    Computation goes first, then communication, then copies over the host's link. Where nothing runs on a device, the
-    thread of the iteration computes, and what its library sends goes on in the background.
+    Computation has precedence, then communication, then copies over the host's link. Without a device, the thread of
+    the iteration computes, and its library communicates in the background.
 
     Parameters
     ----------
     trace, iteration
-        Of one rank.
+        Trace and iteration of one rank.
     """
-    layers = _on_device(trace) if trace.has_device else _on_thread(trace, iteration)
+    layers = _device_rows(trace) if trace.has_device else _thread_rows(trace, iteration)
     begin, end = iteration.begin, iteration.end
     events = trace.events
     rows: list[NDArray[np.intp]] = []
@@ -65,7 +65,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
         if number == 0 and not trace.has_device:
             alone = own_nanoseconds(trace)[layer]
         else:
-            alone = _alone(starts, ends, covered_begin, covered_end)
+            alone = _exposed(starts, ends, covered_begin, covered_end)
         rows.append(layer)
         exposed.append(alone)
         hidden.append(covered_nanoseconds(starts, ends, covered_begin, covered_end))
@@ -79,7 +79,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
     )
 
 
-def _on_device(trace: Trace) -> tuple[NDArray[np.intp], ...]:
+def _device_rows(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
     over_link = np.array([any(part in name for part in LINKS) for name in trace.names], dtype=bool)[events.name]
     runs = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
@@ -88,15 +88,15 @@ def _on_device(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     return tuple(np.flatnonzero(one) for one in (runs & ~copies & ~sends, sends & ~copies, copies))
 
 
-def _on_thread(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], ...]:
+def _thread_rows(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
     computes = (events.category == Category.OPERATOR) & (events.track == iteration.thread)
     sends = (events.message != UNKNOWN) & (events.category == Category.ANNOTATION)
     return np.flatnonzero(computes), np.flatnonzero(sends)
 
 
-def _alone(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
-    """Of each stretch what neither those that began before it cover, nor some others."""
+def _exposed(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+    """Return the part of each interval that neither earlier ones of its kind nor some others cover."""
     order = np.lexsort((-end, start))
     latest = np.maximum.accumulate(np.append(start[order][:1], end[order]))[:-1] if len(order) else end
     fresh = np.maximum(start[order], latest) if len(order) else start

@@ -1,4 +1,4 @@
-"""How long each pass of the recorded operators took, and all that belongs to none of them."""
+"""Times of each pass of the recorded operators, and of the remaining computation."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from costmodel.traces.operators.matching import backward_nodes, matches
 from costmodel.traces.operators.names import Names, known_names
 from costmodel.traces.operators.passes import Passes
 from costmodel.traces.operators.records import Other, TracedOperators
-from costmodel.traces.operators.updates import sized_updates
-from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+from costmodel.traces.operators.updates import size_updates
+from costmodel.traces.structure.nesting import Nesting, find_launchers, nesting
 
-NOT_KNOWN = "no operator that the planner samples"
-EIGHT_BITS = "its kernels read 8 bits, and the recipe that they belong to was not recorded"
+NOT_KNOWN = "not an operator that the planner samples"
+EIGHT_BITS = "its kernels have 8-bit inputs, and their FP8 recipe was not recorded"
 CAUSAL = (
-    "Attention without a mask is taken to be causal where it has as many queries as keys: the profiler's flag is not "
+    "Attention without a mask is assumed to be causal where it has as many queries as keys: the profiler's flag is not "
     "read."
 )
 
 
 def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
     """
-    The operators that the iterations of a trace ran, each of their passes with its time.
+    Find the operators that the iterations of a trace ran, each pass with its time.
 
-    An operator of a forward pass is known by its name, or a sequence by those of its members; its backward pass by the
-    number that autograd gave both. Kernels belong to the operator in which they were launched. On the device the time
-    of a pass is the sum of its kernels, on a thread what it took there, less what does not belong to it.
+    An operator of a forward pass is identified by its name, or a sequence by those of its members; its backward pass by
+    the sequence number of both. Kernels belong to the operator that launched them. The time of a pass on a device is
+    the sum of its kernels; on a thread it is the operator's own time, without nested operators of others.
 
     Parameters
     ----------
     trace
-        Of one rank, with shapes.
+        Trace of one rank, with shapes.
     parameters
-        Elements that the rank's optimizer updates; None: nobody says it, and gradients do where they can.
+        Elements that the rank's optimizer updates; None counts them from gradients where possible.
     """
     names, inside = known_names(), nesting(trace)
     backward = backward_nodes(trace, inside)
-    within, number = _iteration_of(trace)
+    within, number = _find_iterations(trace)
     found, unsized, reasons = matches(trace, inside, backward, names, within)
     if unsized:
-        found += sized_updates(trace, number, unsized, tuple(found), parameters)
-    return _timed(Passes(trace, inside, backward, number, found), names, within, reasons)
+        found += size_updates(trace, number, unsized, tuple(found), parameters)
+    return _time_passes(Passes(trace, inside, backward, number, found), names, within, reasons)
 
 
-def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
-    """Which events begin in an iteration, and in which; both of shape (events,)."""
+def _find_iterations(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
+    """Return a mask of events that begin in an iteration, and the iteration's number; both of shape (events,)."""
     steps, start = iterations(trace), trace.events.start
     begins = np.array([one.begin for one in steps], dtype=np.int64)
     ends = np.array([one.end for one in steps], dtype=np.int64)
@@ -63,15 +63,15 @@ def _iteration_of(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
     return within, number
 
 
-def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
-    """The passes with their times, and what is left."""
+def _time_passes(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
+    """Time the passes, and collect the rest."""
     trace, events = passes.trace, passes.trace.events
-    owner = passes.nesting.handed_down(passes.owner, unknown=UNKNOWN)
+    owner = passes.nesting.inherit_values(passes.owner, unknown=UNKNOWN)
     if trace.has_device:
-        launched = launched_by(trace)
-        rows = _computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
+        launched = find_launchers(trace)
+        rows = _find_computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
         owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
-        reasons = _without_other_kernels(passes, names, rows, owner) | reasons
+        reasons = _remove_other_kernels(passes, names, rows, owner) | reasons
         _add_bare_products(passes, names, rows, launched, owner)
         around, spent, beside = launched, events.duration[rows], beside_communication(trace, rows)
     else:
@@ -86,25 +86,25 @@ def _timed(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dic
     attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
     return TracedOperators(
         operators=tuple(replace(one, nanoseconds=ns, beside=of_it) for one, ns, of_it in timed),
-        others=_others(passes, rows[~known], spent[~known], around, reasons),
+        others=_sum_others(passes, rows[~known], spent[~known], around, reasons),
         owner=owner,
         nanoseconds=int(spent.sum()),
         doubts=(CAUSAL,) if attention else (),
     )
 
 
-def _computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """What runs on a stream in an iteration and is no communication, copies over the host's link included."""
+def _find_computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return an iteration's events on streams without communication; copies over the host's link count."""
     events = trace.events
     of_device = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
     return np.flatnonzero(of_device & within & (events.message == UNKNOWN))
 
 
 def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
-    """What each operator takes without the operators in it; shape (events,)."""
+    """Return the time of each operator without the operators in it; shape (events,)."""
     events, inside = trace.events, inside or nesting(trace)
     is_operator = events.category == Category.OPERATOR
-    around = inside.handed_down(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
+    around = inside.inherit_values(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
     own: Integers = events.duration.copy()
     nested = np.flatnonzero(is_operator & (inside.parent != UNKNOWN))
     outer = around[inside.parent[nested]]
@@ -112,14 +112,14 @@ def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
     return np.maximum(own, 0)
 
 
-def _without_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
+def _remove_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
     """
-    Take from matmuls the kernels that are none of theirs; why, by the names of the operators.
+    Remove kernels that do not multiply from matmuls; return the reasons, by the names of the operators.
 
-    Some operators do more than multiply. Kernels of 8-bit inputs in one of 16 bits are those of a recipe, which says
-    neither which one it is nor how its casts count.
+    Some operators do more than multiply. Kernels with 8-bit inputs in a 16-bit operator belong to an FP8 recipe; the
+    trace tells neither the recipe nor how its casts count.
     """
-    multiplies, eight = _named(passes.trace, names.gemm, rows), _named(passes.trace, names.eight_bits, rows)
+    multiplies, eight = _match_names(passes.trace, names.gemm, rows), _match_names(passes.trace, names.eight_bits, rows)
     reasons: dict[str, str] = {}
     for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
         place = int(owner[row])
@@ -137,9 +137,9 @@ def _without_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp],
 def _add_bare_products(
     passes: Passes, names: Names, rows: NDArray[np.intp], launched: Integers, owner: Integers
 ) -> None:
-    """Gradients by kernels of nodes without an operator for each product: first the input's, then the weight's."""
+    """Add gradients of nodes with a kernel but no operator per product: first the input's, then the weight's."""
     events = passes.trace.events
-    products = _named(passes.trace, names.gemm, rows) & ~_named(passes.trace, names.eight_bits, rows)
+    products = _match_names(passes.trace, names.gemm, rows) & ~_match_names(passes.trace, names.eight_bits, rows)
     free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
     of_node: dict[int, list[int]] = defaultdict(list)
     for row in free[np.argsort(events.start[free], kind="stable")].tolist():
@@ -154,16 +154,16 @@ def _add_bare_products(
                 owner[row] = passes.add(passes.matches[passes.match_of_node[node]], of_pass, node)
 
 
-def _named(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which rows have a name in which a pattern is found."""
+def _match_names(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return a mask of rows whose name the pattern finds."""
     known = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
     return known[trace.events.name[rows]]
 
 
-def _others(
+def _sum_others(
     passes: Passes, rows: NDArray[np.intp], spent: Integers, around: Integers, reasons: dict[str, str]
 ) -> tuple[Other, ...]:
-    """What is no part of any operator, by name: of a kernel that of the operator that launched it."""
+    """Sum the computation outside of known operators by name; a kernel has the name of its operator."""
     count: Counter[str] = Counter()
     nanoseconds: Counter[str] = Counter()
     trace, parents = passes.trace, passes.nesting.parent

@@ -1,4 +1,4 @@
-"""Updates whose sizes the profiler leaves out: PyTorch names the sizes of at most 30 tensors of a list."""
+"""Optimizer updates without recorded sizes: PyTorch records the sizes of at most 30 tensors of a list."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from costmodel.traces.operators.matching import Match
 from costmodel.traces.structure import parts
 
 GRADIENT = "torch::autograd::AccumulateGrad"
-"""Operator that adds what a backward pass found to the gradient of one parameter, whose sizes its input has."""
+"""Operator that adds a gradient of the backward pass to that of one parameter, whose sizes are those of its input."""
 
 SHARDED = ("reduce_scatter", "all_gather", "broadcast")
-"""What ranks send each other where an optimizer may update a part of the parameters alone."""
+"""Collectives of ranks whose optimizer may update only a shard of the parameters."""
 
 STAGES = ("send", "recv")
-"""What stages send each other, which may be several on a rank, each with parameters of its own."""
+"""Messages between pipeline stages; a rank may have several stages, each with its own parameters."""
 
 
-def sized_updates(
+def size_updates(
     trace: Trace, number: Integers, unsized: Sequence[Match], known: Sequence[Match], parameters: int | None
 ) -> Iterator[Match]:
     """
-    Updates of lists without sizes, all of an iteration as one; none where nobody knows its elements.
+    Yield updates of lists without sizes, one per iteration; none where the number of elements is unknown.
 
     Parameters
     ----------
     trace, number
         A trace, and the iteration of each of its events.
     unsized, known
-        Operators that update such lists, and all that have sizes: what these update is not updated twice.
+        Updates of lists without sizes, and operators with sizes, whose elements are not updated twice.
     parameters
-        Elements that the rank updates in a step; None: those that got a gradient.
+        Elements that the rank updates in a step; None counts those with a gradient.
     """
     several: dict[int, list[Match]] = defaultdict(list)
     for one in unsized:
@@ -55,10 +55,11 @@ def sized_updates(
 
 def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
     """
-    Elements of the parameters that got a gradient, by iteration; iterations of which that is not sure are left out.
+    Count the elements of parameters with a gradient, by iteration; iterations with an uncertain count are left out.
 
-    Each micro-batch adds to the gradient of each parameter once. Where states may be sharded, what is updated is not
-    what got a gradient; passes of several stages on a rank are told from micro-batches by annotations alone.
+    Each micro-batch adds to the gradient of each parameter once. With sharded optimizer states the updated elements
+    differ from those with a gradient. Passes of several stages on a rank can be told from micro-batches only by
+    annotations.
 
     Parameters
     ----------

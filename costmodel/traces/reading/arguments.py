@@ -1,4 +1,4 @@
-"""What the profiler writes under ``args``, as numbers and records."""
+"""Numbers and records from the ``args`` of the profiler's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NANOSECONDS_PER_MICROSECOND = 1000
 
 def nanoseconds(microseconds: int | str) -> int:
     """
-    A time of the profiler, exactly.
+    Return a time of the profiler in nanoseconds, exactly.
 
     >>> nanoseconds("1740461679479712.345"), nanoseconds(85), nanoseconds("2.5")
     (1740461679479712345, 85000, 2500)
@@ -23,7 +23,7 @@ def nanoseconds(microseconds: int | str) -> int:
     Raises
     ------
     ValueError, ArithmeticError, OverflowError
-        If it is no number, or none of 63 bits.
+        If it is not a number, or does not fit into 63 bits.
     """
     if type(microseconds) is str:
         if microseconds[-4:-3] == ".":
@@ -34,7 +34,7 @@ def nanoseconds(microseconds: int | str) -> int:
 
 def whole(number: object) -> int:
     """
-    A whole number, however it was written; ``UNKNOWN`` if it is none, or none of 63 bits.
+    Return a whole number from a number or its text; ``UNKNOWN`` if it is none, or does not fit into 63 bits.
 
     >>> whole("12"), whole(12), whole("12.0"), whole(None), whole(2**64)
     (12, 12, 12, -1, -1)
@@ -48,7 +48,7 @@ def whole(number: object) -> int:
 
 def operands(sizes: object, dtypes: object) -> Operands:
     """
-    Inputs of an operator; those of a list of tensors one after the other.
+    Build the operands of an operator; a list of tensors counts as one operand per tensor.
 
     >>> operands([[8, 4], [], [[2], [3]]], ["float", "Scalar", "TensorList"]).dtypes
     ('float', 'Scalar', 'TensorList', 'TensorList')
@@ -64,7 +64,7 @@ def operands(sizes: object, dtypes: object) -> Operands:
 
 
 def _tensors(sizes: object) -> Iterator[tuple[int, ...]]:
-    """Sizes of the tensors of one input; those of a list may be lists, too."""
+    """Yield the sizes of each tensor of one input; the sizes of a list of tensors may be lists, too."""
     if not isinstance(sizes, list):
         yield ()
     elif sizes and all(isinstance(one, list) for one in sizes):
@@ -76,7 +76,7 @@ def _tensors(sizes: object) -> Iterator[tuple[int, ...]]:
 
 def blocks(grid: object, block: object, per_processor: object) -> Blocks:
     """
-    How a kernel lies on a device.
+    Read the launch dimensions of a kernel: blocks, threads per block, and blocks per processor.
 
     >>> blocks([8, 16, 5], [128, 1, 1], "5.925926")
     Blocks(num_blocks=640, threads_per_block=128, blocks_per_processor=5.925926)
@@ -100,11 +100,11 @@ WAITS: Mapping[str, Literal["device", "stream", "event", "stream_event"]] = {
     "Event Sync": "event",
     "Stream Wait Event": "stream_event",
 }
-"""What waits, as the profiler names it."""
+"""Scope of a synchronisation, by the name that the profiler gives it."""
 
 
 def wait(arguments: Mapping[str, Any]) -> Wait | None:
-    """What an event of ``cuda_sync`` waits for; None where its kind is not known."""
+    """Return the object that an event of ``cuda_sync`` waits for; None where its kind is unknown."""
     of = WAITS.get(str(arguments.get(WAIT)))
     if of is None:
         return None
@@ -114,19 +114,19 @@ def wait(arguments: Mapping[str, Any]) -> Wait | None:
 
 
 NO_STREAM = (UNKNOWN, 2**32 - 1)
-"""The latter is the former of 32 bits without a sign."""
+"""Both mean that no stream is named: the second is -1 as an unsigned number of 32 bits."""
 
 
 class Arguments(NamedTuple):
     """
-    What the profiler says of a communication, as it says it.
+    Arguments of a communication, as the profiler records them.
 
     Parameters
     ----------
     operation, group, description, ranks, dtype
         Texts.
     num_ranks, elements_in, elements_out, source, destination, first, stride
-        Numbers; the last two say which ranks a group has where their list is cut.
+        Numbers. The last two give the ranks of a group where the profiler shortened the list.
     library
         Only in traces that :func:`costmodel.traces.writing.write_trace` wrote; None in others.
     """
@@ -162,13 +162,13 @@ COMMUNICATION: Mapping[str, str] = {
     "first": "Global rank start",
     "stride": "Global rank stride",
 }
-"""Where each stands."""
+"""Names of these arguments in the JSON of the profiler."""
 
 _TEXTS = ("operation", "group", "description", "ranks", "dtype")
 
 
 def communication(arguments: Mapping[str, Any]) -> Arguments:
-    """What a kernel or an operator says of a communication."""
+    """Read the arguments of a communication from a kernel or an operator."""
     said = {field: arguments.get(name) for field, name in COMMUNICATION.items()}
     parts: dict[str, Any] = {field: _text(seen) if field in _TEXTS else whole(seen) for field, seen in said.items()}
     return Arguments(**parts, library=_text(arguments[LIBRARY]) if LIBRARY in arguments else None)
@@ -180,7 +180,7 @@ def _text(seen: object) -> str:
 
 def ranks(text: str) -> tuple[int, ...]:
     """
-    Ranks of a group; none where the profiler cut the list.
+    Read the ranks of a group; () where the profiler shortened the list.
 
     >>> ranks("[0, 1]"), ranks("[0, 1, ..., 63]"), ranks("")
     ((0, 1), (), ())
@@ -191,7 +191,7 @@ def ranks(text: str) -> tuple[int, ...]:
 
 def peer_of(name: str, concrete: object) -> int:
     """
-    The other rank of a send or receive of PyTorch, which stands behind its tensors and its group.
+    Return the other rank of PyTorch's send or receive, which is the input behind its tensors and its group.
 
     >>> peer_of("c10d::send", ["", "", "1", "0"]), peer_of("c10d::send", [])
     (1, -1)

@@ -1,4 +1,4 @@
-"""A trace from its columns: in the order of time, every table in the order in which its entries are met."""
+"""Build a trace from its columns: events in the order of time, table entries in the order of their first use."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from costmodel.traces.reading.messages import Rows, Tables, messages
 Entry = TypeVar("Entry", bound=Hashable)
 
 
-def assembled(columns: Columns, about: Described, source: str) -> Trace:
+def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     """
-    The trace of at least one event.
+    Build the trace of at least one event.
 
     Parameters
     ----------
     columns
-        Its events; they are empty afterwards: memory does not hold them twice.
+        Its events. They are empty afterwards, so that memory does not hold them twice.
     about
-        What stands beside them.
+        Rank, devices and process groups, which stand beside the events.
     source
-        Where it comes from.
+        Name of the file.
     """
-    begin, rows = _sorted(columns)
-    names, rows["name"] = _in_order(list(columns.names), rows["name"])
-    tracks, rows["track"] = _in_order([_track(*key) for key in columns.tracks], rows["track"])
-    operands, rows["operands"] = _in_order([said.operands(*loads(key)) for key in columns.operands], rows["operands"])
-    blocks, rows["blocks"] = _in_order([said.blocks(*loads(key)) for key in columns.blocks], rows["blocks"])
-    waits, rows["wait"] = _in_order(list(columns.waits), rows["wait"])
+    begin, rows = _sort_columns(columns)
+    names, rows["name"] = _order_entries(list(columns.names), rows["name"])
+    tracks, rows["track"] = _order_entries([_track(*key) for key in columns.tracks], rows["track"])
+    operands, rows["operands"] = _order_entries(
+        [said.operands(*loads(key)) for key in columns.operands], rows["operands"]
+    )
+    blocks, rows["blocks"] = _order_entries([said.blocks(*loads(key)) for key in columns.blocks], rows["blocks"])
+    waits, rows["wait"] = _order_entries(list(columns.waits), rows["wait"])
     tables = Tables(names, operands, list(columns.messages), about.groups, about.library)
     message, found = messages(Rows(**{column: rows[column] for column in Rows._fields}), tables)
-    sent, rows["message"] = _in_order(found, message)
+    sent, rows["message"] = _order_entries(found, message)
     return Trace(
         source=source,
         rank=about.rank,
@@ -59,29 +61,29 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     )
 
 
-def _sorted(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:
-    """When the first event starts; and all columns in the order of time, the longer first."""
-    start = _taken(columns, "start", np.int64)
-    duration = np.maximum(_taken(columns, "duration", np.int64), 0)
+def _sort_columns(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:
+    """Return the start of the first event and all columns in the order of time, longer events first."""
+    start = _take(columns, "start", np.int64)
+    duration = np.maximum(_take(columns, "duration", np.int64), 0)
     order = np.lexsort((-duration, start))
     begin = int(start[order[0]])
     rows: dict[str, NDArray[Any]] = {"start": start[order] - begin, "duration": duration[order]}
     for name, dtype in (("category", np.int8), ("external", np.int64), ("name", np.int32), ("track", np.int32)):
-        rows[name] = _taken(columns, name, dtype)[order]
+        rows[name] = _take(columns, name, dtype)[order]
     for name in LISTED:
-        rows[name] = _listed(columns, name, len(order))[order]
+        rows[name] = _take_sparse(columns, name, len(order))[order]
     return begin, rows
 
 
-def _taken(columns: Columns, name: str, dtype: type[np.signedinteger]) -> NDArray[Any]:
-    """A column that every event has; gives its memory away."""
+def _take(columns: Columns, name: str, dtype: type[np.signedinteger]) -> NDArray[Any]:
+    """Take a column that every event has, and release its memory."""
     column: array[int] = getattr(columns, name)
     setattr(columns, name, array(column.typecode))
     return np.frombuffer(column, dtype=dtype)
 
 
-def _listed(columns: Columns, name: str, num_events: int) -> Integers:
-    """A column that some events have."""
+def _take_sparse(columns: Columns, name: str, num_events: int) -> Integers:
+    """Take a column that only some events have; ``UNKNOWN`` for the others."""
     column = np.full(num_events, UNKNOWN, dtype=np.int64)
     rows, entries = (np.frombuffer(one.pop(name), dtype=np.int64) for one in (columns.rows, columns.entries))
     column[rows] = entries
@@ -92,8 +94,8 @@ def _track(on_stream: bool, process: object, number: object) -> Track:
     return Track("stream" if on_stream else "thread", str(process), str(number))
 
 
-def _in_order(entries: Sequence[Entry], column: NDArray[Any]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
-    """Entries in the order in which a column meets them, each once; and the column with their new places."""
+def _order_entries(entries: Sequence[Entry], column: NDArray[Any]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
+    """Order entries by their first use in a column, without duplicates; renumber the column."""
     first = np.full(len(entries) + 1, len(column))
     first[column[::-1]] = np.arange(len(column))[::-1]
     met = [place for place in np.argsort(first[:-1], kind="stable") if first[place] < len(column)]

@@ -1,4 +1,4 @@
-"""Events of a document, one after the other into columns: what is done for each of them is what reading takes."""
+"""Columns filled with the events of a document: the work per event determines how long reading takes."""
 
 from __future__ import annotations
 
@@ -45,36 +45,36 @@ OCCUPYING = frozenset(map(int, ON_STREAMS))
 OF_STREAMS = OCCUPYING | {int(Category.DEVICE_ANNOTATION), int(Category.SYNCHRONIZATION)}
 COPYING = frozenset((int(Category.COPY), int(Category.FILL)))
 KERNELS, SYNCHRONIZATIONS, MODULES = int(Category.KERNEL), int(Category.SYNCHRONIZATION), int(Category.MODULE)
-"""Plain numbers, which are compared in no time."""
+"""Plain integers, since comparing them is faster than comparing members of an enum."""
 
 LISTED = ("correlation", "sequence", "forward_thread", "operands", "blocks", "message", "wait", "nbytes", "peer")
-"""Columns in which many rows have no entry: only those that have one are kept."""
+"""Columns that are empty for many events: only rows with an entry are stored."""
 
 MODULE = "nn.Module: "
 
 MOST_CATEGORIES = 1000
-"""That are remembered."""
+"""Spellings of categories that are remembered."""
 
 MOST_EVENTS = 50_000_000
 BYTES_PER_EVENT = 200
-"""Of memory: columns, and their copies while they are sorted."""
+"""Memory of an event: its columns, and their copies while they are sorted."""
 
 WITHOUT_REFERENCES = 2
 """Version of marshal that writes equal lists as equal bytes."""
 
 NUMBERS = ("External id", "external id", "correlation", "Sequence number", "Fwd thread id", "bytes")
-"""Arguments that have been seen as text."""
+"""Arguments that some traces write as text."""
 
 OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", "blocks per SM")
 
 NOTHING: Mapping[str, Any] = {}
 
 WRONG = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What entries of the wrong kind raise."""
+"""Errors that entries of the wrong type raise."""
 
 Key = TypeVar("Key")
 Places: TypeAlias = defaultdict[Key, int]
-"""Places of entries in a table: whoever asks for a new one gets the next."""
+"""Places of entries in a table; looking up a new entry gives it the next place."""
 
 
 def _places() -> defaultdict[Any, int]:
@@ -83,25 +83,25 @@ def _places() -> defaultdict[Any, int]:
 
 class Columns:
     """
-    Events as they come.
+    Events in columns, added batch by batch.
 
     Parameters
     ----------
     where
-        For messages.
+        Name of the file, for messages.
 
     Attributes
     ----------
     category, name, track, start, duration, external
-        Of each event; starts are those of the profiler.
+        One entry per event; starts are those of the profiler.
     rows, entries
-        Of each column of ``LISTED``: which rows have an entry, and the entry.
+        Rows that have an entry in each column of ``LISTED``, and the entries.
     names, tracks, operands, blocks, messages, waits
-        What the columns' numbers stand for, as the profiler wrote it, by number.
+        Tables behind the numbers in the columns: the profiler's text, with its number.
     seen
-        Categories of events that nobody needs.
+        Unused categories that were met.
     num_left_out
-        Events whose entries are no numbers, or none of 63 bits.
+        Events left out because an entry is not a number, or does not fit into 63 bits.
     """
 
     def __init__(self, where: str) -> None:
@@ -126,12 +126,12 @@ class Columns:
 
     def add(self, events: Sequence[Any]) -> None:
         """
-        Add the events of use.
+        Add the events whose category is used.
 
         Raises
         ------
         SpecError
-            If they become too many.
+            If there are more than memory can hold.
         """
         before = len(self)
         try:
@@ -153,7 +153,7 @@ class Columns:
             )
 
     def _undo(self, row: int) -> None:
-        """Take events back, of which only some columns may be written."""
+        """Remove events again; some columns may not have them yet."""
         for column in (self.category, self.name, self.track, self.start, self.duration, self.external):
             del column[row:]
         for name, rows in self.rows.items():
@@ -175,7 +175,7 @@ class Columns:
     # --- many events at once: a column after the other takes half as long as an event after the other --------
 
     def _add(self, events: Sequence[Any]) -> None:
-        """Add events of which all entries are as they should be, or raise one of ``WRONG``."""
+        """Add events whose entries all have the right types, or raise one of ``WRONG``."""
         category, first = self._category, len(self)
         found = [(one, of) for one in events if (of := category(one)) >= 0]
         chosen, categories = [one for one, _ in found], [of for _, of in found]
@@ -205,7 +205,7 @@ class Columns:
                 self._list("peer", [(row, said.peer_of(name, arguments[row - first].get("Concrete Inputs")))])
 
     def _category(self, event: Mapping[str, Any]) -> int:
-        """Category of an event; below 0 if it is of no use."""
+        """Return the category of an event; negative if it is not used."""
         named = event.get("cat")
         category = self._categories.get(named)
         if category is None:
@@ -215,7 +215,7 @@ class Columns:
         return category
 
     def _new_category(self, named: object) -> int:
-        """A category that is written as no other was."""
+        """Look up the spelling of a category that was not met before."""
         category = CATEGORIES.get(str(named).lower(), UNKNOWN)
         if len(self._categories) < MOST_CATEGORIES:
             self._categories[named] = category
@@ -223,7 +223,7 @@ class Columns:
         return category
 
     def _list(self, column: str, found: Sequence[tuple[int, int]]) -> None:
-        """Write entries of a column that few rows have; first those that may be no numbers of 63 bits."""
+        """Write entries of a sparse column; entries first, since they raise if they do not fit into 63 bits."""
         self.entries[column].extend([entry for _, entry in found])
         self.rows[column].extend([row for row, _ in found])
 
@@ -252,5 +252,5 @@ class Columns:
 
 
 def _key(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
-    """Arguments as something that can be looked up: lists cannot."""
+    """Return arguments as a key for a dictionary: lists cannot be keys."""
     return dumps([arguments.get(name) for name in names], WITHOUT_REFERENCES)

@@ -1,4 +1,4 @@
-"""Which names communicate: the rules, which are data."""
+"""Rules, as data, that tell from a name whether an event communicates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from costmodel.catalog.files import read
 
 RULES = "communication.yaml"
-"""In the catalog."""
+"""File in the catalog."""
 
 
 class Known(NamedTuple):
     """
-    What a name says.
+    Communication that a name stands for.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def _patterns(of: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @cache
 def _operations() -> dict[str, str]:
-    """Operations by the letters of their names."""
+    """Operations by the letters of their spellings."""
     return {letters: name for name, others in _rules()["operations"].items() for letters in others}
 
 
@@ -49,7 +49,7 @@ def _letters(name: str) -> str:
 
 def operation_of(name: str) -> str:
     """
-    What an operation is called here; a name that nobody knows stays as it is.
+    Return our name of an operation; an unknown name is returned unchanged.
 
     >>> operation_of("_allgather_base"), operation_of("AllReduce"), operation_of("fly")
     ('all_gather', 'all_reduce', 'fly')
@@ -59,7 +59,7 @@ def operation_of(name: str) -> str:
 
 def sends_nothing(name: str) -> bool:
     """
-    Whether what PyTorch calls an operation of a process group is none that sends.
+    True where PyTorch's operation on a process group sends nothing.
 
     >>> sends_nothing("wait"), sends_nothing("allreduce")
     (True, False)
@@ -74,7 +74,7 @@ def _element_bytes() -> dict[str, int]:
 
 def element_bytes(dtype: str) -> int:
     """
-    Bytes of an element of a type as the profiler names it; 0 if nobody knows it.
+    Return the bytes of an element, by the profiler's name of its type; 0 if the name is unknown.
 
     >>> element_bytes("c10::BFloat16"), element_bytes("Long"), element_bytes("")
     (2, 8, 0)
@@ -85,12 +85,12 @@ def element_bytes(dtype: str) -> int:
 @lru_cache(maxsize=2**14)
 def known(name: str, *, of: str) -> Known | None:
     """
-    What the rules say of a name; None where it does not communicate.
+    Return the communication that a name stands for; None where it does not communicate.
 
     Parameters
     ----------
     name
-        Of a kernel, or of an annotation.
+        Name of a kernel, or of an annotation.
     of
         ``kernels`` or ``annotations``.
 

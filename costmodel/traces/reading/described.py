@@ -1,4 +1,4 @@
-"""What stands in a trace beside its events: the rank, the devices, the process groups."""
+"""Entries of a trace beside its events: the rank, the devices, the process groups."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from costmodel.traces.events import Device
 from costmodel.traces.reading.arguments import ranks, whole
 
 MOST_CHARACTERS = 1 << 20
-"""Of a text that stands for a list; longer ones are not taken apart."""
+"""Longest text of a list that is parsed."""
 
 LIBRARIES = ("nccl", "gloo", "mpi", "ucc")
 
 
 class Described(NamedTuple):
     """
-    What a trace says beside its events.
+    Entries of a trace beside its events.
 
     Parameters
     ----------
     rank, world_size
-        None where it does not say.
+        None where they are not recorded.
     devices
-        Of the host.
+        Devices of the host.
     groups
         Ranks of each process group by its name.
     library
-        That the process groups use; "" where it does not say.
+        Communication library of the process groups; "" where it is not recorded.
     base
-        Nanoseconds that the profiler took off all times.
+        Nanoseconds that the profiler subtracted from all times.
     """
 
     rank: int | None
@@ -43,7 +43,7 @@ class Described(NamedTuple):
 
 
 def described(top: Mapping[str, Any]) -> Described:
-    """What the entries beside the events say; what is written in another way than expected says nothing."""
+    """Read the entries beside the events; ignore those of an unexpected type."""
     distributed = _plain(top.get("distributedInfo"))
     distributed = distributed if isinstance(distributed, dict) else {}
     world_size = _count(distributed.get("world_size"))
@@ -59,7 +59,7 @@ def described(top: Mapping[str, Any]) -> Described:
 
 
 def _ranks(group: Mapping[str, Any], world_size: int | None) -> tuple[int, ...]:
-    """PyTorch lists no ranks of the group of all."""
+    """Return the ranks of a group; PyTorch does not list those of the group of all ranks."""
     found = ranks(str(group.get("ranks", "")))
     size = _count(group.get("pg_size"))
     return found or (tuple(range(world_size)) if world_size and size == world_size else ())
@@ -71,7 +71,7 @@ def _device(one: Mapping[str, Any]) -> Device:
 
 
 def _count(number: object) -> int | None:
-    """A number that is not below 0."""
+    """Return a number that is not negative, else None."""
     found = whole(number) if number is not None else -1
     return found if found >= 0 else None
 
@@ -82,7 +82,7 @@ def _dicts(entry: object) -> list[dict[str, Any]]:
 
 
 def _plain(entry: object) -> object:
-    """An entry; taken apart where it is a text of JSON, or of a list or dictionary as Python writes them."""
+    """Return an entry, parsed if it is text that holds JSON, or a list or dictionary of Python."""
     if not isinstance(entry, str) or len(entry) > MOST_CHARACTERS:
         return entry
     for parse in (json.loads, literal_eval):

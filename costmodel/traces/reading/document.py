@@ -1,4 +1,4 @@
-"""JSON of a trace, walked: its events in batches, and what else stands at its top."""
+"""JSON of a trace, read in one pass: its events in batches, and the other entries at its top."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from costmodel.errors import SpecError
 
 BATCH_CHARACTERS = 1 << 16
-"""Decoded at once: what comes of it fits into a processor's cache, which saves a third of the time."""
+"""Characters decoded at once: the result fits into a processor's cache, which saves a third of the time."""
 
 MOST_CHARACTERS = 1 << 27
-"""Text in which an event must end."""
+"""Characters within which an event must end."""
 
 DECODER = JSONDecoder(parse_float=str, strict=False)
 """
@@ -24,45 +24,44 @@ Kineto does not escape all characters that it should.
 
 OF_NO_USE = re.compile(r'\s*"ph":\s*"(?:[^X]"|X",\s*"cat":\s*"python_function",\s*"name":\s*"(?!nn\.Module: ))')
 """
-Beginnings of events that need not be decoded, in the order in which Kineto writes.
-
-Flows are a third of all events, and say what the numbers of others say, too; functions are most of a trace with stacks.
+Beginnings of events that are skipped undecoded, in the order in which Kineto writes its keys. Flows are a third of all
+events and repeat correlation numbers of others; functions are most of a trace with stacks.
 """
 
 KEPT = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
-"""Entries beside the events that somebody reads."""
+"""Entries beside the events that are read."""
 
 SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
 NO_NUMBER = re.compile(r"(:\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
-"""Kineto writes the rate of a copy that took no time as ``inf``, which is no JSON."""
+"""Kineto writes the rate of a copy that took no time as ``inf``, which is not JSON."""
 
 LONGEST_WORD = 16
-"""Characters of a number or a word that the end of the text may cut."""
+"""Characters of a number or word that the end of the text may cut."""
 
 
 class _BrokenError(Exception):
-    """What stands here is no JSON, or is cut off."""
+    """The text at this place is not JSON, or is cut off."""
 
 
 class Document:
     """
-    A trace's text.
+    Text of a trace.
 
     Parameters
     ----------
     pieces
-        Of the text.
+        Pieces of the text.
     where
-        For messages.
+        Name of the file, for messages.
 
     Attributes
     ----------
     top
-        Entries beside the events, complete when the events are; None where nobody reads them.
+        Entries beside the events, complete when the events are; None for those that are not read.
     num_broken
-        Events that are no JSON, left out.
+        Events left out because they are not JSON.
     truncated
-        Whether the text ended before the document did.
+        True where the text ended before the document did.
     """
 
     def __init__(self, pieces: Iterable[str], where: str) -> None:
@@ -76,12 +75,12 @@ class Document:
 
     def batches(self) -> Iterator[list[Any]]:
         """
-        Events in the order of the file, many at once.
+        Yield events in the order of the file, many at once.
 
         Raises
         ------
         SpecError
-            If the text is no JSON, nested too deeply, or goes on without end.
+            If the text is not JSON, is nested too deeply, or an event does not end.
         """
         try:
             yield from self._list() if self._peek() == "[" else self._object()
@@ -119,25 +118,25 @@ class Document:
     # --- events ----------------------------------------------------------------------------------------------
 
     def _batch(self) -> list[Any] | None:
-        """What lies whole in the text at hand; None until it is known what stands between two events."""
+        """Decode all events that lie whole in the text at hand; None until the separator of events is known."""
         if not self._between:
             return None
-        while len(self._text) - self._at < BATCH_CHARACTERS and self._more():
+        while len(self._text) - self._at < BATCH_CHARACTERS and self._read_more():
             pass
         end = self._text.rfind(self._between, self._at, self._at + BATCH_CHARACTERS)
         if end < 0:
             return None
-        events = self._decoded(self._text[self._at : end + 1])
+        events = self._decode(self._text[self._at : end + 1])
         if events is None:
-            return self._one_by_one()
+            return self._decode_one_by_one()
         self._at, self._num_idle = end + 1, 0
         return events
 
-    def _decoded(self, text: str) -> list[Any] | None:
+    def _decode(self, text: str) -> list[Any] | None:
         """
-        Events that stand one after the other, those of use; None if it is something else.
+        Decode events that follow on each other, without the unused ones; None if the text is something else.
 
-        A piece with a bracket is decoded in any case: it may be the last event, with what follows on the list.
+        A piece with a bracket is always decoded: it may be the last event, with the text behind the list.
         """
         pieces = [piece for piece in text[1:-1].split(self._between) if not OF_NO_USE.match(piece) or "]" in piece]
         try:
@@ -146,8 +145,8 @@ class Document:
             return None
         return events
 
-    def _one_by_one(self) -> list[Any]:
-        """The same where one of them is broken, where something like events follows on them, or lies inside of one."""
+    def _decode_one_by_one(self) -> list[Any]:
+        """Decode events one by one: one is broken, the list ends between them, or the separator lies within one."""
         self._mend()
         events, end = [], self._text.rfind(self._between)
         while self._at < end:
@@ -165,13 +164,13 @@ class Document:
         return events
 
     def _skip(self, otherwise: int) -> None:
-        """Go to the next event, leaving a broken one out; or elsewhere if there is none."""
+        """Go to the next event and count a broken one as left out; go to ``otherwise`` if there is no next one."""
         self.num_broken += 1
         found = BETWEEN.search(self._text, self._at)
         self._at = found.end() - 1 if found else otherwise
 
     def _element(self) -> list[Any]:
-        """One event, none if it is broken; says what stands between it and the next."""
+        """Decode one event, [] if it is broken, and find the separator between it and the next."""
         try:
             event = self._value()
         except _BrokenError:
@@ -180,7 +179,7 @@ class Document:
             self._skip(self._at)
             return []
         if isinstance(event, dict) and self._peek() == ",":
-            while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._more():
+            while (comma := COMMA.match(self._text, self._at)) and comma.end() == len(self._text) and self._read_more():
                 pass
             if comma and self._text[comma.end() :].startswith("{"):
                 self._between = "}" + self._space + comma.group() + "{"
@@ -189,22 +188,22 @@ class Document:
     # --- text ------------------------------------------------------------------------------------------------
 
     def _value(self) -> Any:
-        """Whatever stands here."""
+        """Decode the JSON value at this place."""
         self._peek()
         while True:
             try:
                 value, end = DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError as error:
                 is_cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - LONGEST_WORD
-                if (is_cut and self._more()) or self._mend():
+                if (is_cut and self._read_more()) or self._mend():
                     continue
                 raise _BrokenError from None
-            if end < len(self._text) or not self._more():
+            if end < len(self._text) or not self._read_more():
                 self._at, self._num_idle = end, 0
                 return value
 
     def _mend(self) -> bool:
-        """Put null for what is no number of JSON; whether there was any."""
+        """Replace numbers that are not JSON with null; return True if there was one."""
         rest = self._text[self._at :]
         self._text, self._at = NO_NUMBER.sub(r"\1null", rest), 0
         return self._text != rest
@@ -216,7 +215,7 @@ class Document:
         self._at += 1
 
     def _peek(self) -> str:
-        """The next character that is no space."""
+        """Return the next character that is not white space."""
         while True:
             space = SPACE.match(self._text, self._at)
             end = space.end() if space else self._at
@@ -224,11 +223,11 @@ class Document:
                 self._space = self._text[self._at : end]
                 self._at = end
                 return self._text[end]
-            if not self._more():
+            if not self._read_more():
                 raise _BrokenError
 
-    def _more(self) -> bool:
-        """Read on, about twice as much as there is; False at the end."""
+    def _read_more(self) -> bool:
+        """Read about twice as much text as is at hand; return False at the end."""
         rest = self._text[self._at :]
         pieces, wanted = [rest], max(len(rest), 1)
         while wanted > 0 and not self._ended:

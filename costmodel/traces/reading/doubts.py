@@ -1,4 +1,4 @@
-"""What a trace lacks, what that means, and how to record it."""
+"""Doubts about a trace: information that is missing, its consequence, and how to record it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from costmodel.traces.reading.document import Document
 from costmodel.traces.reading.sources import EXPORT, Source
 
 LEAST_UNLAUNCHED = 0.05
-"""Share of kernels without a launch from which on it is worth a sentence: a few are always cut at the beginning."""
+"""Share of kernels without a launch above which it is reported: a few are always cut off at the beginning."""
 
 TRAINING = r"Backward|autograd::engine|Optimizer\.step"
-"""Names that only training has."""
+"""Names that occur only in training."""
 
 MOST_NAMED = 8
-"""Ranks that a sentence names."""
+"""Ranks that a sentence lists."""
 
 
 # --- of a file -------------------------------------------------------------------------------------------------
 
 
 def no_events(where: str, document: Document, columns: Columns, text: Source) -> SpecError:
-    """Why there is nothing to make a trace of."""
+    """Return the error for a file without events."""
     if text.broken:
         return SpecError(where, f"is broken before its first event: {text.broken}.", "Copy it again.")
     if "nodes" in document.top:
@@ -44,10 +44,10 @@ def no_events(where: str, document: Document, columns: Columns, text: Source) ->
 
 
 def losses(document: Document, columns: Columns, text: Source) -> tuple[str, ...]:
-    """What of the file is not in the trace."""
+    """Describe the parts of the file that are not in the trace."""
     found = []
     if text.broken or document.truncated:
-        why = text.broken or "the text ends inside of the list of events, or goes on with what is no JSON"
+        why = text.broken or "the text ends inside of the list of events, or is not JSON"
         found.append(
             f"The file is broken: {why}. Events behind that are missing, and so are entries that stand there. "
             "Copy it again, or record again and wait until the profiler has written it."
@@ -72,29 +72,29 @@ def _events(number: int) -> str:
 
 
 def doubts(trace: Trace) -> tuple[str, ...]:
-    """What the trace does not say, what that means, and how to record it."""
+    """Describe the information that a trace lacks, its consequence, and how to record it."""
     return tuple(doubt for check in CHECKS if (doubt := check(trace)))
 
 
-def _without_device(trace: Trace) -> str:
+def _doubt_device(trace: Trace) -> str:
     if trace.has_device:
         return ""
     return (
-        "Nothing ran on a device, or it was not recorded: what the host did is all there is. Where there is a device, "
+        "Nothing ran on a device, or it was not recorded: only the host's events are known. Where there is a device, "
         "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
     )
 
 
-def _without_host(trace: Trace) -> str:
+def _doubt_host(trace: Trace) -> str:
     if len(trace.of(Category.CALL, Category.OPERATOR)):
         return ""
     return (
-        "The host was not recorded: what launched a kernel, and what waited for one, is not known. Record with "
+        "The host was not recorded: launches of kernels, and waits for them, are unknown. Record with "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
     )
 
 
-def _without_steps(trace: Trace) -> str:
+def _doubt_steps(trace: Trace) -> str:
     if _has_name(trace, r"ProfilerStep#", Category.ANNOTATION):
         return ""
     return (
@@ -103,7 +103,7 @@ def _without_steps(trace: Trace) -> str:
     )
 
 
-def _without_launches(trace: Trace) -> str:
+def _doubt_launches(trace: Trace) -> str:
     kernels = trace.of(*ON_STREAMS)
     calls = trace.of(Category.CALL)
     wanted = trace.events.correlation[kernels]
@@ -117,7 +117,7 @@ def _without_launches(trace: Trace) -> str:
     )
 
 
-def _without_waits(trace: Trace) -> str:
+def _doubt_waits(trace: Trace) -> str:
     if not _has_name(trace, r"StreamWaitEvent", Category.CALL) or _waits_for_events(trace):
         return ""
     return (
@@ -130,7 +130,7 @@ def _waits_for_events(trace: Trace) -> bool:
     return any(wait.of == "stream_event" for wait in trace.waits)
 
 
-def _without_shapes(trace: Trace) -> str:
+def _doubt_shapes(trace: Trace) -> str:
     if trace.operands or not len(trace.of(Category.OPERATOR)):
         return ""
     return (
@@ -139,7 +139,7 @@ def _without_shapes(trace: Trace) -> str:
     )
 
 
-def _without_sizes(trace: Trace) -> str:
+def _doubt_sizes(trace: Trace) -> str:
     rows = trace.of(*ON_STREAMS)
     rows = rows[trace.events.message[rows] != UNKNOWN]
     silent = np.array([message.num_ranks == 0 for message in trace.messages], dtype=bool)
@@ -150,19 +150,19 @@ def _without_sizes(trace: Trace) -> str:
         {trace.messages[place].library for place in np.unique(trace.events.message[rows]) if silent[place]}
     )
     return (
-        f"{num_silent:,} of {len(rows):,} communications do not say what they send to whom ({', '.join(libraries)}): "
+        f"{num_silent:,} of {len(rows):,} communications have no recorded size or group ({', '.join(libraries)}): "
         "their times are used as they are, and ranks do not wait for each other in them. Recent releases of PyTorch "
-        "say it of collectives and of single sends and receives; batches of these and token dispatchers do not."
+        "record both for collectives and single sends and receives, but not for their batches and token dispatchers."
     )
 
 
-def _without_communication(trace: Trace) -> str:
+def _doubt_communication(trace: Trace) -> str:
     if (trace.world_size or 1) == 1 or trace.messages or not trace.has_device:
         return ""
     return f"The job has {trace.world_size} ranks, but nothing in the trace communicates as far as names tell."
 
 
-def _without_backward(trace: Trace) -> str:
+def _doubt_backward(trace: Trace) -> str:
     operators = len(trace.of(Category.OPERATOR))
     if not operators or _has_name(
         trace, r"Backward|autograd::engine|Optimizer\.step", Category.OPERATOR, Category.ANNOTATION
@@ -171,28 +171,28 @@ def _without_backward(trace: Trace) -> str:
     return "There is no backward pass and no optimizer: this is inference, or a part of an iteration."
 
 
-def _without_rank(trace: Trace) -> str:
+def _doubt_rank(trace: Trace) -> str:
     if trace.rank is not None:
         return ""
-    return "The trace does not say of which rank it is; PyTorch writes it where torch.distributed is initialised."
+    return "The trace does not record its rank; PyTorch writes it where torch.distributed is initialised."
 
 
 CHECKS: Sequence[Callable[[Trace], str]] = (
-    _without_device,
-    _without_host,
-    _without_steps,
-    _without_launches,
-    _without_waits,
-    _without_shapes,
-    _without_sizes,
-    _without_communication,
-    _without_backward,
-    _without_rank,
+    _doubt_device,
+    _doubt_host,
+    _doubt_steps,
+    _doubt_launches,
+    _doubt_waits,
+    _doubt_shapes,
+    _doubt_sizes,
+    _doubt_communication,
+    _doubt_backward,
+    _doubt_rank,
 )
-"""What may be missing; each gives a sentence, or nothing."""
+"""Checks of a trace; each returns a sentence, or ""."""
 
 
 def _has_name(trace: Trace, pattern: str, *categories: Category) -> bool:
-    """Whether an event of some categories has such a name."""
+    """True where an event of some categories has a name that the pattern finds."""
     used = np.unique(trace.events.name[trace.of(*categories)])
     return any(re.search(pattern, trace.names[place]) for place in used)

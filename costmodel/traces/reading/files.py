@@ -1,4 +1,4 @@
-"""Files of traces: one of each rank, or of one alone."""
+"""Files of traces: those of several ranks, or one alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.traces.events import Trace
-from costmodel.traces.reading.assembly import assembled
+from costmodel.traces.reading.assembly import assemble_trace
 from costmodel.traces.reading.columns import Columns
 from costmodel.traces.reading.described import described
 from costmodel.traces.reading.document import Document
@@ -18,29 +18,29 @@ from costmodel.traces.reading.doubts import MOST_NAMED, doubts, losses, no_event
 from costmodel.traces.reading.sources import Progress, Source
 
 RANK = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
-"""How names of files say it."""
+"""The rank in the name of a file."""
 
 
 def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     """
-    The trace of one rank, from a file that PyTorch's profiler wrote (``export_chrome_trace``), plain or with gzip.
+    Read the trace of one rank from a file that PyTorch's profiler wrote (``export_chrome_trace``), plain or with gzip.
 
     Parameters
     ----------
     path
         The file.
     progress
-        Called now and then with the fraction of the file that has been read.
+        Called repeatedly with the fraction of the file that has been read.
 
     Returns
     -------
     Trace
-        Its ``doubts`` say what is missing; what stands before the place where a file is broken is kept.
+        Its ``doubts`` list missing information. Of a broken file, everything before the broken place is kept.
 
     Raises
     ------
     SpecError
-        If it cannot be read, is another format, holds no events, or more of them than memory does.
+        If the file cannot be read, is another format, or holds no events or more than fit into memory.
     """
     where = str(path)
     text = Source(Path(path), progress)
@@ -50,38 +50,38 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     if not len(columns):
         raise no_events(where, document, columns, text)
     lost, about, last = losses(document, columns, text), described(document.top), columns.start[-1]
-    trace = assembled(columns, about, where)
+    trace = assemble_trace(columns, about, where)
     until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
     return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))
 
 
 def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
     """
-    Traces of the ranks of one run, in the order of their ranks.
+    Read the traces of the ranks of one run, in the order of their ranks.
 
     Parameters
     ----------
     paths
-        A file of each rank; where none but one is there, it need not say of which rank it is.
+        A file of each rank. A single file need not say its rank.
     progress
-        Called now and then with the fraction of all files that has been read.
+        Called repeatedly with the fraction of all files that has been read.
 
     Raises
     ------
     SpecError
-        As :func:`read_trace` does, and if ranks come twice, are not known, or are of different runs.
+        As :func:`read_trace` does, and if a rank occurs twice, is not known, or belongs to another run.
     """
     return _one_run(_read(paths, progress))
 
 
 def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
     """
-    Traces of one run or of several, those of a run in the order of their ranks, one run behind the other.
+    Read the traces of one run or of several: one run after the other, each in the order of its ranks.
 
     Parameters
     ----------
     paths, progress
-        As :func:`read_traces` has them; of several runs there may be several files of a rank.
+        As in :func:`read_traces`; several runs may have several files of a rank.
 
     Raises
     ------
@@ -93,16 +93,16 @@ def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = 
         if path in several[:place]:
             raise SpecError(str(paths[place]), "is named twice.")
     traces = _read(paths, progress)
-    runs = runs_of([_known_rank(trace) or trace for trace in traces])
+    runs = runs_of([_add_known_rank(trace) or trace for trace in traces])
     return _one_run(traces) if len(runs) == 1 else tuple(trace for run in runs for trace in _one_run(run))
 
 
 def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
     """
-    Traces by the run that they are of.
+    Group traces by run.
 
-    Different ranks are one run. Where a rank comes twice, different ranks of equally many are one that were recorded
-    at the same time, as far as their clocks say it. A trace that does not say its rank is then a run of its own.
+    Traces of different ranks are one run. Where a rank occurs twice, a run is traces of different ranks with the same
+    world size whose times overlap. A trace without a rank is then a run of its own.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
         return (tuple(traces),)
     runs: list[list[Trace]] = []
     for trace in sorted(traces, key=lambda one: one.begin):
-        run = next((run for run in runs if all(_is_beside(trace, other) for other in run)), None)
+        run = next((run for run in runs if all(_is_same_run(trace, other) for other in run)), None)
         if run is None:
             runs.append([trace])
         else:
@@ -122,8 +122,8 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
     return tuple(map(tuple, runs))
 
 
-def _is_beside(one: Trace, other: Trace) -> bool:
-    """Whether two traces are of different ranks of one run."""
+def _is_same_run(one: Trace, other: Trace) -> bool:
+    """True where two traces are of different ranks of one run."""
     if None in (one.rank, other.rank) or one.rank == other.rank or one.world_size != other.world_size:
         return False
     ends = [trace.begin + int(trace.events.end.max(initial=0)) for trace in (one, other)]
@@ -133,39 +133,39 @@ def _is_beside(one: Trace, other: Trace) -> bool:
 def _read(paths: Sequence[str | Path], progress: Progress | None) -> list[Trace]:
     if not paths:
         raise SpecError("traces", "there are none.", "Name a file of each rank that was recorded.")
-    return [read_trace(path, progress=_part(progress, place, len(paths))) for place, path in enumerate(paths)]
+    return [read_trace(path, progress=_part_progress(progress, place, len(paths))) for place, path in enumerate(paths)]
 
 
 def _one_run(traces: Sequence[Trace]) -> tuple[Trace, ...]:
     if len(traces) > 1:
-        traces = sorted(map(_with_rank, traces), key=lambda trace: trace.rank or 0)
+        traces = sorted(map(_require_rank, traces), key=lambda trace: trace.rank or 0)
     _require_one_run(traces)
     missing = _missing_ranks(traces)
     return (replace(traces[0], doubts=(*traces[0].doubts, *missing)), *traces[1:])
 
 
-def _part(progress: Progress | None, place: int, num_files: int) -> Progress | None:
-    """Progress of one file among several."""
+def _part_progress(progress: Progress | None, place: int, num_files: int) -> Progress | None:
+    """Return the progress of one file among several."""
     return (lambda fraction: progress((place + fraction) / num_files)) if progress else None
 
 
-def _with_rank(trace: Trace) -> Trace:
+def _require_rank(trace: Trace) -> Trace:
     """
-    The rank as the name of the file says it, where the trace does not.
+    Return the trace with its rank, from the name of the file where the trace does not say it.
 
     Raises
     ------
     SpecError
         If neither says it.
     """
-    known = _known_rank(trace)
+    known = _add_known_rank(trace)
     if not known:
-        raise SpecError(trace.source, "does not say of which rank it is.", "Put it into the name: 'rank3.json.gz'.")
+        raise SpecError(trace.source, "does not record its rank.", "Put it into the name: 'rank3.json.gz'.")
     return known
 
 
-def _known_rank(trace: Trace) -> Trace | None:
-    """A trace with its rank; None: neither it nor the name of its file says that."""
+def _add_known_rank(trace: Trace) -> Trace | None:
+    """Return the trace with its rank; None where neither the trace nor the name of its file says it."""
     if trace.rank is not None:
         return trace
     said = RANK.search(Path(trace.source).name)
@@ -197,5 +197,5 @@ def _missing_ranks(traces: Sequence[Trace]) -> tuple[str, ...]:
     some = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     return (
         f"Traces of {len(traces):,} of {world_size:,} ranks were read, not of {some}: how long collectives wait for "
-        "those is not known, and stays as it was recorded. Record every rank, or one of each pipeline stage.",
+        "those is unknown, and stays as recorded. Record every rank, or one of each pipeline stage.",
     )

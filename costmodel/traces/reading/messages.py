@@ -1,4 +1,4 @@
-"""What communicates, and how: what the profiler says of it, what its launch says, what its name says."""
+"""Messages of communications: from the profiler's arguments, from the launching operator, or from the name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Places: TypeAlias = NDArray[np.intp]
 
 class Rows(NamedTuple):
     """
-    Columns of a trace that say what communicates; arrays of shape (events,).
+    Columns of a trace that identify communications; arrays of shape (events,).
 
     Parameters
     ----------
     category, name, track, start, duration, correlation, operands
         As in :class:`~costmodel.traces.events.Events`.
     message
-        Places among what the profiler said.
+        Places among the arguments that the profiler recorded.
     peer
         The other rank, of an operator that sends or receives.
     """
@@ -44,16 +44,16 @@ class Rows(NamedTuple):
 
 class Tables(NamedTuple):
     """
-    What the numbers in the columns stand for.
+    Tables behind the numbers in the columns.
 
     Parameters
     ----------
     names, operands
         As in :class:`~costmodel.traces.events.Trace`.
     said
-        What the profiler says of communications.
+        Arguments of communications that the profiler recorded.
     groups, library
-        Of the whole trace.
+        Process groups and communication library of the trace.
     """
 
     names: Sequence[str]
@@ -65,46 +65,46 @@ class Tables(NamedTuple):
 
 def messages(rows: Rows, tables: Tables) -> tuple[NDArray[np.int32], tuple[Message, ...]]:
     """
-    The place of each event's message, and the messages.
+    Return the place of each event's message, and the messages.
 
-    A kernel's is what the profiler says of it; else what it says of the operator that launched it; else what the
-    kernel's name says. An annotation on the host has one where its name says that it is the communication itself.
+    A kernel's message comes from its own arguments, else from those of the operator that launched it, else from the
+    kernel's name. An annotation on the host has a message where its name says that it is the communication itself.
     """
     found: dict[Message, int] = {}
     column = np.full(len(rows.start), UNKNOWN, dtype=np.int32)
-    by_place = [_sent(one, tables) for one in tables.said]
+    by_place = [_build_message(one, tables) for one in tables.said]
 
     def place(row: int, message: Message) -> None:
         column[row] = found.setdefault(message, len(found))
 
     has_message = np.array([*(message is not None for message in by_place), False])[rows.message]
     for row in np.flatnonzero(has_message).tolist():
-        place(row, _of_library(by_place[rows.message[row]], rows, tables, row))
-    on_device = _unrecorded(rows, tables, ON_STREAMS, "kernels")
+        place(row, _add_library(by_place[rows.message[row]], rows, tables, row))
+    on_device = _rows_by_name(rows, tables, ON_STREAMS, "kernels")
     for row, launcher in zip(on_device.tolist(), _launchers(rows, on_device, has_message), strict=True):
         message = by_place[rows.message[launcher]] if launcher != UNKNOWN else None
-        place(row, _of_library(message, rows, tables, row))
-    on_host = _unrecorded(rows, tables, (Category.ANNOTATION,), "annotations")
-    senders = _enclosing(rows, on_host, np.flatnonzero(rows.peer != UNKNOWN))
+        place(row, _add_library(message, rows, tables, row))
+    on_host = _rows_by_name(rows, tables, (Category.ANNOTATION,), "annotations")
+    senders = _find_enclosing(rows, on_host, np.flatnonzero(rows.peer != UNKNOWN))
     for row, sender in zip(on_host.tolist(), senders, strict=True):
-        place(row, _by_operands(rows, tables, row, int(rows.peer[sender]) if sender != UNKNOWN else UNKNOWN))
+        place(row, _message_by_operands(rows, tables, row, int(rows.peer[sender]) if sender != UNKNOWN else UNKNOWN))
     return column, tuple(found)
 
 
 # --- which rows, and who launched them -----------------------------------------------------------------------
 
 
-def _unrecorded(
+def _rows_by_name(
     rows: Rows, tables: Tables, categories: Sequence[Category], of: Literal["kernels", "annotations"]
 ) -> Places:
-    """Rows of which only the name says that they communicate."""
+    """Return the rows that only their name identifies as communication."""
     among = np.flatnonzero(np.isin(rows.category, categories) & (rows.message == UNKNOWN))
     named = [place for place in np.unique(rows.name[among]) if known(tables.names[place], of=of)]
     return among[np.isin(rows.name[among], named)]
 
 
 def _launchers(rows: Rows, kernels: Places, has_message: NDArray[np.bool_]) -> Integers:
-    """Of each kernel the operator around its launch of which the profiler says what is sent; ``UNKNOWN``: none."""
+    """Return the operator with recorded arguments around the launch of each kernel; ``UNKNOWN`` where there is none."""
     calls = np.flatnonzero((rows.category == Category.CALL) & (rows.correlation != UNKNOWN))
     calls = calls[np.argsort(rows.correlation[calls], kind="stable")]
     launchers = np.full(len(kernels), UNKNOWN)
@@ -113,12 +113,12 @@ def _launchers(rows: Rows, kernels: Places, has_message: NDArray[np.bool_]) -> I
         near = calls[np.searchsorted(rows.correlation[calls], wanted).clip(max=len(calls) - 1)]
         launched = (rows.correlation[near] == wanted) & (wanted != UNKNOWN)
         operators = np.flatnonzero(has_message & (rows.category == Category.OPERATOR))
-        launchers[launched] = _enclosing(rows, near[launched], operators)
+        launchers[launched] = _find_enclosing(rows, near[launched], operators)
     return launchers
 
 
-def _enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
-    """Of each row the last of some rows on its track that began before and has not ended; ``UNKNOWN``: none."""
+def _find_enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
+    """Return, for each inner row, the last outer row on its track that is still running, else ``UNKNOWN``."""
     found = np.full(len(inner), UNKNOWN)
     if not len(inner) or not len(outer):
         return found
@@ -136,8 +136,8 @@ def _enclosing(rows: Rows, inner: Places, outer: Places) -> Integers:
 # --- what they say ---------------------------------------------------------------------------------------------
 
 
-def _sent(one: Arguments, tables: Tables) -> Message | None:
-    """What the profiler says of a communication; None of what sends nothing."""
+def _build_message(one: Arguments, tables: Tables) -> Message | None:
+    """Build the message of the profiler's arguments; None for an operation that sends nothing."""
     if sends_nothing(one.operation):
         return None
     operation = operation_of(one.operation)
@@ -157,7 +157,7 @@ def _sent(one: Arguments, tables: Tables) -> Message | None:
 
 
 def _ranks(one: Arguments, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Ranks of a group; where PyTorch cut their list, by its name, or by the first and the distance."""
+    """Return the ranks of a group; where PyTorch shortened their list, by its name, or by first rank and stride."""
     found = ranks(one.ranks)
     if one.library is not None:
         return found
@@ -167,8 +167,8 @@ def _ranks(one: Arguments, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     return tuple(range(one.first, one.first + one.stride * one.num_ranks, one.stride))
 
 
-def _of_library(message: Message | None, rows: Rows, tables: Tables, row: int) -> Message:
-    """A message with the library that the kernel's name says, if the profiler does not; without one what it says."""
+def _add_library(message: Message | None, rows: Rows, tables: Tables, row: int) -> Message:
+    """Complete a message with the library in the kernel's name; build one from the name alone where there is none."""
     by_name = known(tables.names[rows.name[row]], of="kernels") if rows.category[row] in ON_STREAMS else None
     if message is None:
         return Message(operation=by_name.operation, library=by_name.library) if by_name else Message(operation="")
@@ -176,8 +176,8 @@ def _of_library(message: Message | None, rows: Rows, tables: Tables, row: int) -
     return replace(message, library=by_name.library) if by_name and not is_said else message
 
 
-def _by_operands(rows: Rows, tables: Tables, row: int, peer: int) -> Message:
-    """The message of an annotation: its name says which operation, its operands what is put in."""
+def _message_by_operands(rows: Rows, tables: Tables, row: int, peer: int) -> Message:
+    """Build the message of an annotation: the operation from its name, the input from its operands."""
     by_name = known(tables.names[rows.name[row]], of="annotations") or Known("", "")
     inputs = tables.operands[rows.operands[row]] if rows.operands[row] != UNKNOWN else Operands((), ())
     elements = sum(prod(sizes) for sizes in inputs.sizes if sizes)
@@ -196,7 +196,7 @@ def _by_operands(rows: Rows, tables: Tables, row: int, peer: int) -> Message:
 
 
 def _elements_out(operation: str, elements: int, num_ranks: int) -> int:
-    """Elements that a rank gets; 0 where that depends on the number of ranks, which nobody knows."""
+    """Return the elements that a rank receives; 0 where that depends on the number of ranks, which is unknown."""
     if operation == "all_gather":
         return elements * num_ranks
     if operation == "reduce_scatter":

@@ -1,4 +1,4 @@
-"""A file as text, piece by piece: what it is by its first bytes, and how much of it has been read."""
+"""Text of a file, piece by piece: its format by its first bytes, and the progress of reading."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import BinaryIO, TypeAlias
 from costmodel.errors import SpecError
 
 Progress: TypeAlias = Callable[[float], None]
-"""Takes the fraction of the bytes that have been read."""
+"""Called with the fraction of the bytes that have been read."""
 
 PIECE_BYTES = 1 << 20
-"""Read at once; unpacked text comes in pieces of the same size."""
+"""Bytes read at once; unpacked text comes in pieces of the same size."""
 
 GZIP = b"\x1f\x8b"
 GZIP_WINDOW = 31
-"""What zlib calls gzip with its header."""
+"""zlib's code for gzip with its header."""
 
 EXPORT = "Record with torch.profiler and write with export_chrome_trace, to .json or .json.gz."
 UNPACK = "Unpack it first; .json and .json.gz are read as they are."
@@ -38,7 +38,7 @@ OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x0a", "is a protocol buffer, such as an XPlane of the XLA profiler", EXPORT),
     (b"<", "is a page, not a trace", EXPORT),
 )
-"""First bytes of what people hand over instead: what it is, and what to do."""
+"""First bytes of other formats, their description, and the advice to the user."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -52,12 +52,12 @@ class Source:
     path
         The file.
     progress
-        Called now and then.
+        Called repeatedly with the fraction that has been read.
 
     Attributes
     ----------
     broken
-        What was wrong with the packing, "" while nothing is; the text before it has been handed out.
+        Fault of the gzip data, "" while there is none; the text before it has been returned.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
@@ -66,12 +66,12 @@ class Source:
 
     def __iter__(self) -> Iterator[str]:
         """
-        Pieces of text.
+        Yield pieces of text.
 
         Raises
         ------
         SpecError
-            If it cannot be read, is empty, or is another format.
+            If the file cannot be read, is empty, or is another format.
         """
         if str(self._path) == "-":
             raise SpecError("-", "standard input is not read.", "Name a file.")
@@ -79,7 +79,7 @@ class Source:
         try:
             with self._path.open("rb") as file:
                 first = self._first_bytes(file)
-                pieces = self._unpacked(file) if first.startswith(GZIP) else self._plain(file)
+                pieces = self._unpack(file) if first.startswith(GZIP) else self._plain(file)
                 for number, piece in enumerate(pieces):
                     if number == 0:
                         piece = piece.removeprefix(BYTE_ORDER_MARK)
@@ -98,7 +98,7 @@ class Source:
         return first
 
     def _require_json(self, piece: bytes) -> None:
-        """Refuse what does not begin like JSON."""
+        """Raise if the text does not begin like JSON."""
         if piece.lstrip()[:1] in (b"{", b"[", b""):
             return
         what, hint = next(
@@ -111,8 +111,8 @@ class Source:
             yield piece
             self._show(file)
 
-    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
-        """What gzip holds, one member after the other; ends where it is broken."""
+    def _unpack(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the contents of each gzip member; stop where the data are broken."""
         packed, unpacker = b"", zlib.decompressobj(GZIP_WINDOW)
         while True:
             if not packed and not (packed := file.read(PIECE_BYTES)):
@@ -142,7 +142,7 @@ class Source:
 
 
 def _until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    """What comes out of a piece of gzip data before they are broken, which may be at a check behind all of the text."""
+    """Return the contents of a piece of gzip data up to the fault, which may be a checksum behind all of the text."""
     found = bytearray()
     with suppress(zlib.error):
         for place in range(len(packed)):

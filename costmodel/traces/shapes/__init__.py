@@ -1,4 +1,4 @@
-"""Operators and kernels of a trace timed at other sizes."""
+"""Operators and kernels of a trace, timed at other sizes."""
 
 from costmodel.traces.shapes.messages import HIDDEN, message_factors
 from costmodel.traces.shapes.retiming import Retimed, Rule, retimed

@@ -1,4 +1,4 @@
-"""Which sizes of a job the sizes of tensors are, and what they are in another job."""
+"""Meaning of tensor sizes in a job, and their values in another job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.errors import SpecError
 from costmodel.traces.shapes.sizes import Sizes
 
 Expected: TypeAlias = Literal["activation", "weight", "matmul", "batched matmul", "attention"]
-"""What is looked at: the tensor of an operator, or all sizes that a matmul or attention multiplies."""
+"""Object that is explained: the tensor of an operator, or all sizes of a matmul or attention."""
 
 COSTS: Mapping[Expected, Mapping[tuple[int, int], float]] = {
     "activation": {(1, 1): 0, (1, 2): 1, (0, 1): 2, (0, 0): 3, (1, 0): 4},
@@ -21,18 +21,18 @@ COSTS: Mapping[Expected, Mapping[tuple[int, int], float]] = {
     "attention": {(1, 2): 0, (0, 2): 1, (1, 1): 2},
 }
 """
-How unlikely it is that sizes have the micro-batch and the sequence so many times as factors.
+Cost of a reading by the number of times that its sizes contain the micro-batch and the sequence as factors.
 
-An activation has each of them once, or the sequence twice where it is scores; a weight has neither. Of the three sizes
-of a linear's matmul one is tokens, in each of its passes: of the input (m), or what is summed over for the weight's
-gradient (k).
+An activation has each of them once, or the sequence twice where it is scores; a weight has neither. One of the three
+sizes of a linear's matmul is tokens in each of its passes: rows of the input (m), or the sum for the weight's gradient
+(k).
 """
 
 UNLIKELY = 9.0
-"""All others."""
+"""Cost of all other counts."""
 
 MOST = 4096
-"""Readings of the sizes of one tensor that are looked at."""
+"""Readings of a tensor's sizes that are considered."""
 
 
 class Quantity(NamedTuple):
@@ -44,7 +44,7 @@ class Quantity(NamedTuple):
     after
         Its value in the other job.
     microbatches, sequences
-        How many times the micro-batch and the sequence are factors of it.
+        Number of times that the micro-batch and the sequence are factors of it.
     """
 
     after: float
@@ -54,16 +54,16 @@ class Quantity(NamedTuple):
 
 class Explained(NamedTuple):
     """
-    Sizes of a tensor, explained.
+    Explanation of a tensor's sizes.
 
     Parameters
     ----------
     after
         Their values in the other job.
     is_sure
-        Whether no other reading that is as likely makes another number of elements.
+        True where all equally likely readings give one number of elements.
     unknown
-        Sizes that are none of the job's: they stay.
+        Sizes that the job does not have; they are kept.
     """
 
     after: tuple[float, ...]
@@ -73,17 +73,17 @@ class Explained(NamedTuple):
 
 class Explanations:
     """
-    The sizes of two jobs, by which sizes of tensors are explained.
+    Sizes of two jobs, which explain sizes of tensors.
 
     Parameters
     ----------
     before, after
-        The job that was recorded, and the other one.
+        The recorded job, and the other one.
 
     Raises
     ------
     SpecError
-        If the jobs' models are made of different parts.
+        If the jobs' models have different parts.
     """
 
     def __init__(self, before: Sizes, after: Sizes) -> None:
@@ -94,21 +94,21 @@ class Explanations:
 
     def explained(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
         """
-        What sizes that belong together are in the other job.
+        Return the values in the other job of sizes that belong together.
 
         Parameters
         ----------
         sizes
-            Of one tensor; or of one matmul or attention, each once.
+            Sizes of one tensor; or of one matmul or attention, each once.
         expected
-            What they are of.
+            Object that has these sizes.
         """
         key = expected, sizes
         if key not in self._found:
-            self._found[key] = self._explained(sizes, expected)
+            self._found[key] = self._explain(sizes, expected)
         return self._found[key]
 
-    def _explained(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
+    def _explain(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
         readings = [self._known.get(size, ()) + ((Quantity(1, 0, 0),) if size == 1 else ()) for size in sizes]
         unknown = tuple(size for size, found in zip(sizes, readings, strict=True) if not found)
         readings = [found or (Quantity(size, 0, 0),) for size, found in zip(sizes, readings, strict=True)]
@@ -129,15 +129,17 @@ def _cost(reading: Iterable[Quantity], expected: Expected) -> float:
 
 def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
     """
-    The sizes of a job by their value, the most usual first; what is 1 is the micro-batch, or stays.
+    Return the quantities of a job by their value, the most common first; 1 is the micro-batch, or is kept.
 
     Sizes before they are split count only where no rank has a part of that size.
     """
     for names in (before.widths.keys() ^ after.widths.keys(), before.whole.keys() ^ after.whole.keys()):
         if names:
-            raise SpecError("model", f"has other parts than the one recorded: only one has {min(names)!r}.")
+            raise SpecError("model", f"has other parts than the recorded model: only one has {min(names)!r}.")
     found: dict[int, dict[Quantity, None]] = {}
-    for (value, microbatches, sequences), (other, _, _) in zip(_of_rank(before), _of_rank(after), strict=True):
+    for (value, microbatches, sequences), (other, _, _) in zip(
+        _sizes_of_rank(before), _sizes_of_rank(after), strict=True
+    ):
         if value == int(value) and (value > 1 or microbatches):
             found.setdefault(int(value), {})[Quantity(other, microbatches, sequences)] = None
     for name, width in before.whole.items():
@@ -146,8 +148,8 @@ def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
     return {value: tuple(quantities) for value, quantities in found.items()}
 
 
-def _of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
-    """Sizes of a rank, and how many times the micro-batch and the sequence are factors of each; always as many."""
+def _sizes_of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
+    """Yield the sizes of a rank, with the powers of micro-batch and sequence in each; equally many for every job."""
     microbatch, length, own = sizes.microbatch_size, sizes.sequence_length, sizes.sequence_length / sizes.cp
     split = sizes.tp if sizes.sequence_parallel else 1
     for tokens in (own, own / split, length):

@@ -1,4 +1,4 @@
-"""The pieces of a trace by operator and sizes: what each kind takes, and would take at other sizes."""
+"""Kinds of operators of a trace, by name and sizes, with their times and their work at other sizes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from costmodel.traces.shapes.pieces import Pieces
 from costmodel.traces.shapes.work import Shape, Work, shape_of, work
 
 SHORT = 60
-"""Letters of a kernel's name that messages have."""
+"""Letters of a kernel's name in messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
     """
-    Pieces of the same operator with the same sizes, and kernels of the same name.
+    Pieces of one operator with equal sizes, and kernels of one name.
 
     Parameters
     ----------
     operator, kernel
-        Their names; the latter is empty on threads.
+        Names; the kernel's is empty on threads.
     shape
-        What is counted of the operator; None: it has no tensors.
+        Shape of the operator; None where it has no tensors.
     explained
-        Its sizes in the other job.
+        Sizes in the other job.
     before, after
-        Its work in both jobs.
+        Work in both jobs.
     works
-        Whether they work themselves most of their time.
+        True where most of their time is their own, not that of nested operators.
     on_weights
-        Whether they work on weights or their gradients.
+        True where they work on weights or their gradients.
     nanoseconds, total
-        Of one of them, the median; of all of them.
+        Median time of a piece, and total time.
     """
 
     operator: str
@@ -52,12 +52,12 @@ class Alike:
 
     @property
     def changes(self) -> bool:
-        """Whether its work is another one in the other job."""
+        """True where the work differs in the other job."""
         return self.before != self.after
 
     @property
     def text(self) -> str:
-        """Its name and sizes, shortened."""
+        """Name and sizes, shortened."""
         sizes = ", ".join("x".join(map(str, one)) for one in self.shape.sizes[:3]) if self.shape else ""
         return f"{self.operator or self.kernel:.{SHORT}}{' of ' if sizes else ''}{sizes}"
 
@@ -66,21 +66,21 @@ def alike(
     trace: Trace, pieces: Pieces, explanations: Explanations, *, sequence_length: int
 ) -> tuple[tuple[Alike, ...], NDArray[np.intp]]:
     """
-    Put pieces together that are alike, and find out what they would do in the other job.
+    Group equal pieces, and derive their work in the other job.
 
     Parameters
     ----------
     trace, pieces
-        The pieces and whose they are.
+        A trace, and its pieces.
     explanations
-        What sizes are in the other job.
+        Explanations of sizes in the other job.
     sequence_length
-        Of the recorded job.
+        Sequence length of the recorded job.
 
     Returns
     -------
     kinds, array
-        The kinds of pieces, and of each piece its kind; shape (pieces,).
+        Kinds of pieces, and the kind of each piece; shape (pieces,).
     """
     events = trace.events
     known = pieces.operator != UNKNOWN

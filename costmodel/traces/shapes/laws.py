@@ -1,4 +1,4 @@
-"""What this trace says of its machine: rates of large operators, and what the smallest take."""
+"""Rates and overhead of a machine, as its trace shows them: rates of large operators, times of the smallest."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from numpy.typing import NDArray
 from costmodel.traces.shapes.work import Work
 
 GOOD = 0.9
-"""Quantile of rates that counts as what a machine achieves with large operators: single ones are mismeasured."""
+"""Quantile of rates that counts as the achieved rate of large operators; single operators are mismeasured."""
 
 LARGE = 0.1
-"""Share of the largest work from which an operator counts as large."""
+"""Share of the largest work above which an operator counts as large."""
 
 LEAST = 0.05
-"""Quantile of times that counts as what an operator takes that has next to nothing to do."""
+"""Quantile of times that counts as the overhead of an operator."""
 
 FIXED = 5_000.0
 """
-Nanoseconds that are at most fixed of a kernel's time, where no shorter kernel says less.
+Upper bound of a kernel's fixed time in nanoseconds, where no shorter kernel lowers it.
 
 The smallest kernels of public traces, 5 % of all, take up to 2.0 us on H800 (DeepSeek-V3) and A100, and 1.7 us on
-MI300X; matmuls fill and drain their pipelines besides. From Vidur's times of linear layers, those at other numbers of
-tokens and ranks follow alike with 2 and 5 us on A100; on H100 those at twice the tokens follow better with 5 us.
+MI300X. Matmuls also fill and drain their pipelines. Vidur's times of linear layers at other numbers of tokens and ranks
+follow equally well with 2 and 5 us on A100. On H100 those at twice the tokens follow better with 5 us.
 """
 
 APART = 4.0
-"""Ratio of two works from which a line through their times says what of them is overhead."""
+"""Ratio of two works above which a line through their times gives the overhead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
-    What a machine achieved in a trace.
+    Rates and overhead that a machine achieved in a trace.
 
     Parameters
     ----------
     flops_per_second, bytes_per_second
-        Of large operators that multiply, and of those that only move; infinite where there are none.
+        Rates of large operators that multiply, and of those that only move data; infinite where there are none.
     overhead
-        Nanoseconds of an operator that has next to nothing to do: on threads the least that they take, on devices the
-        shortest kernel, where that is no longer than :data:`FIXED`.
+        Nanoseconds of an operator with almost no work: on threads the least time of an operator, on devices the
+        shortest kernel, at most :data:`FIXED`.
     largest_flops
-        Of one operator.
+        FLOPs of the largest operator.
     """
 
     flops_per_second: float
@@ -56,12 +56,12 @@ class Machine:
 
     def seconds(self, work: Work) -> float:
         r"""
-        The roofline, :math:`\max(F / R, Q / B)`; where nothing of a kind was recorded, the other one.
+        Roofline time, :math:`\max(F / R, Q / B)`; a term whose rate was not recorded is left out.
 
         Parameters
         ----------
         work
-            Of an operator.
+            Work of an operator.
         """
         return max(work.flops / self.flops_per_second, work.nbytes / self.bytes_per_second)
 
@@ -74,16 +74,16 @@ def machine(
     on_device: bool = False,
 ) -> Machine:
     """
-    What a trace says of its machine.
+    Derive the rates and the overhead of a trace's machine.
 
     Parameters
     ----------
     works, durations
         Work of operators, and their nanoseconds; shape (operators,).
     everything
-        Nanoseconds of all operators, also of those without work.
+        Nanoseconds of all operators, including those without work.
     on_device
-        Whether they are kernels.
+        True where they are kernels.
     """
     flops = np.array([work.flops for work in works])
     nbytes = np.array([work.nbytes for work in works])
@@ -96,14 +96,14 @@ def machine(
 
 
 def _overhead(everything: NDArray[np.float64], *, on_device: bool) -> float:
-    """What an operator takes that has next to nothing to do."""
+    """Return the time of an operator with almost no work."""
     if not len(everything):
         return 0.0
     return min(float(everything.min()), FIXED) if on_device else float(np.quantile(everything, LEAST))
 
 
 def _rate(amounts: NDArray[np.float64], durations: NDArray[np.float64]) -> float:
-    """What large operators achieve per second."""
+    """Return the rate per second that large operators achieve."""
     large = (amounts > LARGE * amounts.max(initial=0.0)) & (durations > 0)
     if not large.any():
         return np.inf
@@ -112,21 +112,21 @@ def _rate(amounts: NDArray[np.float64], durations: NDArray[np.float64]) -> float
 
 def overhead_of(seconds: NDArray[np.float64], durations: NDArray[np.float64], *, least: float) -> float:
     r"""
-    Nanoseconds that operators of one name take beside their work, from those of them that differ in size.
+    Return the overhead in nanoseconds of operators of one name, from those that differ in size.
 
     .. math:: t = t_0 + c \cdot w
 
-    The median of t_0 over all pairs whose work differs enough (after Theil and Sen); at least what any operator takes,
-    at most what the smallest of them does.
+    The median of t_0 over all pairs whose work differs enough (after Theil and Sen); at least the overhead of any
+    operator, at most the time of the smallest one.
 
     Parameters
     ----------
     seconds
-        Work of each size, as the roofline has it, w; shape (sizes,).
+        Roofline time of the work of each size, w; shape (sizes,).
     durations
         Nanoseconds of each, t.
     least
-        Nanoseconds of any operator.
+        Overhead of any operator, in nanoseconds.
 
     >>> overhead_of(np.array([1.0, 2.0, 8.0]), np.array([7.0, 9.0, 21.0]), least=1.0)
     5.0

@@ -1,4 +1,4 @@
-"""What a job's messages take at other sizes: they go with what they carry."""
+"""Times of a job's messages at other sizes, in proportion to their bytes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ HIDDEN = "hidden size"
 
 def message_factors(graph: ExecutionGraph, before: Sizes, after: Sizes, *, weights: float) -> NDArray[np.float64]:
     """
-    Times after over times before of every task: 1 but for communication.
+    Return the time after over the time before of every task; 1 for all but communication.
 
-    Sends and receives carry a rank's share of activations, collectives of a whole multiple of these the activations;
-    all others carry weights or their gradients. Large messages take time in proportion to their bytes.
+    Sends and receives carry a rank's share of activations. Collectives whose elements are a multiple of that share
+    carry activations; all others carry weights or their gradients. Large messages take time in proportion to their
+    bytes.
 
     Parameters
     ----------
     graph
         Any graph.
     before, after
-        Sizes of the job that was recorded, and of the other one.
+        Sizes of the recorded job, and of the other one.
     weights
         Weights of a layer after over before.
 

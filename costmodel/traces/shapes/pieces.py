@@ -1,4 +1,4 @@
-"""Which operators are behind the events of a trace, and how long each of them works itself."""
+"""Operators behind the events of a trace, and their own times."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from numpy.typing import NDArray
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
 from costmodel.traces.structure.names import PHASES, matches
-from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
+from costmodel.traces.structure.nesting import Nesting, find_launchers, nesting
 from costmodel.traces.structure.records import Phase
 
 ACCUMULATES = re.compile(r"AccumulateGrad")
-"""Autograd's node that adds a weight's gradient to what is there."""
+"""Node of autograd that accumulates a weight's gradient."""
 
 UPDATES = next(pattern for phase, pattern in PHASES if phase is Phase.OPTIMIZER)
-"""How what updates parameters is named."""
+"""Names of operators that update parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pieces:
     """
-    Events of a trace taken apart: kernels as they are, on threads each operator within them; arrays of shape (pieces,).
+    Pieces of events: a kernel is one piece, on threads each nested operator is one; arrays of shape (pieces,).
 
     Parameters
     ----------
     place
-        Which of the events it is of.
+        Place of its event among those that were taken apart.
     event, operator
-        Its row, and that of the operator behind it: itself; of a kernel the innermost operator with tensors that
-        launched it. Where none around it has any, that of the forward pass to which autograd's node belongs.
-        ``UNKNOWN``: none.
+        Row of the piece, and row of the operator behind it: itself; for a kernel the innermost operator with tensors
+        that launched it. Where no operator around the launch has tensors, it is the forward operator of autograd's
+        node. ``UNKNOWN`` where there is none.
     nanoseconds
         Its own time, without that of operators within it.
     works
-        Whether that is most of its time: else it only calls others.
+        True where its own time is most of its time; else it only calls others.
     on_weights
-        Whether it is of an optimizer, or accumulates a weight's gradient.
+        True where it belongs to an optimizer, or accumulates a weight's gradient.
     """
 
     place: Integers
@@ -52,24 +52,24 @@ class Pieces:
 
 def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
     """
-    Take events apart.
+    Take events apart into pieces.
 
     Parameters
     ----------
     trace
-        Of one rank.
+        Trace of one rank.
     rows
-        Events of which none lies in another one.
+        Events that are not nested in each other.
     """
     events, nest = trace.events, nesting(trace)
     roots = np.full(len(events), UNKNOWN)
     roots[rows] = np.arange(len(rows))
-    place = nest.handed_down(roots, unknown=UNKNOWN)
+    place = nest.inherit_values(roots, unknown=UNKNOWN)
     inside = nest.parent != UNKNOWN
     within = np.bincount(nest.parent[inside], weights=events.duration[inside], minlength=len(events))
     own = events.duration - within.astype(np.int64)
     found = np.flatnonzero(place != UNKNOWN)
-    operator, on_weights = _behind(trace, nest)
+    operator, on_weights = _find_operators(trace, nest)
     return Pieces(
         place=place[found],
         event=found,
@@ -80,18 +80,18 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
     )
 
 
-def _behind(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
-    """The operator behind each event, and whether it works on weights."""
+def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the operator behind each event, and True where it works on weights."""
     events = trace.events
     has_tensors = np.array([any(map(len, one.sizes)) for one in trace.operands] + [False])
     with_tensors = has_tensors[events.operands] & (events.category == Category.OPERATOR)
     rows = np.arange(len(events))
-    innermost = nest.handed_down(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
-    forward = nest.handed_down(_forward_of(trace, with_tensors), unknown=UNKNOWN)
+    innermost = nest.inherit_values(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
+    forward = nest.inherit_values(_find_forward(trace, with_tensors), unknown=UNKNOWN)
     named = matches(trace, ACCUMULATES) | matches(trace, UPDATES) | matches(trace, UPDATE_OPERATOR)
     of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
-    on_weights = nest.handed_down(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
-    launch = launched_by(trace)
+    on_weights = nest.inherit_values(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    launch = find_launchers(trace)
     launched = launch != UNKNOWN
     operator = np.where(with_tensors, rows, UNKNOWN)
     operator[launched] = np.where(innermost == UNKNOWN, forward, innermost)[launch[launched]]
@@ -99,8 +99,8 @@ def _behind(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
     return operator, on_weights | matches(trace, UPDATE_KERNEL)[events.name]
 
 
-def _forward_of(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
-    """The operator of the forward pass of each event that has its sequence number in the backward pass."""
+def _find_forward(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
+    """Return the operator of the forward pass with the sequence number of each event in the backward pass."""
     events = trace.events
     found = np.full(len(events), UNKNOWN)
     forward = np.flatnonzero(with_tensors & (events.sequence > 0) & (events.forward_thread <= 0))

@@ -1,4 +1,4 @@
-"""How long the tasks of a graph would take at other sizes."""
+"""Times of a graph's tasks at other sizes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from costmodel.traces.shapes.sizes import Sizes
 
 
 class Rule(IntEnum):
-    """How a task's time at other sizes was found."""
+    """Source of a task's time at other sizes."""
 
     KEPT = 0
-    """As it was: no operator with tensors is behind it, or it communicates."""
+    """Recorded time: no operator with tensors is behind the task, or it communicates."""
     SCALED = 1
-    """By the work of the operators behind it, with the rates and the overhead that this trace shows."""
+    """Scaled by the work of the operators behind the task, with rates and overhead of this trace."""
     SAMPLED = 2
-    """By sampled times of both sizes."""
+    """Ratio of sampled times at both sizes."""
     PARAMETERS = 3
-    """By the number of parameters: it updates them, and has no tensors that say how many."""
+    """Scaled by the number of parameters: the task updates them, and has no tensors with sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +45,11 @@ class Retimed:
     duration
         Nanoseconds.
     how
-        A :class:`Rule`; of a task of several operators that of the longest.
+        A :class:`Rule`; for a task of several operators that of the longest.
     doubts
-        Sentences on sizes that nothing explains, or several things; on what was kept; on what is extrapolated.
+        Sentences on sizes that are unexplained or ambiguous, on kept times, and on extrapolated ones.
     unsized_fraction
-        Share of all time that stays because its operators have no sizes.
+        Share of the total time that is kept because its operators have no sizes.
     """
 
     duration: Integers
@@ -62,38 +62,38 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
     r"""
     Time the tasks of a graph at other sizes.
 
-    Each operator's time is a fixed part, on threads what the smallest of its name takes, on devices at most the
-    shortest kernel, and a rest that goes with its work:
+    The time of an operator is a fixed part and a part in proportion to its work. The fixed part is on threads the time
+    of the smallest operator of its name, on devices at most the shortest kernel.
 
     .. math:: t' = t_0 + (t - t_0) \frac{w(\text{after})}{w(\text{before})}, \qquad w = \max(F / R, Q / B)
 
-    F and Q are its FLOPs and bytes by the sizes of its inputs, R and B the rates that large operators achieve in this
-    trace. On threads every operator inside a task is timed by itself; what it takes beside the operators inside it is
-    work only where it is most of its time. Collectives and the gaps between tasks stay.
+    F and Q are its FLOPs and bytes by the sizes of its inputs, R and B the rates of large operators in this trace. On
+    threads each operator inside a task is timed by itself; its own time is work only where it is most of its time.
+    Collectives and gaps between tasks are kept.
 
     Parameters
     ----------
     graph
-        As it was recorded, or with other passes and messages.
+        As recorded, or with other passes and messages.
     before, after
-        Sizes of the job that was recorded, and of the other one.
+        Sizes of the recorded job, and of the other one.
     samples
-        Of the same machine: sampled matmuls and attention take the ratio of their sampled times instead.
+        Samples of the same machine: sampled matmuls and attention use the ratio of their sampled times instead.
 
     Raises
     ------
     SpecError
-        If the models of both jobs are made of different parts.
+        If the models of both jobs have different parts.
     """
     explanations = Explanations(before, after)
     tasks, notes = graph.tasks, list[Notes]()
     duration, how = tasks.duration.copy(), np.zeros(len(tasks), dtype=np.int8)
     for number, trace in enumerate(graph.traces):
-        timed = _timed(graph, number)
+        timed = _find_timed(graph, number)
         if not len(timed):
             continue
         rows, place = np.unique(tasks.event[timed], return_inverse=True)
-        found, note = _of_rows(trace, rows, explanations, before.sequence_length, samples)
+        found, note = _time_rows(trace, rows, explanations, before.sequence_length, samples)
         notes.append(note)
         measured = trace.events.duration[rows]
         same = tasks.duration[timed] == measured[place]
@@ -103,8 +103,8 @@ def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: Samp
     return Retimed(duration=duration, how=how, doubts=sentences(notes), unsized_fraction=unsized_fraction(notes))
 
 
-def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
-    """Tasks of a trace that neither communicate nor wait; of threads only where there is no device."""
+def _find_timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
+    """Return tasks of a trace that neither communicate nor wait; tasks of threads only where there is no device."""
     tasks = graph.tasks
     works = (tasks.message == UNKNOWN) & (tasks.collective == UNKNOWN) & (tasks.waiting == Waiting.NOTHING)
     if graph.traces[number].has_device:
@@ -114,14 +114,14 @@ def _timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
     return found
 
 
-def _of_rows(
+def _time_rows(
     trace: Trace,
     rows: NDArray[np.intp],
     explanations: Explanations,
     sequence_length: int,
     samples: SampledPasses | None,
 ) -> tuple[Retimed, Notes]:
-    """Times of events that lie in none of each other, and what is not sure of them."""
+    """Time events that are not nested in each other, and note uncertain times."""
     pieces = pieces_of(trace, rows)
     kinds, kind = alike(trace, pieces, explanations, sequence_length=sequence_length)
     here = _machine(kinds, on_device=trace.has_device)
@@ -141,7 +141,7 @@ def _of_rows(
 
 
 class _Change(NamedTuple):
-    """What is overhead of an operator's time, by what the rest is multiplied, and why."""
+    """Overhead of an operator, factor of the rest of its time, and the reason."""
 
     overhead: float
     factor: float
@@ -173,7 +173,7 @@ def _machine(kinds: Sequence[Alike], *, on_device: bool) -> Machine:
 
 
 def _overheads(kinds: Sequence[Alike], here: Machine) -> list[float]:
-    """Of threads: nanoseconds of each that do not go with its work, by what those of the same name take."""
+    """Return the overhead of each operator of threads, from operators of the same name."""
     by_name: dict[str, list[Alike]] = {}
     for one in kinds:
         by_name.setdefault(one.kernel or one.operator, []).append(one)

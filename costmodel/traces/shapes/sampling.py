@@ -1,4 +1,4 @@
-"""Sampled times of an operator in both jobs."""
+"""Ratio of an operator's sampled times in two jobs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from costmodel.operators.sampled_source import SampledPasses
 from costmodel.traces.shapes.kinds import Alike
 
 DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
-"""Types as samples name them."""
+"""Names of types in samples."""
 
 
 def sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
     """
-    The sampled time of an operator in the other job over that in the recorded one; None: nobody sampled it.
+    Return the sampled time of an operator in the other job over that in the recorded one; None where none is sampled.
 
-    Each matmul of a trace is taken for a forward one of its sizes. Attention is taken for causal.
+    Each matmul of a trace counts as a forward matmul of its sizes, and attention as causal.
 
     Parameters
     ----------
     one
         The operator.
     samples
-        Of the same machine.
+        Samples of the same machine.
     """
     shape = one.shape
     if shape is None or shape.kind not in ("matmul", "attention") or shape.dtype not in DTYPES:
@@ -45,7 +45,7 @@ def _matmul(sizes: tuple[float, ...]) -> dict[str, float]:
 
 
 def _attention(sizes: tuple[float, ...]) -> dict[str, float]:
-    """Sizes of PyTorch's queries: sequences, heads, tokens, width; their heads count as those of the keys."""
+    """Name the sizes of PyTorch's queries: sequences, heads, tokens, width; keys are assumed to have as many heads."""
     *_, heads, queries, width, keys = (1.0, *sizes)
     sequences = sizes[0] if len(sizes) > 4 else 1.0
     return {

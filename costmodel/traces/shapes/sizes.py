@@ -1,4 +1,4 @@
-"""The sizes of a training job on one rank, of which tensors' sizes are made."""
+"""Sizes of a training job on one rank, which explain sizes of tensors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class Sizes:
     sequence_length, microbatch_size
         Tokens of a sequence, sequences of a micro-batch.
     tp, cp
-        Ways in which tensor- and context-parallel ranks split.
+        Tensor- and context-parallel degrees.
     sequence_parallel
-        Whether norms and residuals are split over the tensor-parallel ranks.
+        True where norms and residuals are split over the tensor-parallel ranks.
     top_k
-        Experts that a token visits; 1: the model has none.
+        Experts per token; 1 for a dense model.
     num_parameters
         Parameters of a rank, the mean over pipeline ranks.
     widths, whole
-        Sizes of weights by name, of a rank and before they are split: hidden size, heads, feed-forward, vocabulary ...
+        Sizes of weights by name, on one rank and before they are split: hidden size, heads, feed-forward, vocabulary
+        ...
     """
 
     sequence_length: int
@@ -53,7 +54,7 @@ class Sizes:
 
 def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
     """
-    The sizes of a job.
+    Return the sizes of a job on one rank.
 
     Parameters
     ----------
@@ -75,11 +76,11 @@ def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
 
 
 def _widths(model: Model, tp: int, etp: int, ep: int, *, padded_for: int) -> dict[str, int]:
-    """Sizes of weights by name, the most usual first."""
+    """Return the sizes of weights by name, the most common first."""
     found = {"hidden size": model.hidden_size}
     for place, kind in enumerate(model.kinds):
         for block in kind.blocks:
-            own = _of_block(block, etp if isinstance(block, Experts) else tp)
+            own = _block_sizes(block, etp if isinstance(block, Experts) else tp)
             if isinstance(block, Experts):
                 own["experts"] = max(1, block.num_experts // ep)
             found |= {f"{name} of layers of kind {place}": value for name, value in own.items()}
@@ -91,11 +92,11 @@ def _ceiling(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _of_block(block: Mixer | Mlp | Experts, split: int) -> dict[str, int]:
-    return _of_feed_forward(block, split) if isinstance(block, Mlp | Experts) else _of_mixer(block, split)
+def _block_sizes(block: Mixer | Mlp | Experts, split: int) -> dict[str, int]:
+    return _feed_forward_sizes(block, split) if isinstance(block, Mlp | Experts) else _mixer_sizes(block, split)
 
 
-def _of_feed_forward(block: Mlp | Experts, split: int) -> dict[str, int]:
+def _feed_forward_sizes(block: Mlp | Experts, split: int) -> dict[str, int]:
     doubled = 2 if block.gated else 1
     width = block.ffn_hidden_size // split
     found = {"feed-forward": width, "up": doubled * width}
@@ -105,9 +106,9 @@ def _of_feed_forward(block: Mlp | Experts, split: int) -> dict[str, int]:
     return {name: value for name, value in found.items() if value}
 
 
-def _of_mixer(block: Mixer, split: int) -> dict[str, int]:
+def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
     if isinstance(block, Attention):
-        return _of_attention(block, split)
+        return _attention_sizes(block, split)
     heads = _split(block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads, split)
     if isinstance(block, LatentAttention):
         keys = block.qk_nope_head_dim + block.qk_rope_head_dim
@@ -147,7 +148,7 @@ def _of_mixer(block: Mixer, split: int) -> dict[str, int]:
     }
 
 
-def _of_attention(block: Attention, split: int) -> dict[str, int]:
+def _attention_sizes(block: Attention, split: int) -> dict[str, int]:
     heads, kv_heads, width = _split(block.num_heads, split), _split(block.num_kv_heads, split), block.head_dim
     counts = {
         "query": heads,
@@ -166,5 +167,5 @@ def _of_attention(block: Attention, split: int) -> dict[str, int]:
 
 
 def _split(number: int, split: int) -> int:
-    """Heads of a rank: at least one, which several ranks then share."""
+    """Return the heads of a rank: at least one, which several ranks then share."""
     return max(1, number // split)

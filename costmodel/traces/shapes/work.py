@@ -1,4 +1,4 @@
-"""What an operator computes and moves, by its name and the sizes of its inputs."""
+"""FLOPs and bytes of an operator, from its name and the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ DTYPE_BYTES: Mapping[str, int] = {
 """Bytes of an element by the profiler's name of its type; names with ``Float8`` or ``Float4`` are one byte."""
 
 USUAL_BYTES = 4
-"""Of types with other names: lists of tensors do not say theirs."""
+"""Bytes of an element of other types: lists of tensors do not name theirs."""
 
 MATMUL = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_addmm_activation)(\.out)?$")
-"""PyTorch's matmuls; of those that begin with ``add`` or ``badd`` the first input is added."""
+"""PyTorch's matmuls; those that begin with ``add`` or ``badd`` add their first input."""
 
 GROUPED = re.compile(r"(?i)grouped_(mm|gemm|matmul)|gmm")
-"""Matmuls of experts: rows of all of them one after the other, and a weight for each."""
+"""Grouped GEMM of MoE: rows of all experts one after the other, and a weight for each."""
 
 ATTENTION = re.compile(r"(?i)attention|flash_?attn|fmha|AttnFunc|fused_attn")
 """Attention, of PyTorch, flash attention, Transformer Engine, xFormers."""
 
 LOOK_UP = re.compile(r"^aten::(embedding|index_select|gather|take)$")
-"""Operators that read of their first input only what another one says."""
+"""Operators that read only the rows of their first input that another input selects."""
 
 VIEWS = re.compile(
     r"^aten::(t|transpose|permute|view|_unsafe_view|_reshape_alias|expand|expand_as|detach_?|alias|as_strided|slice"
     r"|select|narrow|chunk|split|split_with_sizes|unbind|squeeze|unsqueeze|unflatten|resize_|empty.*)$"
 )
-"""Operators that move nothing."""
+"""Operators that move no data."""
 
 GEMM_KERNEL = re.compile(r"(?i)gemm|nvjet|cutlass.*(gemm|tensorop)|Cijk|xmma|wgmma")
-"""Kernels that multiply, whatever operator launches them; but attention's."""
+"""Kernels that multiply, whatever operator launches them, except attention."""
 
 MULTIPLY_AND_ADD = 2.0
 """Floating-point operations of each term of a matmul's sums."""
 
 
 PACKED = 3
-"""Sizes of attention's queries where the tokens of all sequences stand behind one another."""
+"""Sizes of attention's queries where the sequences are packed."""
 
 
 class Shape(NamedTuple):
     """
-    An operator as its work depends on it.
+    Properties of an operator that determine its work.
 
     Parameters
     ----------
     kind
-        How its work is counted.
+        Formula of its work.
     sizes
-        m, n, k and the batch of a matmul; sequences, heads and so on of attention's queries, and length of its keys;
-        of others the sizes of each tensor.
+        m, n, k and the batch of a matmul; sequences, heads and so on of attention's queries, and the length of its
+        keys; for others the sizes of each tensor.
     expected
-        What these sizes are of.
+        Object that has these sizes.
     element_bytes
-        Of each tensor; of matmuls and attention of all alike.
+        Bytes per element of each tensor; one value for matmuls and attention.
     dtype
         Type of the first tensor, as the profiler names it.
     """
@@ -89,12 +89,12 @@ class Shape(NamedTuple):
 
 class Work(NamedTuple):
     """
-    What an operator computes and moves.
+    FLOPs and bytes of an operator.
 
     Parameters
     ----------
     flops, nbytes
-        Floating-point operations; bytes that it reads and writes at least.
+        Floating-point operations; least bytes that it reads and writes.
     """
 
     flops: float
@@ -105,18 +105,18 @@ def shape_of(
     name: str, operands: Operands, *, sequence_length: int, weights: bool = False, kernel: str = ""
 ) -> Shape | None:
     """
-    An operator by its name and inputs; None: it has no tensor, or only looks at it otherwise.
+    Return the shape of an operator; None where it has no tensor, or is a view.
 
     Parameters
     ----------
     name, operands
-        Of the operator.
+        Name and inputs of the operator.
     sequence_length
-        Of the job: attention that has tokens of several sequences behind one another does not say it.
+        Sequence length of the job: packed attention does not record it.
     weights
-        Whether it works on weights or their gradients: of an optimizer, or where gradients are accumulated.
+        True where it works on weights or their gradients: in an optimizer, or in gradient accumulation.
     kernel
-        Name of the kernel that it launches; empty: it runs on the host.
+        Name of the kernel that it launches; empty on the host.
     """
     tensors = [
         (sizes, dtype) for sizes, dtype in zip(operands.sizes, operands.dtypes, strict=True) if sizes and all(sizes)
@@ -138,25 +138,25 @@ def shape_of(
 
 def work(shape: Shape, sizes: tuple[Numbers, ...]) -> Work:
     r"""
-    Work of an operator of some shape with these sizes or others.
+    Return the work of an operator of a shape, at these sizes or others.
 
-    Of matmuls
+    For matmuls
 
     .. math:: F = 2 B m n k, \qquad Q = e B (m k + k n + m n)
 
-    and of attention
+    and for attention
 
     .. math:: F = 4 b a s_q d s_k, \qquad Q = 4 e b a s_q d
 
-    All others compute nothing that counts: they move their inputs, and a result as large as the largest of these. What
-    multiplies attention's FLOPs, causal mask or backward pass, leaves ratios alone.
+    All others have no FLOPs that count: they move their inputs, and a result as large as the largest input. Factors of
+    attention's FLOPs, such as those of a causal mask or the backward pass, cancel in ratios and are left out.
 
     Parameters
     ----------
     shape
-        Of the operator.
+        Shape of the operator.
     sizes
-        As ``shape.sizes`` has them.
+        Sizes in the order of ``shape.sizes``.
     """
     if shape.kind == "streaming":
         elements = [prod(tensor) for tensor in sizes]
@@ -190,7 +190,7 @@ Tensors: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def _matmul(name: str, sizes: Tensors) -> tuple[int, ...] | None:
-    """Rows, columns, what is summed over, and the batch of a matmul of PyTorch."""
+    """Return the rows, columns, inner size and batch of PyTorch's matmul."""
     skipped = 1 if "::add" in name or "::_add" in name or "::badd" in name else 0
     if len(sizes) < 2 + skipped or min(map(len, sizes[skipped : 2 + skipped])) < 2:
         return None
@@ -204,8 +204,8 @@ def _matmul(name: str, sizes: Tensors) -> tuple[int, ...] | None:
     return left[-2], right[-1], left[-1], prod(right[:-2])
 
 
-def _grouped(_: str, sizes: Tensors) -> tuple[int, ...] | None:
-    """Rows of all groups, columns, what is summed over, and the number of groups."""
+def _grouped_matmul(_: str, sizes: Tensors) -> tuple[int, ...] | None:
+    """Return the rows of all groups, the columns, the inner size, and the number of groups."""
     weight = next((one for one in sizes if len(one) == 3), None)
     rows = next((one for one in sizes if len(one) == 2 and weight and one[-1] in weight[1:]), None)
     if weight is None or rows is None:
@@ -216,10 +216,10 @@ def _grouped(_: str, sizes: Tensors) -> tuple[int, ...] | None:
 
 def _attention(_: str, sizes: Tensors) -> tuple[int, ...] | None:
     """
-    Sizes of the queries, and the length of the keys.
+    Return the sizes of the queries, and the length of the keys.
 
-    PyTorch has heads in front of the sequence, flash attention behind it: the larger of both is taken for the sequence.
-    Queries of three sizes are tokens of all sequences behind one another, which do not say how long a sequence is.
+    PyTorch has heads before the sequence, flash attention behind it: the larger of both counts as the sequence. Queries
+    of three sizes are packed sequences, which do not record the length of a sequence.
     """
     tensors = [one for one in sizes if len(one) >= 3]
     if len(tensors) < 2:
@@ -229,7 +229,7 @@ def _attention(_: str, sizes: Tensors) -> tuple[int, ...] | None:
 
 
 def _linear_of_any(_: str, sizes: Tensors) -> tuple[int, ...] | None:
-    """Of an operator that is none of PyTorch's: an input and the first weight with which it can be multiplied."""
+    """Return the sizes of an operator outside of PyTorch: an input and the first weight that fits it."""
     for left in sizes:
         for right in sizes:
             if left is not right and len(left) > 1 and len(right) == 2 and left[-1] == right[-1]:
@@ -239,8 +239,8 @@ def _linear_of_any(_: str, sizes: Tensors) -> tuple[int, ...] | None:
 
 _RULES: tuple[tuple[Callable[[str, str], bool], Kind, Callable[[str, Tensors], tuple[int, ...] | None]], ...] = (
     (lambda name, kernel: bool(MATMUL.match(name)), "matmul", _matmul),
-    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _grouped),
+    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _grouped_matmul),
     (lambda name, kernel: bool(ATTENTION.search(name) or ATTENTION.search(kernel)), "attention", _attention),
     (lambda name, kernel: bool(GEMM_KERNEL.search(kernel)), "matmul", _linear_of_any),
 )
-"""Operators that multiply: by which names, and how their sizes are read."""
+"""Operators that multiply: a test of their names, their kind, and the function that reads their sizes."""

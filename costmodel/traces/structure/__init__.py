@@ -1,4 +1,4 @@
-"""What each event of a trace is part of: iteration, phase, micro-batch, layer."""
+"""Parts of a training step to which each event of a trace belongs: iteration, phase, micro-batch, layer."""
 
 from costmodel.traces.structure.finding import parts
 from costmodel.traces.structure.records import Parts, Phase, Role, Summary

@@ -1,4 +1,4 @@
-"""All parts of a trace: iteration, phase, micro-batch and layer of each event."""
+"""Iteration, phase, micro-batch and layer of each event, found in this order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Tra
 from costmodel.traces.iterations import Iteration, iterations
 from costmodel.traces.structure import names
 from costmodel.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
-from costmodel.traces.structure.nesting import ON_THREADS, launched_by, nesting
+from costmodel.traces.structure.nesting import ON_THREADS, find_launchers, nesting
 from costmodel.traces.structure.passes import Backward, backward_passes, forward_passes, in_order, numbered
-from costmodel.traces.structure.phases import autograd_nodes, by_time, complete_thread, host_phases, kernel_phases
+from costmodel.traces.structure.phases import autograd_nodes, complete_thread, host_phases, kernel_phases, values_at
 from costmodel.traces.structure.records import Parts, Phase, Role, Summary
 
 BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
@@ -26,7 +26,7 @@ GRAPH_LAUNCHES = ("cudaGraphLaunch", "hipGraphLaunch")
 
 @dataclass(kw_only=True, slots=True)
 class _Columns:
-    """What is known of each event while parts are being found; ``layer`` has ``FRONT`` and ``BACK``, too."""
+    """Parts of each event while they are being found; ``layer`` may also be ``FRONT`` or ``BACK``."""
 
     iteration: NDArray[np.int32]
     phase: Integers
@@ -39,17 +39,17 @@ class _Columns:
 
 def parts(trace: Trace) -> Parts:
     """
-    Find what each event of a trace is part of.
+    Find the iteration, phase, micro-batch and layer of each event of a trace.
 
-    What is annotated is believed. Else the backward pass is what autograd runs, its operators are joined with those
-    of the forward pass by their sequence numbers, and layers are what repeats itself in a forward pass. What runs on
-    a device is part of what the call is that launched it; without any operators, kernels are taken by their names
-    and their order.
+    Annotations take precedence. Without them the backward pass is everything that autograd runs, sequence numbers join
+    its operators with those of the forward pass, and layers are repetitions within a forward pass. Events on a device
+    belong to the parts of the call that launched them. Without any operators, kernels are assigned by their names and
+    their order.
 
     Parameters
     ----------
     trace
-        What the profiler recorded on one rank.
+        Trace of one rank.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def parts(trace: Trace) -> Parts:
         Columns beside ``trace.events``, and how they were found.
     """
     found = iterations(trace)
-    launched = launched_by(trace)
+    launched = find_launchers(trace)
     columns = _Columns(
         iteration=_iteration_at(trace.events.start, found),
         phase=np.zeros(len(trace.events), dtype=np.int64),
@@ -74,11 +74,11 @@ def parts(trace: Trace) -> Parts:
         _find_on_streams(trace, found, launched, columns)
         for column in (columns.phase, columns.microbatch, columns.layer):
             column[launched[device]] = column[device]
-    return _made(trace, found, columns)
+    return _build_parts(trace, found, columns)
 
 
 def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.int32]:
-    """The iteration at each time; ``UNKNOWN`` outside."""
+    """Return the iteration at each time; ``UNKNOWN`` outside."""
     begins = np.array([one.begin for one in found], dtype=np.int64)
     ends = np.array([one.end for one in found], dtype=np.int64)
     place = np.searchsorted(begins, when, side="right") - 1
@@ -87,7 +87,7 @@ def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.in
 
 
 def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
-    """Parts of a trace with operators."""
+    """Find the parts of a trace with operators."""
     nest = nesting(trace)
     nodes = autograd_nodes(trace, nest)
     host = np.isin(trace.events.category, ON_THREADS)
@@ -102,7 +102,7 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
         _find_in_iteration(trace, one, rows[host[rows]], nodes, cuts, columns)
     backward = np.isin(columns.phase, BACKWARD)
     for column in (columns.microbatch, columns.layer):
-        inherited = nest.handed_down(column, unknown=UNKNOWN)
+        inherited = nest.inherit_values(column, unknown=UNKNOWN)
         column[backward] = inherited[backward]
 
 
@@ -114,7 +114,7 @@ def _find_in_iteration(
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
-    """Micro-batches and layers of the events of the host in one iteration."""
+    """Find micro-batches and layers of the host's events in one iteration."""
     events = trace.events
     main = rows[events.track[rows] == one.thread]
     is_call = events.category[main] == Category.CALL
@@ -125,36 +125,38 @@ def _find_in_iteration(
     rest = rows[np.isin(columns.phase[rows], BACKWARD)]
     if len(backward.lowest):
         columns.microbatch[forward] = forward_passes(trace, forward, backward)
-        columns.microbatch[rest] = _pass_at(trace, rest, backward)
+        columns.microbatch[rest] = _find_pass(trace, rest, backward)
         columns.microbatch[backward.rows] = backward.passes
         columns.microbatches_from = "autograd"
     else:
         columns.microbatch[main] = in_order(columns.phase[main])
         elsewhere = rest[events.track[rest] != one.thread]
         known = main[columns.microbatch[main] >= 0]
-        columns.microbatch[elsewhere] = by_time(columns.microbatch[known], events.start[known], events.start[elsewhere])
+        columns.microbatch[elsewhere] = values_at(
+            columns.microbatch[known], events.start[known], events.start[elsewhere]
+        )
         columns.microbatches_from = "order"
-    _believe_numbers(trace, main, np.union1d(forward, rest), columns)
-    _close_ranks(columns, np.union1d(forward, rest))
+    _apply_numbers(trace, main, np.union1d(forward, rest), columns)
+    _renumber_passes(columns, np.union1d(forward, rest))
     for number in np.unique(columns.microbatch[forward]):
         mine = forward[columns.microbatch[forward] == number]
         cut = cuts.cut(mine)
         if cut is not None:
             columns.cuts.append(cut)
             columns.layer[mine] = cut.at(events.start[mine])
-    _hand_to_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
+    _assign_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
     _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
 
 
-def _hand_to_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
-    """Calls in the forward pass are part of what began last before them."""
+def _assign_calls(trace: Trace, calls: NDArray[np.intp], forward: NDArray[np.intp], columns: _Columns) -> None:
+    """Give calls in the forward pass the parts of the last event that began before them."""
     starts = trace.events.start
     for column in (columns.microbatch, columns.layer):
-        column[calls] = by_time(column[forward], starts[forward], starts[calls])
+        column[calls] = values_at(column[forward], starts[forward], starts[calls])
 
 
-def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
-    """The backward pass of events around autograd's nodes: of the first node within it, or else of the last before."""
+def _find_pass(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
+    """Return the backward pass of events around nodes: that of the first node within them, else of the last before."""
     events = trace.events
     starts = events.start[backward.rows]
     place = np.searchsorted(starts, events.start[rows])
@@ -163,8 +165,8 @@ def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Intege
     return np.asarray(backward.passes[np.where(within, upcoming, np.maximum(place - 1, 0))])
 
 
-def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
-    """Micro-batches as annotations of the main thread number them, also for what other threads do meanwhile."""
+def _apply_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
+    """Number micro-batches as annotations of the main thread do, also for events of other threads at the same time."""
     number, begin, end = numbered(trace, main)
     if len(number) == 0:
         return
@@ -176,7 +178,7 @@ def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp
         columns.microbatches_from = "annotations"
 
 
-def _close_ranks(columns: _Columns, rows: NDArray[np.intp]) -> None:
+def _renumber_passes(columns: _Columns, rows: NDArray[np.intp]) -> None:
     """Number the passes of an iteration from 0 on."""
     known = rows[columns.microbatch[rows] >= 0]
     if len(known):
@@ -192,7 +194,7 @@ def _layers_of_backward(
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
-    """Layers of an iteration's backward passes: of the operators that made their nodes, or by their own repetition."""
+    """Find the layers of backward passes: from the operators that made their nodes, else from their own repetition."""
     events = trace.events
     for number in np.unique(columns.microbatch[rest]):
         rows = rest[columns.microbatch[rest] == number]
@@ -200,9 +202,9 @@ def _layers_of_backward(
         nodes, passes = backward.rows[mine], backward.passes[mine]
         if len(nodes) and len(backward.joined) and backward.joined[passes[0]]:
             order = made[np.argsort(events.sequence[made], kind="stable")]
-            layer = by_time(columns.layer[order], events.sequence[order], events.sequence[nodes])
+            layer = values_at(columns.layer[order], events.sequence[order], events.sequence[nodes])
             known = np.flatnonzero((events.sequence[nodes] >= 0) & (layer != UNKNOWN))
-            columns.layer[nodes] = by_time(layer[known], known, np.arange(len(nodes)))
+            columns.layer[nodes] = values_at(layer[known], known, np.arange(len(nodes)))
             continue
         thread = one.thread if len(nodes) == 0 else int(np.bincount(events.track[nodes]).argmax())
         pieces = rows[(events.track[rows] == one.thread) & (events.category[rows] == Category.ANNOTATION)]
@@ -213,7 +215,7 @@ def _layers_of_backward(
 
 
 def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integers, columns: _Columns) -> None:
-    """Parts of a trace without operators: by annotations, or the kernels of the stream that has the most of them."""
+    """Find the parts of a trace without operators: by annotations, or from the stream with the most kernels."""
     events = trace.events
     kernels = trace.of(Category.KERNEL)
     if len(kernels) == 0:
@@ -229,7 +231,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
         columns.microbatch[mine] = in_order(columns.phase[mine], cuts.tokens[mine])
-        _believe_calls(trace, found[number], mine, launched, columns)
+        _apply_call_numbers(trace, found[number], mine, launched, columns)
         backward = mine[columns.phase[mine] == Phase.BACKWARD]
         if len(backward):
             late = mine[columns.microbatch[mine] > columns.microbatch[backward].max()]
@@ -243,25 +245,27 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
                     columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
         beside = others[columns.iteration[others] == number]
         for column in (columns.microbatch, columns.layer):
-            column[beside] = by_time(column[mine], events.start[mine], events.start[beside])
+            column[beside] = values_at(column[mine], events.start[mine], events.start[beside])
         beside = beside[~by_call[beside]]
-        columns.phase[beside] = by_time(columns.phase[mine], events.start[mine], events.start[beside])
+        columns.phase[beside] = values_at(columns.phase[mine], events.start[mine], events.start[beside])
     columns.phase = np.maximum(columns.phase, Phase.NONE)
 
 
-def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns) -> None:
-    """Micro-batches of kernels as annotations around their calls number them."""
+def _apply_call_numbers(
+    trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns
+) -> None:
+    """Number micro-batches of kernels as annotations around their calls do."""
     main = one.rows(trace)
     main = main[trace.events.track[main] == one.thread]
     known = rows[(launched[rows] >= 0) & np.isin(columns.phase[rows], (Phase.FORWARD, *BACKWARD))]
     columns.microbatch[launched[known]] = columns.microbatch[known]
-    _believe_numbers(trace, main, launched[known], columns)
+    _apply_numbers(trace, main, launched[known], columns)
     columns.microbatch[known] = columns.microbatch[launched[known]]
-    _close_ranks(columns, known)
+    _renumber_passes(columns, known)
 
 
-def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
-    """The record, with roles and the summary."""
+def _build_parts(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
+    """Build the record, with roles and the summary."""
     role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
     for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):
         rows = columns.layer == place
@@ -278,14 +282,14 @@ def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Part
 
 
 def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Summary:
-    """What was found, how, and what was not."""
+    """Summarise the parts, how they were found, and those that were not."""
     counts = Counter(cut.num_layers for cut in columns.cuts)
     num_layers = counts.most_common(1)[0][0] if counts else 0
     model = next((cut for cut in columns.cuts if cut.num_layers == num_layers), None)
     num_microbatches = int(columns.microbatch.max(initial=UNKNOWN)) + 1
     doubts = []
     if found and found[0].found in ("repetition", "whole"):
-        how = "they are what repeats itself" if found[0].found == "repetition" else "the whole trace is taken as one"
+        how = "they were found by repetition" if found[0].found == "repetition" else "the whole trace is taken as one"
         doubts.append(f"Nothing marks iterations: {how}.")
     if not (columns.phase == Phase.BACKWARD).any():
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
@@ -294,7 +298,7 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
     if model and model.found == "repetition":
         in_layers = trace.events.name[columns.layer >= 0]
         if not names.matches(trace, names.ATTENTION)[in_layers].any():
-            doubts.append("No layer has an attention that is known by its name: what repeats itself may be no layer.")
+            doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":

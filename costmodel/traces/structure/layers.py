@@ -1,4 +1,4 @@
-"""Which layer an event of a pass belongs to."""
+"""Layers of a pass."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from costmodel.traces.structure.records import Phase
 from costmodel.traces.structure.repeats import kinds, repetitions
 
 FRONT, BACK = -2, -3
-"""Instead of the number of a layer: before the first one, after the last one."""
+"""Values instead of a layer's number: before the first layer, after the last one."""
 
 LEAST_OPERATORS = 0.5
-"""Share of a pass's operators that lie in annotated layers, for annotations without numbers to count."""
+"""Share of a pass's operators that must lie in annotated layers for annotations without numbers to be used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Cut:
     times
         Nanoseconds at which each layer begins, and the last one ends.
     kinds
-        A number for each layer, the same for layers that run the same operators.
+        A number for each layer, equal for layers that run equal operators.
     found
         ``annotations``, ``modules`` or ``repetition``.
     """
@@ -44,7 +44,7 @@ class Cut:
         return len(self.times) - 1
 
     def at(self, when: Integers, *, backward: bool = False) -> Integers:
-        """The layer at each time, ``FRONT`` or ``BACK``; a backward pass meets the last one first."""
+        """Return the layer at each time, ``FRONT`` or ``BACK``; a backward pass begins with the last layer."""
         place = np.searchsorted(self.times, when, side="right") - 1
         before, behind = (BACK, FRONT) if backward else (FRONT, BACK)
         layer = self.num_layers - 1 - place if backward else place
@@ -54,18 +54,19 @@ class Cut:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cutter:
     """
-    Cuts passes of a trace into layers; passes that run the same are cut the same.
+    Divides passes of a trace into layers; passes with equal operators are divided alike.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     numbers, found
-        Number of the layer that each event says it is, ``UNKNOWN`` for most, and where the number comes from.
+        Number of the layer that each event names, ``UNKNOWN`` for most, and the source of the number.
     tokens
         A number for each kind of event: its name with its operands, or with its blocks.
     needs, opens, once, pieces
-        Which names a layer needs, begin it, and occur once in it, and which are annotations of a phase.
+        True for names of which a layer has at least one, that begin it, that occur once in it, and that are
+        annotations of a phase.
     known
         Cuts as places among the operators, by the names of these.
     """
@@ -82,7 +83,7 @@ class Cutter:
 
     def cut(self, rows: NDArray[np.intp]) -> Cut | None:
         """
-        Cut a pass: by layers that say so, by annotations that take turns, or by operators that take turns.
+        Divide a pass: by events that name a layer, by repeated annotations, or by repeated operators.
 
         Parameters
         ----------
@@ -92,27 +93,27 @@ class Cutter:
         Returns
         -------
         Cut or None
-            None where neither says nor repeats anything.
+            None where nothing names layers and nothing repeats.
         """
         events = self.trace.events
         works = rows[np.isin(events.category[rows], (Category.OPERATOR, Category.KERNEL))]
         if len(works) == 0:
             return None
-        said = self._said(rows)
+        said = self._find_numbered(rows)
         if said is not None:
-            return self._made(said, works, self.found)
+            return self._build_cut(said, works, self.found)
         pieces = rows[self.pieces[events.name[rows]] & (events.category[rows] == Category.ANNOTATION)]
         places = repetitions(events.name[pieces].astype(np.int64)) if len(pieces) else np.zeros(0, dtype=np.int64)
         if len(places):
             times = self._times(pieces, places)
             inside = (events.start[works] >= times[0]) & (events.start[works] < times[-1])
             if inside.mean() >= LEAST_OPERATORS:
-                return self._made(times, works, "annotations")
-        places = self._repeated(works)
-        return self._made(self._times(works, places), works, "repetition") if len(places) else None
+                return self._build_cut(times, works, "annotations")
+        places = self._find_repetitions(works)
+        return self._build_cut(self._times(works, places), works, "repetition") if len(places) else None
 
-    def _said(self, rows: NDArray[np.intp]) -> Integers | None:
-        """Where the layers of a pass begin, and the last one ends, as events with numbers say it."""
+    def _find_numbered(self, rows: NDArray[np.intp]) -> Integers | None:
+        """Return the begin of each layer, and the end of the last, from events that name their layer."""
         events = self.trace.events
         marks = rows[self.numbers[rows] >= 0]
         number, first = np.unique(self.numbers[marks], return_index=True)
@@ -122,8 +123,8 @@ class Cutter:
         last = self.numbers[marks] == self.numbers[marks[first[-1]]]
         return np.append(events.start[marks[first]], _end(events, marks[last]))
 
-    def _repeated(self, works: NDArray[np.intp]) -> Integers:
-        """Places among a pass's operators where layers begin by repetition: with operands, or else by names alone."""
+    def _find_repetitions(self, works: NDArray[np.intp]) -> Integers:
+        """Return the places in a pass at which repeated layers begin: by names and operands, else by names alone."""
         events = self.trace.events
         name = events.name[works]
         key = name.tobytes()
@@ -136,25 +137,25 @@ class Cutter:
         return self.known[key]
 
     def _times(self, rows: NDArray[np.intp], places: Integers) -> Integers:
-        """When events at some places begin; for the last place, when what stands before it has ended."""
+        """Return the begin of the events at some places; for the last place, the end of the event before it."""
         events = self.trace.events
         last = rows[places[-2] : places[-1]]
         return np.append(events.start[rows[places[:-1]]], _end(events, last))
 
-    def _made(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
-        """A cut, with the kinds of its layers."""
+    def _build_cut(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
+        """Build a cut, with the kinds of its layers."""
         events = self.trace.events
         places = np.searchsorted(events.start[works], times)
         return Cut(times=times, kinds=kinds(events.name[works].astype(np.int64), places), found=found)
 
 
 def _end(events: Events, rows: NDArray[np.intp]) -> np.int64:
-    """When the last of some events ends."""
+    """Return the time at which the last of some events ends."""
     return np.int64((events.start[rows] + events.duration[rows]).max())
 
 
 def cutter(trace: Trace, phase: NDArray[np.int64]) -> Cutter:
-    """What cuts the passes of a trace whose phases are known."""
+    """Build the cutter of a trace whose phases are known."""
     events = trace.events
     table = np.where(events.operands >= 0, events.operands, np.where(events.blocks >= 0, events.blocks, UNKNOWN))
     tokens = events.name.astype(np.int64) * (int(table.max(initial=0)) + 2) + table + 1
@@ -172,7 +173,7 @@ def cutter(trace: Trace, phase: NDArray[np.int64]) -> Cutter:
 
 
 def _numbers(trace: Trace, phase: NDArray[np.int64]) -> tuple[Integers, str]:
-    """The layer that each annotation or module of the forward pass says it is: ``UNKNOWN`` for others."""
+    """Return the layer that each annotation or module of the forward pass names, ``UNKNOWN`` for other events."""
     events = trace.events
     number = names.numbers_of_names(trace, names.LAYER, unknown=UNKNOWN)[events.name]
     found = np.where((events.category == Category.ANNOTATION) & (phase == Phase.FORWARD), number, UNKNOWN)
@@ -188,7 +189,7 @@ def _numbers(trace: Trace, phase: NDArray[np.int64]) -> tuple[Integers, str]:
 
 def _class_of_layers(trace: Trace, modules: NDArray[np.intp]) -> str:
     """
-    Of all classes whose modules never lie within each other, that whose modules run the longest; "": none.
+    Return the class of the layers: its modules never nest and together run the longest; "" if there is none.
 
     A class that is run once per pass, or of which there is only one, is no layer.
     """

@@ -1,4 +1,4 @@
-"""What frameworks call the parts of a step: patterns, as data."""
+"""Names of the parts of a step in several frameworks: patterns, as data."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ KERNEL_PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     (Phase.BACKWARD, re.compile(r"(?i)backward|bwd|[wd]grad|_grad_|grad_input|bprop|dbias")),
     (Phase.FORWARD, re.compile(r"(?i)forward|fwd|fprop|softmax_warp_forward|indexSelect|vectorized_gather")),
 )
-"""Kernels that say in which phase they run, of PyTorch, flash attention, cuDNN, Transformer Engine."""
+"""Kernels whose names tell their phase, of PyTorch, flash attention, cuDNN, Transformer Engine."""
 
 NODE = re.compile(r"^autograd::engine::evaluate_function")
-"""What PyTorch's autograd names each node that it runs in the backward pass."""
+"""Name that PyTorch's autograd gives each node that it runs in the backward pass."""
 
 MICROBATCH = re.compile(r"(?i)micro[-_ ]?batch[-_ #:=]*(\d+)|^(?:forward|backward)(?:_step)? (\d+)$|PP:\d+[A-Z](\d+)")
 """Annotations with the number of a micro-batch; the last two are PyTorch's pipeline schedules."""
@@ -53,30 +53,30 @@ MODULE = re.compile(r"^nn\.Module: (\w*?)_(\d+)$")
 """The forward pass of a module, as PyTorch's profiler names it: class, and number of the module among its class."""
 
 EMBEDDING = re.compile(r"(?i)embedding|indexSelect|vectorized_gather")
-"""What looks up tokens."""
+"""Lookup of token embeddings."""
 
 HEAD = re.compile(r"(?i)cross_?entropy|nll_?loss|log_?softmax|_loss|lm_?head|aten::(mm|addmm|linear|matmul)$|gemm")
-"""What only the end of a model does after its last layer."""
+"""Operators that only the end of a model runs, after its last layer."""
 
 NORM = re.compile(r"(?i)norm")
-"""How a layer begins, where it has a choice."""
+"""Operators that a layer preferably begins with."""
 
 WORK = re.compile(r"(?i)mm$|mm_|matmul|linear|conv|attention|attn|gemm|cutlass|fmha|cublas|nvjet|Cijk|xmma")
-"""What a layer has at least one of: a matmul, a convolution, attention."""
+"""Operators of which a layer has at least one: a matmul, a convolution, attention."""
 
 ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|flash_?attn|flash_fwd|fmha")
-"""What a transformer layer does once."""
+"""Attention, which a transformer layer runs once."""
 
 
 def matches(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Which of ``trace.names`` a pattern is found in."""
+    """Test each of ``trace.names`` against a pattern."""
     return np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
 
 
 def phases_of_names(
     trace: Trace, patterns: tuple[tuple[Phase, re.Pattern[str]], ...], *, but: re.Pattern[str] | None = None
 ) -> NDArray[np.int8]:
-    """The phase of each of ``trace.names`` by the first pattern that fits; ``NONE`` for names that fit ``but``."""
+    """Return the phase of each of ``trace.names`` by the first pattern that fits; ``NONE`` where ``but`` fits."""
     found = np.zeros(len(trace.names), dtype=np.int8)
     for place, name in enumerate(trace.names):
         if but is None or not but.search(name):
@@ -86,7 +86,7 @@ def phases_of_names(
 
 def number_in(name: str, pattern: re.Pattern[str]) -> int | None:
     """
-    Read the number that a pattern finds in a name; None where it finds none.
+    Return the number that a pattern finds in a name; None where it finds none.
 
     >>> number_in("model.layers.3", LAYER), number_in("PP:1B5", MICROBATCH), number_in("forward", MICROBATCH)
     (3, 5, None)
@@ -96,6 +96,6 @@ def number_in(name: str, pattern: re.Pattern[str]) -> int | None:
 
 
 def numbers_of_names(trace: Trace, pattern: re.Pattern[str], *, unknown: int) -> NDArray[np.int64]:
-    """The number that a pattern finds in each of ``trace.names``."""
+    """Return the number that a pattern finds in each of ``trace.names``."""
     found = (number_in(name, pattern) for name in trace.names)
     return np.array([unknown if number is None else number for number in found], dtype=np.int64)

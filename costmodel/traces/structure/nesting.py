@@ -1,4 +1,4 @@
-"""Which event of a thread lies within which, and what events inherit from those around them."""
+"""Nesting of events on a thread, and values that events inherit from those around them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace
 
 ON_THREADS = (Category.OPERATOR, Category.CALL, Category.ANNOTATION, Category.MODULE)
-"""What lies within each other on a thread."""
+"""Categories that nest on a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +30,8 @@ class Nesting:
     parent: Integers
     depth: NDArray[np.int32]
 
-    def handed_down(self, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
-        """Values of events, and for those that have none, of the innermost event around them that has one."""
+    def inherit_values(self, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
+        """Fill in missing values of events from the innermost event around them that has one."""
         result = values.copy()
         order = np.argsort(self.depth, kind="stable")
         levels = np.searchsorted(self.depth[order], np.arange(self.depth.max(initial=0) + 2))
@@ -43,7 +43,7 @@ class Nesting:
 
 
 def nesting(trace: Trace) -> Nesting:
-    """Find what lies within what: an event lies within those of its thread that run when it starts."""
+    """Find the innermost event around each event: an event lies within those of its thread that run when it starts."""
     events = trace.events
     parent = np.full(len(events), UNKNOWN, dtype=np.int64)
     depth = np.full(len(events), UNKNOWN, dtype=np.int32)
@@ -71,11 +71,11 @@ def nesting(trace: Trace) -> Nesting:
     return Nesting(parent=parent, depth=depth)
 
 
-def launched_by(trace: Trace) -> Integers:
+def find_launchers(trace: Trace) -> Integers:
     """
-    The row that put each event on its stream; ``UNKNOWN`` for others.
+    Return the row that put each event on its stream; ``UNKNOWN`` for others.
 
-    Its call where the profiler joined them, else the operator around the call.
+    It is the call with the same correlation number, else the operator with the same external id.
     """
     events = trace.events
     found = np.full(len(events), UNKNOWN, dtype=np.int64)

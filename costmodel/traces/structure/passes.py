@@ -1,4 +1,4 @@
-"""Which pass through the model, that is which micro-batch, an event belongs to."""
+"""Passes through the model, that is micro-batches, to which events belong."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.structure import names
-from costmodel.traces.structure.phases import by_time
+from costmodel.traces.structure.phases import values_at
 from costmodel.traces.structure.records import Phase
 
 LEAST_NODES = 0.05
-"""Nodes of a backward pass as a share of the largest one: a pass of fewer is part of another one."""
+"""Nodes of a backward pass as a share of the largest pass; a pass with fewer is part of another one."""
 
 LEAST_JOINED = 0.5
-"""Share of a backward pass's nodes that operators must have made for these to be its forward pass."""
+"""Share of a backward pass's nodes that recorded operators must have made for these to be its forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backward:
     """
-    The nodes of one iteration's backward passes.
+    Nodes of one iteration's backward passes.
 
     Parameters
     ----------
     rows, passes
-        Their rows in the order in which they ran, and which pass each belongs to.
+        Rows of the nodes in the order in which they ran, and the pass of each.
     lowest, joined
-        Of each pass: its lowest sequence number, and whether its forward pass was recorded.
+        For each pass, its lowest sequence number, and True where its forward pass was recorded.
     """
 
     rows: NDArray[np.intp]
@@ -42,13 +42,13 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     """
     Divide autograd's nodes into passes.
 
-    PyTorch's engine runs of all nodes that are ready the one that was made last: within a pass sequence numbers
-    fall. A number continues the pass that has come down to the lowest one above it, or begins a new pass.
+    PyTorch's engine runs the ready node that was made last, so sequence numbers fall within a pass. A number continues
+    the pass whose last number is the lowest above it, or begins a new pass.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     rows
         Nodes of one iteration in the order in which they ran.
     forward
@@ -64,7 +64,7 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     threads = events.forward_thread[rows[numbered]]
     values, counts = np.unique(threads, return_counts=True)
     numbered = numbered[threads == values[counts.argmax()]]
-    pile = _piles(sequence[numbered].tolist())
+    pile = _assign_runs(sequence[numbered].tolist())
     sizes = np.bincount(pile)
     large = sizes[pile] >= LEAST_NODES * sizes.max()
     numbered, pile = numbered[large], pile[large]
@@ -73,13 +73,13 @@ def backward_passes(trace: Trace, rows: NDArray[np.intp], forward: NDArray[np.in
     pile = np.argsort(order)[np.searchsorted(np.unique(pile), pile)]
     made = np.isin(sequence[numbered], events.sequence[forward])
     joined = np.bincount(pile, weights=made) >= LEAST_JOINED * np.bincount(pile)
-    passes = by_time(pile, numbered, np.arange(len(rows)))
+    passes = values_at(pile, numbered, np.arange(len(rows)))
     passes[: numbered[0]] = pile[0]
     return Backward(rows=rows, passes=passes, lowest=lowest[order], joined=joined)
 
 
-def _piles(sequence: list[int]) -> Integers:
-    """For each number the descending run that it continues."""
+def _assign_runs(sequence: list[int]) -> Integers:
+    """Assign each number to the descending run that it continues."""
     tops: list[int] = []
     result = []
     for number in sequence:
@@ -96,14 +96,14 @@ def _piles(sequence: list[int]) -> Integers:
 
 def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Integers:
     """
-    The pass of each event of the forward pass: that whose backward pass uses what it made.
+    Return the pass of each event of the forward pass: the one whose backward pass uses its results.
 
-    Operators that made nothing for a recorded backward pass are one pass of their own, the last one.
+    Operators that made nothing for a recorded backward pass are one more pass, the last one.
 
     Parameters
     ----------
     trace
-        What the profiler recorded.
+        Trace of one rank.
     rows
         Events of one iteration's forward passes on its main thread.
     backward
@@ -117,14 +117,14 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
     place = np.searchsorted(backward.lowest[joined], sequence, side="right") - 1
     number = np.where(made, joined[np.maximum(place, 0)], UNKNOWN)
     known = np.flatnonzero(number != UNKNOWN)
-    result = by_time(number[known], known, np.arange(len(rows)))
+    result = values_at(number[known], known, np.arange(len(rows)))
     if len(known):
         result[: known[0]] = number[known[0]]
     return result
 
 
 def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
-    """Numbers of micro-batches that annotations among some events have, and when these begin and end."""
+    """Return the micro-batch numbers of annotations among some events, with their begins and ends."""
     events = trace.events
     rows = rows[events.category[rows] == Category.ANNOTATION]
     found = [names.number_in(trace.name_of(row), names.MICROBATCH) for row in rows]
@@ -137,13 +137,13 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
     """
     Find the pass of each event of a sequence by order alone.
 
-    Its n-th stretch of forward passes belongs to the n-th of backward passes. A stretch that is the shortest one
-    several times over is several passes: those that a pipeline begins and ends with.
+    The n-th stretch of forward passes belongs to the n-th stretch of backward passes. A stretch that repeats the
+    shortest one several times is several passes: the warm-up and cool-down of a pipeline.
 
     Parameters
     ----------
     phase
-        Of each event, a :class:`Phase`.
+        A :class:`Phase` for each event.
     tokens
         A number for each kind of event.
 
@@ -156,12 +156,12 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
         others = np.cumsum(np.isin(phase, (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(phase, of))
         if len(rows):
             stretch = np.unique(others[rows], return_inverse=True)[1]
-            result[rows] = stretch if tokens is None else _divided(stretch, tokens[rows])
+            result[rows] = stretch if tokens is None else _divide(stretch, tokens[rows])
     return result
 
 
-def _divided(stretch: Integers, tokens: Integers) -> Integers:
-    """Number the passes of stretches anew, those that are the shortest one several times over as several."""
+def _divide(stretch: Integers, tokens: Integers) -> Integers:
+    """Renumber the passes of stretches; a stretch that repeats the shortest one counts as several passes."""
     begins = np.flatnonzero(np.diff(stretch, prepend=-1))
     parts = np.split(tokens, begins[1:])
     shortest = min(parts, key=len)

@@ -1,4 +1,4 @@
-"""Forward pass, backward pass, recomputation, update: the phase of each event of the host."""
+"""Phase of each event of the host: forward pass, backward pass, recomputation, update."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from costmodel.traces.structure.records import Phase
 
 
 def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
-    """The nodes of the backward pass that autograd runs, but for those that another one runs: recomputed ones."""
+    """Find the nodes of the backward pass that autograd runs, without recomputed ones, which lie in another node."""
     events = trace.events
     node = names.matches(trace, names.NODE)[events.name] & (events.category == Category.OPERATOR)
-    inside = nest.handed_down(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
+    inside = nest.inherit_values(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
     has_parent = nest.parent >= 0
     nested = has_parent & (inside[nest.parent] == 1)
     return np.asarray(node & ~nested)
@@ -24,10 +24,10 @@ def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
 
 def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[NDArray[np.int64], str]:
     """
-    The phase of each event of a thread, as far as something says it, and what said it.
+    Return the phase of each event of a thread, ``NONE`` where it is unknown, and its source.
 
-    An annotation says it of everything within it, the innermost the most; autograd's nodes are the backward pass, and
-    operators within them that record for another backward pass, or modules, are recomputed.
+    An annotation applies to all events within it, the innermost one first. Autograd's nodes are the backward pass.
+    Modules within them, and operators within them that record for another backward pass, are recomputed.
     """
     events = trace.events
     named = names.phases_of_names(trace, names.PHASES, but=names.SEVERAL_PHASES)
@@ -37,21 +37,21 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     marks[update] = Phase.OPTIMIZER
     said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
     marks[nodes] = Phase.BACKWARD
-    inside = nest.handed_down(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    inside = nest.inherit_values(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
     records = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     again = inside & (records | (events.category == Category.MODULE)) & ~nodes
     marks[again & ~names.matches(trace, names.NODE)[events.name]] = Phase.RECOMPUTE
     if nodes.any():
         said = f"{said} and autograd" if said else "autograd"
-    return nest.handed_down(marks, unknown=Phase.NONE), said
+    return nest.inherit_values(marks, unknown=Phase.NONE), said
 
 
 def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iteration, ...]) -> None:
     """
-    Fill in what nothing says of operators and calls of each iteration's main thread, by what stands around them.
+    Complete the phases of operators and calls of each iteration's main thread from their neighbours.
 
-    Up to a backward pass everything that records for it is the forward pass; after the last one, up to the end of the
-    update, everything is the update: norm of the gradients, clipping.
+    Before the last backward pass every operator that records for autograd is the forward pass. After it, up to the end
+    of the update, everything is the update: norm of the gradients, clipping.
     """
     events = trace.events
     makes_nodes = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
@@ -79,9 +79,9 @@ def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iterati
 
 def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.intp], rows: NDArray[np.intp]) -> None:
     """
-    What starts within an operator of the forward pass is of it.
+    Assign events that start within an operator of the forward pass to it.
 
-    Of the last operator of a pass nothing else says so: no forward pass, and maybe no backward pass, follows.
+    For the last operator of a pass nothing else does: it may have no forward or backward pass behind it.
     """
     begins, ends = trace.events.start[operators], np.maximum.accumulate(trace.events.end[operators])
     place = np.searchsorted(begins, trace.events.start[rows], side="right") - 1
@@ -90,7 +90,7 @@ def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.int
 
 
 def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
-    """What stands between two events of the forward pass is of it, and what stands between it and a backward pass."""
+    """Assign events between two events of the forward pass to it, and events between it and a backward pass."""
     known = np.flatnonzero(phase[rows] != Phase.NONE)
     if len(known) == 0:
         return
@@ -106,10 +106,10 @@ def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
 
 def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     """
-    The phase of kernels of one stream by their names, and of the others by the nearest one before that has a name.
+    Return the phase of kernels of one stream by their names, and of others by the last kernel before with a phase.
 
-    After an update comes a forward pass, and before a backward pass, too; without any name that says something all are
-    the forward pass.
+    After an update, and before a backward pass, kernels are the forward pass. All are the forward pass where no name
+    tells a phase.
     """
     events = trace.events
     patterns = ((Phase.OPTIMIZER, UPDATE_KERNEL), *names.KERNEL_PHASES)
@@ -127,8 +127,8 @@ def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     return np.where(place >= 0, phase[known[np.maximum(place, 0)]], np.int64(first))
 
 
-def by_time(values: Integers, starts: Integers, when: Integers) -> Integers:
-    """Of values that hold from their starts on, ascending, the one that holds at each time; ``UNKNOWN`` before."""
+def values_at(values: Integers, starts: Integers, when: Integers) -> Integers:
+    """Return the value at each time; each holds from its start to the next. ``UNKNOWN`` before the first."""
     if len(starts) == 0:
         return np.full(len(when), UNKNOWN, dtype=np.int64)
     place = np.searchsorted(starts, when, side="right") - 1

@@ -1,4 +1,4 @@
-"""What each event of a trace is part of, as columns beside the events."""
+"""Parts of each event of a trace, as columns beside the events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from costmodel.traces.iterations import Iteration
 
 
 class Phase(IntEnum):
-    """What a training step does when."""
+    """Phases of a training step."""
 
     NONE = 0
-    """Nothing of the following: data loading, logging, or unknown."""
+    """None of the following phases: data loading, logging, or unknown."""
     FORWARD = 1
     """The forward pass, with the loss."""
     BACKWARD = 2
@@ -27,27 +27,27 @@ class Phase(IntEnum):
 
 
 class Role(IntEnum):
-    """Which part of the model an event is."""
+    """Parts of a model."""
 
     OTHER = 0
-    """None of the following, or unknown."""
+    """None of the following parts, or unknown."""
     EMBEDDING = 1
-    """What comes before the first layer."""
+    """The embedding, before the first layer."""
     LAYER = 2
     """One of the layers."""
     HEAD = 3
-    """What comes after the last layer: final norm, head, loss."""
+    """The end of the model after its last layer: final norm, head, loss."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
     """
-    What a trace is made of, and how that was found.
+    Summary of the parts of a trace, and how they were found.
 
     Parameters
     ----------
     iterations
-        Where each begins and ends.
+        Begin and end of each.
     num_layers, num_microbatches
         Layers of each pass through the model, and passes of each iteration. Each chunk of an interleaved pipeline
         schedule counts as a pass of its own.
@@ -57,7 +57,7 @@ class Summary:
         ``annotations``, ``modules``, ``autograd`` (operators joined by their sequence numbers), ``kernels``,
         ``order`` or ``repetition``; "" where nothing was found.
     doubts
-        Sentences on what could not be found, or only guessed.
+        Sentences on parts that were not found, or only guessed.
     """
 
     iterations: tuple[Iteration, ...]
@@ -73,7 +73,7 @@ class Summary:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     """
-    What each event is part of; arrays of shape (events,), in the order of ``Trace.events``.
+    Parts of each event; arrays of shape (events,), in the order of ``Trace.events``.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Parts:
     layer
         From 0, in the order of the forward pass; ``UNKNOWN`` where an event belongs to none.
     summary
-        What was found, and how.
+        Summary of all parts, and how they were found.
     """
 
     iteration: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""Where a sequence repeats itself: layers of a pass that nobody named."""
+"""Repetitions in a sequence: layers of a pass that nothing names."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ MOST_UNITS = 512
 """Repetitions up to which tokens are compared: no published model has more layers."""
 
 MOST_KINDS = 160
-"""Kinds of tokens with the same count that are compared with each other; a matter of speed only."""
+"""Kinds of tokens with equal counts that are compared with each other; only a matter of speed."""
 
 LEAST_KINDS = 2
-"""Kinds of tokens that must take turns: one alone has no order."""
+"""Kinds of tokens that a repetition must have: one alone has no order."""
 
 LEAST_COVERED = 0.3
-"""Share of a sequence that its repetitions must be."""
+"""Share of a sequence that its repetitions must cover."""
 
 LEAST_ALIKE = 0.3
 """Share of tokens that neighbouring repetitions must have in common, in half of the cases."""
 
 SAME_KIND = 0.9
-"""Share of kinds of tokens that repetitions have in common if they are of the same kind."""
+"""Share of kinds of tokens that repetitions of one kind have in common."""
 
 CARRIES = 0.25
-"""Share of the best candidate's kinds with which one that reaches further is taken: dense layers before experts."""
+"""Share of the best candidate's kinds that a candidate with a longer reach needs: dense layers before MoE layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Turns:
     """
-    Kinds of tokens that take turns.
+    Kinds of tokens that alternate, each once per repetition.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class _Turns:
 
     @property
     def unit(self) -> float:
-        """Tokens of a repetition."""
+        """Median number of tokens of a repetition."""
         return float(np.median(np.diff(self.begins)))
 
 
@@ -63,35 +63,35 @@ def repetitions(
     once: NDArray[np.bool_] | None = None,
 ) -> Integers:
     """
-    Find the longest stretch of a sequence that repeats itself, whatever stands before and behind.
+    Find the longest stretch of a sequence that repeats, whatever stands before and behind it.
 
-    Tokens of different kinds that occur equally often and always in the same order take turns, and each turn is a
-    repetition; what lies between them may differ. A repetition begins as early as what stands before is always the
-    same.
+    Tokens of different kinds that occur equally often and always in the same order alternate, and each turn is a
+    repetition. Tokens between them may differ. A repetition begins at the earliest token from which on all repetitions
+    are equal.
 
     Parameters
     ----------
     tokens
         A number for each kind of token, shape (tokens,).
     needs
-        Which tokens do the work: each repetition needs one of them.
+        True for tokens that do the work: each repetition needs one of them.
     opens
-        Which tokens open a repetition, where it might begin with several.
+        True for tokens that open a repetition, where it might begin with several.
     once
-        Which tokens occur once in a repetition: where there are any, each repetition needs one, and one that has
-        several of them is several.
+        True for tokens that occur once in a repetition. Where there are any, each repetition needs one, and a
+        repetition with several of them is divided.
 
     Returns
     -------
     Integers
-        Where each repetition begins, and where the last one ends; () where nothing repeats itself.
+        Begin of each repetition, and end of the last one; () where nothing repeats.
 
     >>> repetitions(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]))
     array([ 1,  4,  7, 10])
     """
-    turns = [one for one in _candidates(tokens) if needs is None or _has(one, needs)]
+    turns = [one for one in _candidates(tokens) if needs is None or _has_token(one, needs)]
     if once is not None and once.any():
-        turns = [one for one in turns if _has(one, once)]
+        turns = [one for one in turns if _has_token(one, once)]
     if not turns:
         return np.zeros(0, dtype=np.int64)
     best = max(turns, key=lambda one: one.num_kinds)
@@ -99,16 +99,16 @@ def repetitions(
         reach = max(best.begins[0] - one.begins[0], one.lasts[-1] - best.lasts[-1])
         if one.num_kinds >= CARRIES * best.num_kinds and len(one.begins) > len(best.begins) and reach > best.unit / 2:
             best = one
-    places = _extended(tokens, best, opens)
+    places = _extend(tokens, best, opens)
     if once is not None:
-        places = _divided(tokens, places, once)
+        places = _divide(tokens, places, once)
     covered = (places[-1] - places[0]) / len(tokens)
-    return places if covered >= LEAST_COVERED and _alike(tokens, places) else np.zeros(0, dtype=np.int64)
+    return places if covered >= LEAST_COVERED and _are_alike(tokens, places) else np.zeros(0, dtype=np.int64)
 
 
 def kinds(tokens: Integers, places: Integers) -> tuple[int, ...]:
     """
-    A number for each repetition: those that consist of the same kinds of tokens, nearly, have the same.
+    Number repetitions by kind: those with nearly the same kinds of tokens have equal numbers.
 
     >>> kinds(np.array([1, 2, 1, 3, 1, 2]), np.array([0, 2, 4, 6]))
     (0, 1, 0)
@@ -125,7 +125,7 @@ def kinds(tokens: Integers, places: Integers) -> tuple[int, ...]:
 
 
 def _candidates(tokens: Integers) -> list[_Turns]:
-    """For each count of occurrences, the most kinds of tokens that take turns."""
+    """Find, for each count of occurrences, the largest set of kinds of tokens that alternate."""
     _, kind, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     order = np.argsort(kind, kind="stable")
     firsts = np.cumsum(counts) - counts
@@ -136,7 +136,7 @@ def _candidates(tokens: Integers) -> list[_Turns]:
         places = places[np.argsort(places[:, 0])]
         if len(places) > MOST_KINDS:
             places = places[np.linspace(0, len(places) - 1, MOST_KINDS).astype(int)]
-        after = np.array([_follows(places, one) for one in places])
+        after = np.array([_find_following(places, one) for one in places])
         which = int(after.sum(axis=1).argmax())
         members = np.append(which, np.flatnonzero(after[which]))
         if len(members) >= LEAST_KINDS:
@@ -145,20 +145,20 @@ def _candidates(tokens: Integers) -> list[_Turns]:
     return found
 
 
-def _has(turns: _Turns, which: NDArray[np.bool_]) -> bool:
-    """Whether each repetition has one of some tokens."""
+def _has_token(turns: _Turns, which: NDArray[np.bool_]) -> bool:
+    """True where each repetition has one of some tokens."""
     before = np.concatenate([[0], np.cumsum(which)])
     return bool((before[np.append(turns.begins[1:], turns.lasts[-1] + 1)] > before[turns.begins]).all())
 
 
-def _follows(places: Integers, one: Integers) -> NDArray[np.bool_]:
-    """Which kinds occur once after each occurrence of one kind, and before its next."""
+def _find_following(places: Integers, one: Integers) -> NDArray[np.bool_]:
+    """Find the kinds that occur exactly once between each occurrence of one kind and its next."""
     behind = (places > one).all(axis=1)
     return np.asarray(behind & (places[:, :-1] < one[1:]).all(axis=1))
 
 
-def _extended(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) -> Integers:
-    """Where repetitions begin and the last one ends: with what is the same before and behind each of them."""
+def _extend(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) -> Integers:
+    """Return the begins of repetitions and the end of the last one, extended by equal tokens before and behind them."""
     begins, lasts = turns.begins, turns.lasts
     room = min(int((begins[1:] - lasts[:-1]).min()) - 1, int(begins[0]))
     before = 0
@@ -172,7 +172,7 @@ def _extended(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) 
 
 
 def _end(tokens: Integers, begins: Integers, lasts: Integers) -> int:
-    """Where the last repetition ends: as another one does, or else where one more would begin."""
+    """Return the end of the last repetition: as another one ends, or else where one more would begin."""
     first = int(lasts[-1]) + 1
     longest, openings = 0, 0
     for last, following in zip(lasts[:-1].tolist(), begins[1:].tolist(), strict=True):
@@ -187,8 +187,8 @@ def _end(tokens: Integers, begins: Integers, lasts: Integers) -> int:
     return first + (int(again[openings]) if len(again) > openings else longest)
 
 
-def _divided(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Integers:
-    """Repetitions divided where each has several of the tokens that a repetition should have once."""
+def _divide(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Integers:
+    """Divide repetitions that have several of the tokens that occur once in a repetition."""
     begin, end = places[:2]
     first = np.flatnonzero(once[begin:end])
     if len(first) == 0:
@@ -207,8 +207,8 @@ def _divided(tokens: Integers, places: Integers, once: NDArray[np.bool_]) -> Int
     return np.array([*result, places[-1]], dtype=np.int64)
 
 
-def _alike(tokens: Integers, places: Integers) -> bool:
-    """Whether half of the neighbouring repetitions have much in common."""
+def _are_alike(tokens: Integers, places: Integers) -> bool:
+    """True where half of the neighbouring repetitions have enough in common."""
     shares = []
     _, kind = np.unique(tokens, return_inverse=True)
     size = int(kind.max()) + 1

@@ -1,1 +1,1 @@
-"""What is measured: each operator as calls of torch, on inputs of its own."""
+"""Measured operators: each makes calls of torch, on inputs of its own."""

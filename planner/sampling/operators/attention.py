@@ -12,15 +12,15 @@ from planner.sampling.timing import Call
 from planner.sampling.work import moved_bytes, score_bytes
 
 MASK_BYTES = 3
-"""Bytes per query and key of a mask: as truth values, and as what kernels add to 16-bit scores."""
+"""Bytes per query and key of a mask: booleans, and values that kernels add to 16-bit scores."""
 
 
 def attention(bench: Bench, point: Point) -> Work:
     """
-    ``scaled_dot_product_attention`` with tensors as projections leave them: token, head, element.
+    Measure ``scaled_dot_product_attention`` with tensors in the order of projections: token, head, element.
 
-    On a GPU only fused kernels run, as scores in memory are another operator. A window is a mask, so that its time is
-    that of all keys: fused kernels of torch skip no part of a mask.
+    On a GPU only fused kernels run, since scores in memory are another operator. A window is a mask and takes the time
+    of all keys: torch's fused kernels skip no part of a mask.
     """
     sizes = point.sizes
     queries, keys, width = sizes.queries or 0, sizes.keys or 0, sizes.qk_head_dim or 0
@@ -46,7 +46,7 @@ def _run(bench: Bench, function: Callable[..., Tensor], *inputs: Tensor) -> Tens
 
 
 def _kernels(bench: Bench) -> AbstractContextManager[Any]:
-    """On a GPU, the fused ones."""
+    """Return a context that allows only fused kernels on a GPU."""
     if not bench.is_gpu:
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -77,7 +77,7 @@ def _attention(bench: Bench, sizes: Sizes) -> Callable[[Tensor, Tensor, Tensor],
 
 
 def _window(bench: Bench, sizes: Sizes) -> Tensor:
-    """True where a query may read: itself and the tokens before it, as many as the window has."""
+    """Return a mask, True where a query may read: itself and earlier tokens within the window."""
     torch = bench.torch
     distance = torch.arange(sizes.queries, device=bench.device)[:, None] - torch.arange(sizes.keys, device=bench.device)
     window = sizes.window or 0

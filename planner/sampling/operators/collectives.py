@@ -1,7 +1,7 @@
 """
-Collectives of one group of processes, each as one call; what is sent are zeros, so that sums stay what they are.
+Collectives of one group of processes, each as one call. Zeros are sent, so that sums stay zero.
 
-Bytes of a point are those of the whole tensor: what all have after gathering or before scattering.
+Bytes of a point are those of the whole tensor: after gathering, or before scattering.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from planner.sampling.work import moved_bytes
 Collective: TypeAlias = Callable[[Bench, Point, Group], Work]
 
 WAYS = 2
-"""Messages of a call of ``send``: there and back, so that each waits for the one before, as stages of a pipeline do."""
+"""Messages of a call of ``send``: there and back, so that each waits for the one before, as in a pipeline."""
 
 
 def all_reduce(bench: Bench, point: Point, group: Group) -> Work:
-    """Every rank has the sum of all tensors, in its own one's place."""
+    """Measure an in-place sum of all ranks' tensors."""
 
     def make() -> Call:
         (tensor,) = _tensors(bench, point, 1)
@@ -32,8 +32,8 @@ def all_reduce(bench: Bench, point: Point, group: Group) -> Work:
 
 
 def all_gather(bench: Bench, point: Point, group: Group) -> Work:
-    """Every rank has the whole tensor, of which each had a part."""
-    gather = _named(group, "all_gather_single", "all_gather_into_tensor")
+    """Measure gathering the parts of all ranks into the whole tensor."""
+    gather = _find_function(group, "all_gather_single", "all_gather_into_tensor")
 
     def make() -> Call:
         whole, part = _tensors(bench, point, 1, len(group.members))
@@ -43,8 +43,8 @@ def all_gather(bench: Bench, point: Point, group: Group) -> Work:
 
 
 def reduce_scatter(bench: Bench, point: Point, group: Group) -> Work:
-    """Every rank has its part of the sum of all tensors."""
-    scatter = _named(group, "reduce_scatter_single", "reduce_scatter_tensor")
+    """Measure scattering the parts of the sum of all tensors."""
+    scatter = _find_function(group, "reduce_scatter_single", "reduce_scatter_tensor")
 
     def make() -> Call:
         whole, part = _tensors(bench, point, 1, len(group.members))
@@ -54,7 +54,7 @@ def reduce_scatter(bench: Bench, point: Point, group: Group) -> Work:
 
 
 def all_to_all(bench: Bench, point: Point, group: Group) -> Work:
-    """Every rank sends each an equal part of its tensor."""
+    """Measure the exchange of equal parts between all ranks."""
 
     def make() -> Call:
         source, target = _tensors(bench, point, 1, 1)
@@ -64,7 +64,7 @@ def all_to_all(bench: Bench, point: Point, group: Group) -> Work:
 
 
 def broadcast(bench: Bench, point: Point, group: Group) -> Work:
-    """Every rank has the tensor of the first one."""
+    """Measure sending the first rank's tensor to all."""
 
     def make() -> Call:
         (tensor,) = _tensors(bench, point, 1)
@@ -74,7 +74,7 @@ def broadcast(bench: Bench, point: Point, group: Group) -> Work:
 
 
 def send(bench: Bench, point: Point, group: Group) -> Work:
-    """The first rank sends to the other one, which sends it back."""
+    """Measure a message from the first rank to the other, which sends it back."""
     if len(group.members) != WAYS:
         raise UnavailableError("a message has one sender and one receiver")
     first, second = group.members
@@ -103,11 +103,11 @@ MEASURED_TOGETHER: Mapping[str, Collective] = {
     "broadcast": broadcast,
     "send": send,
 }
-"""What runs each collective."""
+"""Functions that make the calls of each collective."""
 
 
 def _tensors(bench: Bench, point: Point, *parts: int) -> list[Tensor]:
-    """Zeros: the whole tensor, or so many-th parts of it."""
+    """Return tensors of zeros: the whole tensor, or equal parts of it."""
     nbytes, ranks, dtype = point.sizes.nbytes or 0, point.sizes.ranks or 1, bench.dtype(point.dtype)
     if nbytes % (ranks * dtype.itemsize):
         raise UnavailableError("the bytes do not divide into equal parts of whole elements")
@@ -115,6 +115,6 @@ def _tensors(bench: Bench, point: Point, *parts: int) -> list[Tensor]:
     return [bench.torch.zeros(number // part, dtype=dtype, device=bench.device) for part in parts]
 
 
-def _named(group: Group, *names: str) -> Any:
-    """A function of the library by its newest name that this version has."""
+def _find_function(group: Group, *names: str) -> Any:
+    """Return a function of the library under the newest name that this version has."""
     return next(getattr(group.dist, name) for name in names if hasattr(group.dist, name))

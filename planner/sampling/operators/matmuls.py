@@ -1,4 +1,4 @@
-"""Matmuls: of a linear, batched, grouped by expert; forward, and the gradients of input and weight alone."""
+"""Matmuls: linear, batched, and grouped by expert; forward, and separate gradients of input and weight."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GROUPED_CAPABILITY = (9, 0)
 
 def matmul(bench: Bench, point: Point) -> Work:
     """
-    A linear layer without bias, ``y = x w^T``.
+    Measure a linear layer without bias, ``y = x w^T``.
 
-    The gradient of its input is ``g w``, that of its weight ``g^T x``: what autograd computes of ``F.linear``.
+    The gradient of its input is ``g w``, that of its weight ``g^T x``, as autograd computes them for ``F.linear``.
     """
     m, n, k = _sizes(point.sizes)
     linear = bench.torch.nn.functional.linear
@@ -36,7 +36,7 @@ def matmul(bench: Bench, point: Point) -> Work:
 
 
 def batched_matmul(bench: Bench, point: Point) -> Work:
-    """Products of activations, ``y = a b``: scores, weighted values; dgrad is that of ``a``, wgrad that of ``b``."""
+    """Measure products of activations, ``y = a b``; dgrad is the gradient of ``a``, wgrad that of ``b``."""
     m, n, k = _sizes(point.sizes)
     batch = point.sizes.batch or 1
 
@@ -54,15 +54,19 @@ def batched_matmul(bench: Bench, point: Point) -> Work:
 
 def grouped_matmul(bench: Bench, point: Point) -> Work:
     """
-    Linears of local experts, among which the rows are divided as evenly as they go.
+    Measure the linear layers of local experts, with rows divided as evenly as possible.
 
-    One kernel where the library and the device have it, else a loop over the experts; :func:`has_grouped_kernel` says
-    which.
+    They are one kernel where the library and the device have it (:func:`has_grouped_kernel`), else a loop over the
+    experts.
     """
     m, n, k = _sizes(point.sizes)
     groups = point.sizes.batch or 1
     counts = [m // groups + (index < m % groups) for index in range(groups)]
-    grouped = _in_one_kernel(bench, counts) if has_grouped_kernel(bench, point.dtype) else _in_a_loop(bench, counts)
+    grouped = (
+        _call_grouped_kernel(bench, counts)
+        if has_grouped_kernel(bench, point.dtype)
+        else _loop_over_groups(bench, counts)
+    )
 
     def make() -> Call:
         x, w, g = _operands(bench, point, (m, k), (groups, n, k), (m, n))
@@ -77,7 +81,7 @@ def grouped_matmul(bench: Bench, point: Point) -> Work:
 
 
 def has_grouped_kernel(bench: Bench, dtype: str = "bf16") -> bool:
-    """Whether grouped matmuls are one kernel here."""
+    """Return True if grouped matmuls are one kernel here."""
     if not bench.is_gpu or dtype != "bf16" or _grouped_function(bench) is None:
         return False
     return bool(bench.torch.cuda.get_device_capability() >= GROUPED_CAPABILITY)
@@ -88,14 +92,14 @@ def _grouped_function(bench: Bench) -> Any:
     return public or getattr(bench.torch, "_grouped_mm", None)
 
 
-def _in_one_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
+def _call_grouped_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
     torch, function = bench.torch, _grouped_function(bench)
     ends = torch.tensor(counts, device=bench.device).cumsum(0).to(torch.int32)
     return lambda left, right: function(left, right, offs=ends)
 
 
-def _in_a_loop(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Rows of ``left`` by the matrices of ``right``; or its columns by the rows of ``right``, for each group."""
+def _loop_over_groups(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Multiply, for each group, rows of ``left`` by its matrix; or columns of ``left`` by its rows of ``right``."""
 
     def grouped(left: Tensor, right: Tensor) -> Tensor:
         if right.dim() == 2:
@@ -112,7 +116,7 @@ def _sizes(sizes: Sizes) -> tuple[int, int, int]:
 
 
 _READS = {"forward": (True, True, False), "dgrad": (False, True, True), "wgrad": (True, False, True)}
-"""Which of inputs, weights and gradients a pass reads."""
+"""Inputs, weights and gradients that a pass reads."""
 
 
 def _operands(bench: Bench, point: Point, *shapes: tuple[int, ...]) -> list[Tensor]:

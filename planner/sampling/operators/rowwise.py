@@ -14,7 +14,7 @@ Inputs = Callable[[], tuple[Tensor, ...]]
 
 
 def rms_norm(bench: Bench, point: Point) -> Work:
-    """RMSNorm with a weight."""
+    """Measure RMSNorm with a weight."""
     rows, width = _rows(point)
     function = bench.torch.nn.functional.rms_norm
     inputs = _leaves(bench, point, (rows, width), (width,))
@@ -22,7 +22,7 @@ def rms_norm(bench: Bench, point: Point) -> Work:
 
 
 def layer_norm(bench: Bench, point: Point) -> Work:
-    """LayerNorm with weight and bias."""
+    """Measure LayerNorm with weight and bias."""
     rows, width = _rows(point)
     function = bench.torch.nn.functional.layer_norm
     inputs = _leaves(bench, point, (rows, width), (width,), (width,))
@@ -30,7 +30,7 @@ def layer_norm(bench: Bench, point: Point) -> Work:
 
 
 def rotary(bench: Bench, point: Point) -> Work:
-    """Rotary position of the two halves of each head, kernel by kernel as eager code does it."""
+    """Measure rotary position of the two halves of each head, kernel by kernel as in eager code."""
     torch, sizes = bench.torch, point.sizes
     rows, width = sizes.rows or 0, sizes.qk_head_dim or 0
     cosine, sine = (bench.tensor(rows, 1, width, dtype=point.dtype) for _ in range(2))
@@ -43,7 +43,7 @@ def rotary(bench: Bench, point: Point) -> Work:
 
 
 def swiglu(bench: Bench, point: Point) -> Work:
-    """Gated activation of one input of twice the width."""
+    """Measure SwiGLU of one input of twice the width."""
     rows, width = _rows(point)
     silu = bench.torch.nn.functional.silu
 
@@ -55,24 +55,24 @@ def swiglu(bench: Bench, point: Point) -> Work:
 
 
 def gelu(bench: Bench, point: Point) -> Work:
-    """GELU, by the hyperbolic tangent."""
+    """Measure GELU with the tanh approximation."""
     function = bench.torch.nn.functional.gelu
     return _work(bench, point, lambda x: function(x, approximate="tanh"), _leaves(bench, point, _rows(point)))
 
 
 def squared_relu(bench: Bench, point: Point) -> Work:
-    """The square of ReLU."""
+    """Measure the square of ReLU."""
     torch = bench.torch
     return _work(bench, point, lambda x: torch.relu(x).square(), _leaves(bench, point, _rows(point)))
 
 
 def softmax(bench: Bench, point: Point) -> Work:
-    """Softmax of each row."""
+    """Measure softmax of each row."""
     return _work(bench, point, lambda x: x.softmax(dim=-1), _leaves(bench, point, _rows(point)))
 
 
 def cross_entropy(bench: Bench, point: Point) -> Work:
-    """Loss of logits, in fp32 as training code has it."""
+    """Measure the loss of logits, in fp32 as in training code."""
     rows, width = _rows(point)
     function = bench.torch.nn.functional.cross_entropy
     targets = bench.integers(width, rows)
@@ -80,7 +80,7 @@ def cross_entropy(bench: Bench, point: Point) -> Work:
 
 
 def embedding(bench: Bench, point: Point) -> Work:
-    """Look-up of tokens in a vocabulary; backward a gradient of the whole of it."""
+    """Measure the look-up of tokens in a vocabulary; backward a gradient of the whole vocabulary."""
     rows, width = _rows(point)
     vocabulary = point.sizes.n or 0
     tokens = bench.integers(vocabulary, rows)
@@ -89,19 +89,19 @@ def embedding(bench: Bench, point: Point) -> Work:
 
 
 def residual(bench: Bench, point: Point) -> Work:
-    """The addition behind a block; its backward pass hands gradients on, and takes no time."""
+    """Measure the addition behind a block; its backward pass only passes gradients on and takes no time."""
     return _work(bench, point, lambda x, y: x + y, _leaves(bench, point, _rows(point), _rows(point)))
 
 
 def top_k(bench: Bench, point: Point) -> Work:
-    """The router's choice: softmax of the logits in fp32, the best of them."""
+    """Measure the router: softmax of the logits in fp32, then the top k."""
     rows, experts, best = point.sizes.rows or 0, point.sizes.experts or 0, point.sizes.top_k or 0
     inputs = _leaves(bench, point, (rows, experts))
     return _work(bench, point, lambda x: x.float().softmax(dim=-1).topk(best, dim=-1)[0], inputs)
 
 
 def permutation(bench: Bench, point: Point) -> Work:
-    """Copies of tokens in the order of their experts, balanced; the backward pass adds up those of a token."""
+    """Measure copies of tokens in the order of their experts, balanced; backward sums the copies of a token."""
     rows, width = _rows(point)
     experts, best = point.sizes.experts or 1, point.sizes.top_k or 0
     torch = bench.torch
@@ -116,7 +116,7 @@ def _rows(point: Point) -> tuple[int, int]:
 
 
 def _leaves(bench: Bench, point: Point, *shapes: tuple[int, ...]) -> Inputs:
-    """Makes inputs of which autograd knows."""
+    """Return a function that makes inputs with gradients."""
     return lambda: tuple(bench.tensor(*shape, dtype=point.dtype, grad=True) for shape in shapes)
 
 

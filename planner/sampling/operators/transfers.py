@@ -1,4 +1,4 @@
-"""What is no layer: updates of parameters on device and host, copies, launches."""
+"""Operators outside of layers: optimizer updates on device and host, copies, launches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from planner.sampling.timing import Call
 from planner.sampling.work import moved_bytes
 
 TINY = 1024
-"""Elements of a kernel that takes no time but that of its launch."""
+"""Elements of a kernel whose time is only that of its launch."""
 
 
 def adam(bench: Bench, point: Point) -> Work:
-    """One step of AdamW on all parameters of the device, in one kernel."""
+    """Measure one step of AdamW on all parameters of the device, in one kernel."""
     return bench.in_turn(lambda: _step(bench, bench.device, point), moved_bytes(point))
 
 
 def host_adam(bench: Bench, point: Point) -> Work:
-    """The same by the host's processors, on states in its memory."""
+    """Measure one step of AdamW on the host's processors, with states in its memory."""
     if not bench.is_gpu:
         raise UnavailableError("the device is the host, whose updates adam measures")
     return Work(calls=[_step(bench, "cpu", point)], on_host=True)
@@ -35,7 +35,7 @@ def _step(bench: Bench, device: str, point: Point) -> Call:
 
 
 def copy(bench: Bench, point: Point) -> Work:
-    """From the device's memory to the device's memory."""
+    """Measure a copy within the device's memory."""
     number = _elements(bench, point)
 
     def make() -> Call:
@@ -46,16 +46,16 @@ def copy(bench: Bench, point: Point) -> Work:
 
 
 def host_to_device(bench: Bench, point: Point) -> Work:
-    """From the host's pinned memory to the device's."""
-    return _over_the_link(bench, point, to_device=True)
+    """Measure a copy from the host's pinned memory to the device."""
+    return _copy_over_link(bench, point, to_device=True)
 
 
 def device_to_host(bench: Bench, point: Point) -> Work:
-    """From the device's memory to the host's pinned one."""
-    return _over_the_link(bench, point, to_device=False)
+    """Measure a copy from the device to the host's pinned memory."""
+    return _copy_over_link(bench, point, to_device=False)
 
 
-def _over_the_link(bench: Bench, point: Point, *, to_device: bool) -> Work:
+def _copy_over_link(bench: Bench, point: Point, *, to_device: bool) -> Work:
     if not bench.is_gpu:
         raise UnavailableError("the device is the host, whose copies copy measures")
     number = _elements(bench, point)
@@ -75,13 +75,13 @@ def _elements(bench: Bench, point: Point) -> int:
 
 
 def launch(bench: Bench, point: Point) -> Work:
-    """A chain of tiny kernels from the host, to its end."""
+    """Measure a chain of tiny kernels from its first launch by the host to its end."""
     chain, number = _chain(bench, point)
     return Work(calls=[chain], share=number, on_host=True)
 
 
 def graph_launch(bench: Bench, point: Point) -> Work:
-    """The same chain as one CUDA graph."""
+    """Measure the same chain as one CUDA graph."""
     if not bench.is_gpu:
         raise UnavailableError("CUDA graphs need a GPU")
     torch = bench.torch

@@ -1,1 +1,1 @@
-"""The planner's step of a job beside the traced one."""
+"""The planner's step of a job, compared with the traced one."""

@@ -1,4 +1,4 @@
-"""The planner's step of a job beside the traced one, part by part, of the pipeline ranks that traces are of."""
+"""The planner's step of a job, compared with the traced one part by part, on the pipeline ranks of the traces."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ComparedPart:
     Parameters
     ----------
     name
-        What it is.
+        Name of the part.
     predicted_seconds, traced_seconds
-        Seconds that it adds to either step; those of all parts sum to it.
+        Seconds that it adds to each step; all parts sum to the step.
     predicted_hidden_seconds, traced_hidden_seconds
-        Seconds of communication behind computation.
+        Seconds of communication overlapped with computation.
     """
 
     name: str
@@ -47,25 +47,25 @@ class ComparedPart:
 
     @property
     def difference_seconds(self) -> float:
-        """By how much the planner predicts more."""
+        """Seconds by which the prediction is longer."""
         return self.predicted_seconds - self.traced_seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRank:
     """
-    A rank that was traced.
+    A traced rank.
 
     Parameters
     ----------
     rank
-        Its number; None where its trace does not say.
+        Its number; None where its trace does not record it.
     stage
-        Pipeline rank of the job, from 0, that it is one of.
+        Its pipeline rank in the job, from 0.
     iteration, num_iterations
-        Name of the iteration that was taken, and how many its trace has.
+        Name of the compared iteration, and number of iterations in the trace.
     traced_seconds
-        Of that iteration.
+        Seconds of that iteration.
     """
 
     rank: int | None
@@ -78,24 +78,24 @@ class ComparedRank:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedStep:
     """
-    A job's step as the planner has it beside the traced one.
+    A job's step as planned and as traced.
 
     Parameters
     ----------
     job
-        Its name.
+        Name of the job.
     parts
-        In the order of a step: of both sides the mean over the ranks that were traced.
+        In the order of a step; each side is the mean over the traced ranks.
     ranks
-        Those ranks, and the iteration of each.
+        The traced ranks, and the iteration of each.
     num_stages
         Pipeline ranks of the job.
     device, traced_device
-        What the job says that it runs on, and what the traces say.
+        Device of the job, and device of the traces.
     operator_times
-        Who timed the planner's operators.
+        Sources of the planner's operator times.
     doubts
-        Sentences on what the traces lack, and on what could not be laid side by side.
+        Sentences on missing information in the traces, and on parts that could not be compared.
     """
 
     job: str
@@ -125,25 +125,24 @@ class ComparedStep:
 
 def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
     """
-    Lay the planner's step of a job beside the traced one.
+    Compare the planner's step of a job with the traced one.
 
-    Both are of the same ranks: the planner's parts are those of the pipeline ranks that the traces are of. All ranks
-    take the same step, but a rank without the head, or with fewer layers, computes less of it and waits longer.
-
-    Traced operators are known by their sizes: those that an operator of the job has under its strategy. Several of
-    the same size share them, as often as each occurs.
+    Both are of the same ranks: the planner's parts are those of the traced pipeline ranks. All ranks take the same
+    step, but a rank without the head, or with fewer layers, computes less of it and waits longer. Traced operators are
+    identified by their sizes: those of the job's operators under its strategy. Several operators of equal size share a
+    traced time, in proportion to their number.
 
     Parameters
     ----------
     problem
         A job with its strategy.
     traces
-        Of ranks that ran it.
+        Traces of ranks that ran it.
 
     Raises
     ------
     SpecError
-        If the job has no strategy, if no trace has a whole iteration, or one does not say of which rank it is.
+        If the job has no strategy, or a trace has no whole iteration or no rank.
     """
     report = estimate(problem, {}, searched=False)
     facts, strategy = report.plan.facts, report.plan.strategy
@@ -152,7 +151,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     planned = {stage: planned_parts(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
     own = {stage: names_by_size(stage_operators(facts, strategy, stage)) for stage in planned}
     whole_model = names_by_size(strategy_operators(facts, strategy))
-    chosen = _chosen([_whole_iterations(trace) for trace in traces])
+    chosen = _choose_iterations([_whole_iterations(trace) for trace in traces])
     traced = [
         TracedParts(trace, iteration, (own[stage], whole_model), strategy)
         for trace, iteration, stage in zip(traces, chosen, stages, strict=True)
@@ -162,7 +161,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         (
             *trace.doubts,
             *_doubts(trace, strategy),
-            *_other_layers(of_rank, layers[stage], m, facts.model),
+            *_doubt_layers(of_rank, layers[stage], m, facts.model),
             *of_rank.doubts(),
         )
         for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
@@ -176,12 +175,12 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         device=facts.cluster.device.name,
         traced_device=traced_device_name(traces),
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
-        doubts=(*((differs,) if differs else ()), *_together(traces, said)),
+        doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),
     )
 
 
 def _parts(planned: Sequence[PlannedParts], traced: Sequence[TracedParts]) -> tuple[ComparedPart, ...]:
-    """Means over the ranks of both sides, of the parts that either has."""
+    """Average both sides over the ranks, for all parts that either has."""
     predicted, hidden = _mean(one.exposed for one in planned), _mean(one.hidden for one in planned)
     spent, traced_hidden = _mean(one.exposed for one in traced), _mean(one.hidden for one in traced)
     every = (
@@ -212,21 +211,21 @@ def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _stage(trace: Trace, strategy: Strategy) -> int:
-    """The pipeline rank that a trace is of: stages are the outermost groups of ranks, as frameworks number them."""
+    """Return the pipeline rank of a trace: stages are the outermost groups of ranks, as frameworks number them."""
     if strategy.pp == 1:
         return 0
     if trace.rank is None:
         raise SpecError(
             trace.source,
-            f"does not say of which rank it is, and the job has {strategy.pp} pipeline stages.",
-            "PyTorch writes it where torch.distributed is initialised. Of several files names may say it: "
+            f"does not record its rank, and the job has {strategy.pp} pipeline stages.",
+            "PyTorch writes it where torch.distributed is initialised. With several files put it into their names: "
             "'rank3.json.gz'.",
         )
     num_ranks = trace.world_size or _num_ranks(strategy)
     if num_ranks % strategy.pp or trace.rank >= num_ranks:
         raise SpecError(
             trace.source,
-            f"is of rank {trace.rank} of {num_ranks}, which is on none of the job's {strategy.pp} pipeline stages.",
+            f"is of rank {trace.rank} of {num_ranks}, which does not fit the job's {strategy.pp} pipeline stages.",
             "Give the job with the strategy that was traced.",
         )
     return trace.rank // (num_ranks // strategy.pp)
@@ -260,8 +259,8 @@ def _whole_iterations(trace: Trace) -> tuple[Iteration, ...]:
     return tuple(one for one in whole if one.duration)
 
 
-def _chosen(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
-    """The iteration of each rank: the same for all, of median mean length, the shorter one of two."""
+def _choose_iterations(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
+    """Choose one iteration for all ranks: the one of median mean length, the shorter one of two."""
     by_name = [{one.name: one for one in own} for own in several]
     common = [name for name in by_name[0] if all(name in own for own in by_name)]
     if not common:
@@ -272,7 +271,7 @@ def _chosen(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
 
 
 def median_iteration(steps: Sequence[Iteration]) -> Iteration:
-    """The iteration of median length, the shorter one of two."""
+    """Return the iteration of median length, the shorter one of two."""
     return sorted(steps, key=lambda one: one.duration)[(len(steps) - 1) // 2]
 
 
@@ -280,7 +279,7 @@ def median_iteration(steps: Sequence[Iteration]) -> Iteration:
 
 
 def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
-    """What of a rank's trace does not fit the job, or was left out."""
+    """Yield conflicts of a rank's trace with the job, and omitted iterations."""
     if trace.world_size not in (None, _num_ranks(strategy)):
         yield f"The trace's job has {trace.world_size} ranks, the strategy {_num_ranks(strategy)}."
     cut = [one.name for one in iterations(trace) if not is_whole(trace, one)]
@@ -288,18 +287,18 @@ def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
         yield f"The file ends inside of {', '.join(cut)}, which is left out."
 
 
-def _other_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
+def _doubt_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
     found = traced.summary
     if has_other_layers(found, [num_layers], num_microbatches, model):
         yield (
             f"The trace shows {found.num_layers} x {found.num_microbatches} layers x micro-batches in an iteration (by "
             f"{found.layers_from}), the job has {num_layers} x {num_microbatches} on that rank. If it is another job, "
-            "most differences are those of the jobs."
+            "most differences come from that."
         )
 
 
-def _together(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each sentence once, with the ranks that it is of where others lack it."""
+def _merge_doubts(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield each sentence once, with its ranks where it does not apply to all."""
     for sentence in dict.fromkeys(one for own in said for one in own):
         ranks = [trace.rank for trace, own in zip(traces, said, strict=True) if sentence in own]
         if len(ranks) == len(traces) or None in ranks:

@@ -1,4 +1,4 @@
-"""Whether traces are of the device that a job runs on, as far as names and sizes tell."""
+"""Comparison of the traces' device with that of a job, by names and sizes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from costmodel.facts.device import Device
 from costmodel.traces.events import Trace
 
 HOST = "host processors"
-"""What a machine without a device is called, as in the table of samples."""
+"""Name of a machine without a device, as in the table of samples."""
 
 MODEL = re.compile(r"\b[a-z]{1,3}\d{2,4}[a-z]{0,2}\b")
-"""A product's number in the name of a device: ``h100`` of both ``NVIDIA H100 80GB HBM3`` and ``h100-80gb-sxm``."""
+"""Model number in the name of a device: ``h100`` of both ``NVIDIA H100 80GB HBM3`` and ``h100-80gb-sxm``."""
 
 MOST_MEMORY = 1.2
-"""Factor between the memory of one device as its driver says it and as a job does."""
+"""Largest ratio between a device's memory in its driver's report and in a job."""
 
 
 def traced_device_name(traces: Sequence[Trace]) -> str:
-    """The device that traces are of."""
+    """Return the name of the traces' device."""
     first = traces[0]
     if not first.has_device:
         return HOST
@@ -27,7 +27,7 @@ def traced_device_name(traces: Sequence[Trace]) -> str:
 
 
 def device_doubt(traces: Sequence[Trace], device: Device) -> str:
-    """A sentence if the traces are of another device than the job; "" where nothing says so."""
+    """Return a sentence if the traces' device differs from the job's; "" where nothing shows it."""
     name, samples = traced_device_name(traces), device.calibration.samples
     machine = samples.machine.partition(",")[0] if samples else ""
     job = f"{device.name} {machine}".lower()
@@ -38,13 +38,13 @@ def device_doubt(traces: Sequence[Trace], device: Device) -> str:
     if not differs:
         return ""
     return (
-        f"The device differs: the traces are of {name}, the job is of {device.name}. The differences are those of the "
-        "devices in the first place."
+        f"The device differs: the traces are of {name}, the job is of {device.name}. Most of the difference comes "
+        "from that."
     )
 
 
 def _is_another(trace: Trace, job: str, device: Device) -> bool:
-    """By the numbers in both names, the processors, and the memory; what is not known says nothing."""
+    """Compare the model numbers in both names, the processors and the memory; unknown values are ignored."""
     if not trace.devices:
         return False
     one = trace.devices[0]

@@ -1,4 +1,4 @@
-"""What the parts of a step are called, and what belongs to each: operators of the cost model, lines, messages."""
+"""Names of the parts of a step, and members of each: operators of the cost model, lines of the breakdown, messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = {
     "attention's output": r"output_projection|output_gate|context_output",
     "feed-forward": r"(up|down|gate|activation).*",
 }
-"""What parts of a step are called, and the cost model's operators that belong to them; the first that fits."""
+"""Parts of a step, and the cost model's operators in each; the first match counts."""
 
 MODEL_PARTS: Mapping[str, str] = {
     "recompute": "recompute",
@@ -34,7 +34,7 @@ MODEL_PARTS: Mapping[str, str] = {
     "host": "host and idle",
     "optimizer": "gradient sums and optimizer",
 }
-"""Lines of the planner's breakdown, computation aside, by the parts that a trace can tell apart."""
+"""Lines of the planner's breakdown, computation aside, by the parts that a trace can distinguish."""
 
 RECOMPUTE, OPTIMIZER, COPIES, IDLE, OTHER = (
     "recompute",
@@ -51,7 +51,7 @@ GROUPS: Mapping[str, str] = {
     "ep": r"(?i)(^|[^a-z])ep([^a-z]|$)|expert",
     "dp": r"(?i)(^|[^a-z])dp([^a-z]|$)|data_parallel|ddp|fsdp|shard|replicate",
 }
-"""What the descriptions of process groups contain, as Megatron-LM, torchtitan and DeepSpeed have them."""
+"""Patterns in the descriptions of process groups of Megatron-LM, torchtitan and DeepSpeed."""
 
 KIND_OF_GROUP: Mapping[str, str] = {
     "send": "pp",
@@ -61,12 +61,12 @@ KIND_OF_GROUP: Mapping[str, str] = {
     "notify": "ep",
     "all_to_all": "ep",
 }
-"""Groups by what is sent, where no description says them."""
+"""Groups by operation, where no description names them."""
 
 
 def kind_of(name: str) -> str:
     """
-    The part of a step that an operator of the cost model belongs to.
+    Return the part of a step to which an operator of the cost model belongs.
 
     >>> kind_of("core_attention"), kind_of("down"), kind_of("mtp_norms")
     ('attention', 'feed-forward', 'norms and residuals')
@@ -76,9 +76,10 @@ def kind_of(name: str) -> str:
 
 def group_of(message: Message, strategy: Strategy) -> str:
     """
-    The group of ranks that a message stays in; "" where nothing says it.
+    Return the parallel group of a message; "" where it is unknown.
 
-    By its description, by what is sent, or as the only degree of the strategy that has so many ranks.
+    It follows from the message's description, from its operation, or from the only degree of the strategy with its
+    number of ranks.
     """
     for group, pattern in GROUPS.items():
         if re.search(pattern, message.description):

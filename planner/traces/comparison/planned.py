@@ -1,4 +1,4 @@
-"""The planner's step of one pipeline rank by its parts."""
+"""The planner's step of one pipeline rank, by part."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PlannedParts:
     Parameters
     ----------
     exposed
-        What each adds to the step; they sum to it.
+        Time that each part adds to the step; they sum to it.
     hidden
-        What of it runs behind computation.
+        Time of each part that is overlapped with computation.
     """
 
     exposed: dict[str, float]
@@ -36,14 +36,14 @@ class PlannedParts:
 
 def planned_parts(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], stage: int) -> PlannedParts:
     """
-    The breakdown of a pipeline rank, its computation dealt to its own operators by their times alone.
+    Split the breakdown of a pipeline rank; its computation is divided among its operators by their own times.
 
     Parameters
     ----------
     facts, strategy
         The job.
     breakdown
-        Where the step goes on that rank: :func:`costmodel.step.estimate.rank_breakdowns`.
+        Breakdown of the step on that rank: :func:`costmodel.step.estimate.rank_breakdowns`.
     stage
         Number of the pipeline rank.
     """
@@ -72,12 +72,12 @@ def planned_parts(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], s
 
 def stage_operators(facts: Facts, strategy: Strategy, stage: int) -> Iterator[tuple[Operator, float]]:
     """
-    Operators of a pipeline rank's micro-batch: those of its layers, of the embedding and the head where it has them.
+    Yield the operators of a pipeline rank's micro-batch: of its layers, and of the embedding and head it has.
 
     Yields
     ------
     operator, count
-        Layers of the rank that have it; of what is at the ends of the model the share that the rank has.
+        Layers of the rank with this operator; for embedding and head the share that the rank has.
     """
     ranks, shape = stages_of(facts, strategy), strategy_shape(facts, strategy)
     layers = ranks.layers.reshape(strategy.pp, -1)[stage].tolist()

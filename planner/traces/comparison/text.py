@@ -1,4 +1,4 @@
-"""What a comparison with traces says to people, and as JSON."""
+"""Comparison with traces as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: plan
 
 
 def compared_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
-    """What was compared, a table, the largest difference, and what could not be laid side by side."""
+    """Write the comparison as text: its ranks and devices, a table, the largest difference, and doubts."""
     return sections_text(_sections(found), screen)
 
 
@@ -36,13 +36,13 @@ def _sections(found: ComparedStep) -> Iterator[Section]:
     )
     yield _table(found)
     if found.doubts:
-        yield Section(title="What is missing, inferred or not comparable", rows=numbered(map(printable, found.doubts)))
+        yield Section(title="Missing, inferred or not comparable", rows=numbered(map(printable, found.doubts)))
 
 
 def _ranks(found: ComparedStep) -> str:
-    """Which ranks, on which stages, and what the columns are of them."""
+    """Describe the ranks, their stages, and the averaging of the columns."""
     if found.ranks[0].rank is None:
-        return "one, whose number the trace does not say; both columns are of it"
+        return "one, whose number was not recorded; both columns are of it"
     several, stages = len(found.ranks) > 1, sorted({one.stage for one in found.ranks})
     text = ", ".join(str(one.rank) for one in found.ranks)
     if found.num_stages > 1:
@@ -53,7 +53,7 @@ def _ranks(found: ComparedStep) -> str:
 
 
 def _iterations(ranks: Sequence[ComparedRank]) -> str:
-    """Which iteration of each rank."""
+    """Describe the iteration of each rank."""
     names = list(dict.fromkeys(one.iteration for one in ranks))
     number = max(one.num_iterations for one in ranks)
     which = f"{', '.join(map(printable, names))}, of median length of {number}" if number > 1 else printable(names[0])
@@ -72,9 +72,9 @@ def _table(found: ComparedStep) -> Section:
     if is_hidden:
         notes.append("Hidden: communication behind computation, which adds nothing to the step.")
     if any(one.name == OTHER and one.traced_seconds for one in found.parts):
-        notes.append("Other: what the trace computes in no operator of the job that has sizes.")
+        notes.append("Other: traced computation outside of the job's operators with sizes.")
     return Section(
-        title="What the step goes into, ms",
+        title="Breakdown of the step, ms",
         header=HEADER[:columns],
         rows=tuple(row[:columns] for row in rows),
         notes=tuple(notes),
@@ -100,22 +100,22 @@ def _milliseconds(value: float) -> str:
 class ComparedPartRecord(Record):
     """One part of both steps."""
 
-    name: str = entry("What it is.")
-    predicted_seconds: Figure = entry("What it adds to the planner's step.")
-    traced_seconds: Figure = entry("What it adds to the traced step.")
-    predicted_hidden_seconds: Figure = entry("Communication behind computation in the planner's step.")
-    traced_hidden_seconds: Figure = entry("Communication behind computation in the traced step.")
-    difference_seconds: Figure = entry("By how much the planner predicts more.")
+    name: str = entry("Name of the part.")
+    predicted_seconds: Figure = entry("Seconds that it adds to the planner's step.")
+    traced_seconds: Figure = entry("Seconds that it adds to the traced step.")
+    predicted_hidden_seconds: Figure = entry("Overlapped communication in the planner's step.")
+    traced_hidden_seconds: Figure = entry("Overlapped communication in the traced step.")
+    difference_seconds: Figure = entry("Predicted less traced seconds.")
 
 
 class ComparedRankRecord(Record):
-    """A rank that was traced."""
+    """A traced rank."""
 
-    rank: int | None = entry("Its number; null where its trace does not say.")
-    stage: int = entry("The pipeline rank of the job, from 0, that it is one of.")
-    iteration: str = entry("Name of the iteration that was taken.")
-    num_iterations: int = entry("How many its trace has.")
-    traced_seconds: Figure = entry("That iteration.")
+    rank: int | None = entry("Its number; null where its trace does not record it.")
+    stage: int = entry("Its pipeline rank in the job, from 0.")
+    iteration: str = entry("Name of the compared iteration.")
+    num_iterations: int = entry("Number of iterations in its trace.")
+    traced_seconds: Figure = entry("Seconds of that iteration.")
 
 
 class ComparedStepRecord(Record):
@@ -125,18 +125,18 @@ class ComparedStepRecord(Record):
     predicted_seconds: Figure = entry("The planner's step.")
     traced_seconds: Figure = entry("The traced step.")
     error: Figure = entry("Predicted over traced, less 1.")
-    num_ranks: int = entry("How many ranks were traced.")
-    ranks: list[ComparedRankRecord] = entry("These ranks.")
+    num_ranks: int = entry("Number of traced ranks.")
+    ranks: list[ComparedRankRecord] = entry("The traced ranks.")
     num_stages: int = entry("Pipeline ranks of the job.")
-    device: str = entry("What the job says that it runs on.")
-    traced_device: str = entry("What the traces say.")
-    operator_times: list[str] = entry("Who timed the planner's operators.")
-    parts: list[ComparedPartRecord] = entry("In the order of a step: of both sides the mean over the traced ranks.")
-    doubts: list[str] = entry("What the traces lack, and what could not be laid side by side.")
+    device: str = entry("Device of the job.")
+    traced_device: str = entry("Device of the traces.")
+    operator_times: list[str] = entry("Sources of the planner's operator times.")
+    parts: list[ComparedPartRecord] = entry("In the order of a step; each side is the mean over the traced ranks.")
+    doubts: list[str] = entry("Missing information in the traces, and parts that could not be compared.")
 
 
 def compared_json(found: ComparedStep) -> str:
-    """The same as data; seconds."""
+    """Write the comparison as JSON, in seconds."""
     record = ComparedStepRecord.read(
         found,
         num_ranks=len(found.ranks),

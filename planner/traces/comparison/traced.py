@@ -1,4 +1,4 @@
-"""One rank's traced step by its parts."""
+"""Traced step of one rank, by part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costmodel.traces.iterations import Iteration, named
 from costmodel.traces.operators import TracedPass, traced_operators
 from costmodel.traces.operators.shares import Shares, shares
 from costmodel.traces.structure import Phase, parts
-from costmodel.traces.structure.nesting import launched_by, nesting
+from costmodel.traces.structure.nesting import find_launchers, nesting
 from planner.traces.comparison.kinds import (
     COPIES,
     EXPERTS,
@@ -29,16 +29,16 @@ from planner.traces.comparison.kinds import (
     group_of,
     kind_of,
 )
-from planner.traces.routed import without_rows
+from planner.traces.routed import unrouted_sizes
 
 Size = tuple[str, tuple[tuple[str, int], ...]]
 """A sampled operator and its sizes."""
 
 ADDS_GRADIENTS = "AccumulateGrad"
-"""What the name of autograd's node contains that adds a micro-batch's gradient to those of the ones before."""
+"""Part of the name of autograd's node that accumulates gradients of micro-batches."""
 
 COLLECTIVES = "c10d::"
-"""How the names of operators begin that send."""
+"""Prefix of operators that communicate."""
 
 OPERATIONS: Mapping[str, str] = {
     "allreduce": "all_reduce",
@@ -48,11 +48,11 @@ OPERATIONS: Mapping[str, str] = {
     "send": "send",
     "recv": "recv",
 }
-"""Messages by how the names of such operators go on."""
+"""Operations by the rest of such names."""
 
 
 def names_by_size(operators: Iterable[tuple[Operator, float]]) -> dict[Size, list[str]]:
-    """Parts of a step by the sizes of their operators, as often as a rank's layers have them."""
+    """List the parts of a step by the sizes of their operators, as often as a rank's layers have them."""
     found: dict[Size, list[str]] = defaultdict(list)
     for operator, count in operators:
         size = sampled_size(operator)
@@ -68,23 +68,23 @@ def _size(kernel: str, sizes: Mapping[str, int]) -> Size:
 
 class TracedParts:
     """
-    What one rank spent an iteration on, in nanoseconds.
+    Time of one rank's iteration by part, in nanoseconds.
 
     Attributes
     ----------
     exposed, hidden
-        As :class:`planner.traces.comparison.planned.PlannedParts` has them.
+        As in :class:`planner.traces.comparison.planned.PlannedParts`.
     summary
-        What the trace is made of.
+        Parts of the trace, and how they were found.
 
     Parameters
     ----------
     trace, iteration
-        Of one rank.
+        A trace, and an iteration of it.
     names
-        What the sizes of its operators say, those of its own pipeline stage first.
+        Parts of the step by the sizes of operators, those of its own pipeline stage first.
     strategy
-        Of the job.
+        Strategy of the job.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class TracedParts:
         self._operators, structure = traced_operators(trace), parts(trace)
         self.summary, self._phase = structure.summary, structure.phase
         self._experts = {
-            without_rows(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
+            unrouted_sizes(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
         }
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
         self._add(shares(trace, iteration))
 
     def doubts(self) -> Iterator[str]:
-        """Sentences on what was assumed, and on what the job's sizes do not explain."""
+        """Yield sentences on assumptions, and on operators that the job's sizes do not explain."""
         yield from (*self.summary.doubts, *self._operators.doubts)
         operators = self._operators.operators
         if not operators:
@@ -112,17 +112,17 @@ class TracedParts:
         routed = sum(self._exact(one) is None and self._is_routed(one) for one in operators)
         if routed:
             yield (
-                f"{routed} of {len(operators)} traced operators are taken for experts' by all of their sizes but the "
-                "rows: the router decides these anew in each step, the planner deals tokens evenly."
+                f"{routed} of {len(operators)} traced operators are assigned to MoE by all of their sizes but the "
+                "rows: the router changes these in each step, while the planner distributes tokens evenly."
             )
         if unknown := self._kinds.count(OTHER):
             yield (
-                f"{unknown} of {len(operators)} traced operators have sizes that no operator of the job has: they are "
+                f"{unknown} of {len(operators)} traced operators have sizes that the job does not have: they are "
                 "in 'other'. Is it the same job and strategy?"
             )
 
     def _kind_of_operators(self) -> list[str]:
-        """The part that each traced operator belongs to; several of the same size take turns."""
+        """Return the part of each traced operator; operators of equal size are assigned in turn."""
         turn: dict[tuple[Size, str], int] = defaultdict(int)
         return [self._kind(one, turn) for one in self._operators.operators]
 
@@ -142,7 +142,7 @@ class TracedParts:
         return next((names[size] for names in self._names if size in names), None)
 
     def _is_routed(self, one: TracedPass) -> bool:
-        return without_rows(one.operator, one.sizes) in self._experts
+        return unrouted_sizes(one.operator, one.sizes) in self._experts
 
     def _add(self, found: Shares) -> None:
         for row, exposed, hidden in zip(
@@ -170,7 +170,7 @@ class TracedParts:
         return self._kinds[owner] if owner != UNKNOWN else OTHER
 
     def _message(self, row: int) -> Message | None:
-        """What an event sends: of an operator that hands it to a library no more than how."""
+        """Return the message of an event; an operator that calls a library has only its operation."""
         place = int(self._trace.events.message[row])
         if place != UNKNOWN:
             return self._trace.messages[place]
@@ -181,8 +181,8 @@ class TracedParts:
         return next((Message(operation=one) for said, one in OPERATIONS.items() if called.startswith(said)), None)
 
     def _adds_gradients(self) -> NDArray[np.bool_]:
-        """Which events add up gradients of micro-batches: autograd's nodes of that, and all in them."""
+        """Return a mask of events that accumulate gradients: autograd's nodes for that, and the events in them."""
         own = np.where(named(self._trace, re.compile(ADDS_GRADIENTS)), 1, UNKNOWN)
-        adds = nesting(self._trace).handed_down(own, unknown=UNKNOWN) != UNKNOWN
-        launched = launched_by(self._trace)
+        adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
+        launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))

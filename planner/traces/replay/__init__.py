@@ -1,1 +1,1 @@
-"""A replayed iteration beside the measured one, for people, programs and Perfetto."""
+"""A replayed iteration and the measured one, for people, programs and Perfetto."""

@@ -1,4 +1,4 @@
-"""A replay as JSON: whole nanoseconds, so that parts add up to what they are parts of."""
+"""A replay as JSON: whole nanoseconds, so that parts sum exactly to their whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.report.records.record import Figure, Record, entry
 from planner.traces.replay.report import RankReplay, ReplayReport, Side
 
 NUM_SHARES = 100
-"""Parts of an iteration of which JSON has the share of processors."""
+"""Parts of an iteration for which JSON has the share of processors."""
 
 
 class PartsRecord(Record):
@@ -29,10 +29,10 @@ class TrackRecord(Record):
 
     kind: str = entry("thread or stream.", "track.kind")
     process: str = entry("The process of a thread, the device of a stream.", "track.process")
-    number: str = entry("Its number, as the profiler has it.", "track.number")
+    number: str = entry("Its number in the profiler's output.", "track.number")
     num_tasks: int = entry("Tasks on it.")
-    computation_nanoseconds: int = entry("In which it computes or copies.", "computation")
-    communication_nanoseconds: int = entry("In which it communicates; of a thread none.", "communication")
+    computation_nanoseconds: int = entry("Nanoseconds in which it computes or copies.", "computation")
+    communication_nanoseconds: int = entry("Nanoseconds in which it communicates; 0 for a thread.", "communication")
 
 
 class ProcessorsRecord(Record):
@@ -40,13 +40,13 @@ class ProcessorsRecord(Record):
 
     mean_fraction: Figure = entry("Mean over the iteration.", "mean")
     num_kernels: int = entry("Number of kernels.")
-    num_kernels_left_out: int = entry("Those of them whose blocks or device were not recorded.", "num_unknown")
-    nanoseconds_left_out: int = entry("That the latter take together.", "unknown_nanoseconds")
+    num_kernels_left_out: int = entry("Kernels whose blocks or device were not recorded.", "num_unknown")
+    nanoseconds_left_out: int = entry("Total time of the latter.", "unknown_nanoseconds")
     fractions: list[Figure] = entry("The share in each of equal parts of the iteration.")
 
     @classmethod
     def of(cls, use: ProcessorUse) -> ProcessorsRecord:
-        """The record of a use."""
+        """Build the record of a use."""
         shares = use.shares.reshape(NUM_SHARES, -1).mean(axis=1).tolist()
         return cls.read(use, fractions=[round(share, 4) for share in shares])
 
@@ -55,13 +55,13 @@ class SideRecord(Record):
     """A rank's iteration, measured or replayed."""
 
     nanoseconds: int = entry("From its begin to its end.")
-    breakdown_nanoseconds: PartsRecord = entry("What they go into.", "breakdown")
-    tracks: list[TrackRecord] = entry("What each thread and stream does.")
-    processors: ProcessorsRecord | None = entry("null where no kernel says how many blocks it has.")
+    breakdown_nanoseconds: PartsRecord = entry("Breakdown of the iteration.", "breakdown")
+    tracks: list[TrackRecord] = entry("Use of each thread and stream.")
+    processors: ProcessorsRecord | None = entry("null where no kernel's blocks were recorded.")
 
     @classmethod
     def of(cls, side: Side) -> SideRecord:
-        """The record of a side."""
+        """Build the record of a side."""
         return cls.read(
             side,
             tracks=[TrackRecord.read(use) for use in side.streams],
@@ -72,26 +72,26 @@ class SideRecord(Record):
 class IterationRecord(Record):
     """An iteration of a trace."""
 
-    name: str = entry("The profiler's name for it, or its number.")
+    name: str = entry("The profiler's name of it, or its number.")
     host_nanoseconds: int = entry("Its length on the host.", "duration")
-    found: str = entry("How it was found: steps, optimizer, repetition or whole.")
+    found: str = entry("Source of its begin and end: steps, optimizer, repetition or whole.")
 
 
 class RankReplayRecord(Record):
     """One rank, measured and replayed."""
 
     rank: int = entry("Its number.")
-    iteration: int = entry("Which of its iterations was replayed, from 0.")
-    iterations: list[IterationRecord] = entry("All that its trace has.")
+    iteration: int = entry("Number of the replayed iteration, from 0.")
+    iterations: list[IterationRecord] = entry("All iterations of its trace.")
     difference_fraction: Figure = entry("Replayed over measured, less 1.")
     without_events_nanoseconds: int = entry("A replay in which no stream waits for another.", "without_events")
-    sum_of_tasks_nanoseconds: int = entry("All that occupies its device added up.", "sum_of_tasks")
+    sum_of_tasks_nanoseconds: int = entry("Sum of all tasks on its device.", "sum_of_tasks")
     measured: SideRecord = entry("As it was recorded.")
     replayed: SideRecord = entry("As it was replayed.")
 
     @classmethod
     def of(cls, one: RankReplay) -> RankReplayRecord:
-        """The record of a rank."""
+        """Build the record of a rank."""
         return cls.read(
             one,
             iteration=one.iterations.index(one.iteration),
@@ -105,23 +105,23 @@ class RankReplayRecord(Record):
 class PathPartRecord(Record):
     """All pieces of the critical path with one name."""
 
-    name: str = entry("Of the tasks, or what lies between them.")
-    kind: str = entry("Of the tasks.")
+    name: str = entry("Name of the tasks, or of the time between them.")
+    kind: str = entry("Kind of the tasks.")
     num_tasks: int = entry("Number of pieces.")
-    nanoseconds: int = entry("That they take of the iteration.")
+    nanoseconds: int = entry("Time of the iteration that they take.")
     fraction: Figure = entry("Their share of it.")
 
 
 class CriticalPathRecord(Record):
-    """The tasks that make the replayed iteration as long as it is."""
+    """The critical path, which determines the length of the replayed iteration."""
 
-    rank: int = entry("Where it ends.")
+    rank: int = entry("Rank on which it ends.")
     nanoseconds: int = entry("Its length: the iteration's.")
-    parts: list[PathPartRecord] = entry("What it consists of, the longest part first.")
+    parts: list[PathPartRecord] = entry("Its parts, the longest first.")
 
     @classmethod
     def of(cls, report: ReplayReport) -> CriticalPathRecord:
-        """The record of a report's path."""
+        """Build the record of a report's path."""
         whole = report.replayed.iteration
         parts = [
             PathPartRecord.read(part, fraction=part.nanoseconds / whole if whole else 0.0) for part in report.path_parts
@@ -130,19 +130,19 @@ class CriticalPathRecord(Record):
 
 
 class WrongWaitRecord(Record):
-    """A wait that does not take what it took when it was recorded."""
+    """A wait whose replayed time differs from the recorded one."""
 
     name: str = entry("The task that waits.")
     track: str = entry("Its thread or stream.")
-    awaited: str = entry("The task that lets it go.")
+    awaited: str = entry("The task that releases it.")
     awaited_track: str = entry("Its thread or stream.")
     reason: str = entry("host wait, launch, event, thread, added, processors, order or collective.")
-    number: int = entry("How often both follow each other so.")
-    nanoseconds: int = entry("By which the replay is longer there; negative: shorter, a wait is missing.")
+    number: int = entry("Number of waits between tasks of these names.")
+    nanoseconds: int = entry("Nanoseconds that the replay takes longer there; negative: a wait is missing.")
 
     @classmethod
     def of(cls, one: WrongWait) -> WrongWaitRecord:
-        """The record of a wait."""
+        """Build the record of a wait."""
         tracks = {name: f"{track.kind} {track.number}" for name, track in _tracks(one)}
         return cls.read(one, **tracks)
 
@@ -154,21 +154,21 @@ def _tracks(one: WrongWait) -> tuple[tuple[str, Track], ...]:
 class ReplayRecord(Record):
     """The answer of planner trace replay."""
 
-    sources: list[str] = entry("The files that it was made of.")
+    sources: list[str] = entry("Files of the traces.")
     num_tasks: int = entry("Tasks of the graph.")
     num_dependencies: int = entry("Its dependencies.")
-    measured_nanoseconds: int = entry("The iteration as it was recorded.", "measured.iteration")
-    replayed_nanoseconds: int = entry("The iteration as it was replayed.", "replayed.iteration")
+    measured_nanoseconds: int = entry("The recorded iteration.", "measured.iteration")
+    replayed_nanoseconds: int = entry("The replayed iteration.", "replayed.iteration")
     difference_fraction: Figure = entry("Replayed over measured, less 1.", "difference")
-    usable: bool = entry("True if the replay of every rank is at most 5 % off; else nothing follows from it.")
-    wrong_waits: list[WrongWaitRecord] = entry("The waits that make a replay that is not usable too long or too short.")
-    ranks: list[RankReplayRecord] = entry("What is said of each rank.")
-    critical_path: CriticalPathRecord = entry("What holds the iteration up.")
-    doubts: list[str] = entry("Sentences on what the traces lack, and what was inferred.")
+    usable: bool = entry("True if the replay of every rank is at most 5 % off; else it must not be used.")
+    wrong_waits: list[WrongWaitRecord] = entry("Waits that make an unusable replay too long or too short.")
+    ranks: list[RankReplayRecord] = entry("Figures of each rank.")
+    critical_path: CriticalPathRecord = entry("The critical path of the iteration.")
+    doubts: list[str] = entry("Sentences on missing information in the traces, and on inferred dependencies.")
 
     @classmethod
     def of(cls, report: ReplayReport) -> ReplayRecord:
-        """The record of a report."""
+        """Build the record of a report."""
         return cls.read(
             report,
             sources=list(report.sources),
@@ -182,10 +182,10 @@ class ReplayRecord(Record):
 
 
 def replay_json(report: ReplayReport) -> str:
-    """The document as strict JSON."""
+    """Write the document as strict JSON."""
     return json.dumps(replay_document(report), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def replay_document(report: ReplayReport) -> dict[str, Any]:
-    """What a replay says, as plain data."""
+    """Return a replay as plain data."""
     return ReplayRecord.of(report).plain()

@@ -1,4 +1,4 @@
-"""The page of a replay: breakdown bars, time lines, the critical path; one file that loads nothing."""
+"""HTML page of a replay: breakdown bars, time lines, the critical path; one file that loads no others."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from planner.traces.replay.timeline import timeline_of
 PARTS = ("computation", "overlapped", "communication", "idle")
 
 CLOSE = 0.033
-"""Mean error of Lumos's replays (arXiv 2504.09307, abstract): within it, an answer is marked as good."""
+"""Mean error of Lumos's replays (arXiv 2504.09307, abstract): a smaller difference is marked as good."""
 
 MOST_NAMES = 50
 """Parts of the critical path in the table."""
 
 LONGEST_NAME = 110
-"""Characters of a kernel's name there; below the pointer are more."""
+"""Characters of a kernel's name in the table; the tooltip shows more."""
 
 
 def replay_page(report: ReplayReport) -> str:
     """
-    A whole page.
+    Write a page.
 
     Parameters
     ----------
     report
-        Of a replay.
+        Report of a replay.
     """
     ranks = [one.rank for one in report.ranks]
     return page_text(
@@ -74,7 +74,7 @@ def replay_page(report: ReplayReport) -> str:
 
 
 def breakdown_chart(report: ReplayReport) -> dict[str, Any]:
-    """What the iteration of each rank goes into, measured above replayed."""
+    """Return the chart of each rank's breakdown, measured above replayed."""
     rows = [_bar(one, name, side) for one in report.ranks for name, side in sides(one)]
     return {"type": "bars", "axis": "milliseconds per iteration", "order": list(PARTS), "rows": rows}
 
@@ -113,7 +113,7 @@ def _header(report: ReplayReport) -> str:
 
 
 def _tiles(one: RankReplay) -> list[Tile]:
-    """Large figures of the rank that takes longest."""
+    """Return tiles with the main figures of the slowest rank."""
     parts, whole = one.measured.breakdown, one.measured.nanoseconds or 1
     tiles = {
         "measured, ms": milliseconds(one.measured.nanoseconds),
@@ -128,12 +128,12 @@ def _tiles(one: RankReplay) -> list[Tile]:
 
 
 def _chapters(report: ReplayReport) -> Iterator[Chapter]:
-    yield Chapter("breakdown", "Breakdown", "Where the time of an iteration goes", _breakdown(report))
+    yield Chapter("breakdown", "Breakdown", "Breakdown of an iteration's time", _breakdown(report))
     yield Chapter("timeline", "Time line", "Every task, measured above replayed", _timelines(report))
-    yield Chapter("path", "Critical path", "What the iteration is as long as", _path(report))
+    yield Chapter("path", "Critical path", "Tasks that determine the length of the iteration", _path(report))
     yield Chapter("streams", "Streams", "Streams, threads, processors", _streams(report))
     yield Chapter("iterations", "Iterations", "Other iterations", map(section_html, iterations_sections(report)))
-    yield Chapter("doubts", "Doubts", "What the answer rests on", map(section_html, doubts_sections(report)))
+    yield Chapter("doubts", "Doubts", "Missing information and assumptions", map(section_html, doubts_sections(report)))
 
 
 def _breakdown(report: ReplayReport) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _timelines(report: ReplayReport) -> Iterator[str]:
         yield chosen_html(number, timeline(number, f"Rank {one.rank}: {_TIMELINE}", _NO_TIMELINE))
 
 
-_TIMELINE = "what runs when on each stream and thread"
+_TIMELINE = "tasks on each stream and thread"
 
 _NO_TIMELINE = "The time line needs JavaScript."
 

@@ -1,4 +1,4 @@
-"""What a replay says of an iteration: times measured and replayed, what they go into, and what holds them up."""
+"""Report of a replay: measured and replayed times, their breakdown, and the critical path."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from costmodel.traces.replay import Replayed, measured, replay
 from costmodel.traces.verdict import WrongWait, difference, is_usable, wrong_waits
 
 NUM_PARTS = 6000
-"""Parts of an iteration whose use of processors is known: more than a screen has columns, so that one can zoom."""
+"""Parts of an iteration with a share of processors: more than a screen has columns, for zooming."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
     """
-    One rank's iteration as it was measured, or as it was replayed.
+    One rank's iteration, measured or replayed.
 
     Parameters
     ----------
     nanoseconds
-        Of the iteration.
+        Length of the iteration.
     breakdown
-        What they go into.
+        Breakdown of the iteration.
     streams
-        What each stream and thread does.
+        Use of each stream and thread.
     processors
-        Processors that kernels occupy; None where no kernel says how many blocks it has.
+        Share of processors that kernels occupy; None where no kernel's blocks were recorded.
     """
 
     nanoseconds: int
@@ -54,12 +54,12 @@ class RankReplay:
     rank
         Its number.
     iteration, iterations
-        The one that was replayed, and all that its trace has.
+        The replayed iteration, and all iterations of its trace.
     measured, replayed
         Both sides.
     sum_of_tasks, without_events
-        Nanoseconds of simpler predictions: all that occupies its device added up; a replay in which no stream waits
-        for another.
+        Nanoseconds of simpler predictions: the sum of all tasks on its device; a replay in which no stream waits for
+        another.
     """
 
     rank: int
@@ -79,17 +79,17 @@ class ReplayReport:
     Parameters
     ----------
     graph
-        What was replayed.
+        The replayed graph.
     measured, replayed
-        The times of its tasks.
+        Times of its tasks.
     ranks
-        What they say of each rank.
+        Figures of each rank.
     path, path_parts
-        The critical path of the replay, and what it consists of.
+        Critical path of the replay, and its parts.
     wrong_waits
-        The waits that make a replay that is not usable too long, or too short.
+        Waits that make an unusable replay too long, or too short.
     doubts
-        Sentences on what the traces lack, and what was inferred.
+        Sentences on missing information in the traces, and on inferred dependencies.
     """
 
     graph: ExecutionGraph
@@ -103,17 +103,17 @@ class ReplayReport:
 
     @property
     def usable(self) -> bool:
-        """True if the replay of every rank is close enough to what was recorded."""
+        """True if the replay of every rank is close enough to the recording."""
         return is_usable(self.measured, self.replayed)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The files that it was made of."""
+        """Files of the traces."""
         return tuple(trace.source for trace in self.graph.traces)
 
     @property
     def slowest(self) -> RankReplay:
-        """The rank whose replayed iteration takes longest: the critical path ends there."""
+        """Rank with the longest replayed iteration, on which the critical path ends."""
         return max(self.ranks, key=lambda one: one.replayed.nanoseconds)
 
     @property
@@ -123,20 +123,20 @@ class ReplayReport:
 
     @property
     def difference(self) -> float:
-        """How much longer the replayed iteration is than the measured one, as a fraction; negative: shorter."""
+        """Replayed less measured iteration, as a fraction of the measured one."""
         return difference(self.measured.iteration, self.replayed.iteration)
 
 
 def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> ReplayReport:
     """
-    Replay an iteration and lay it beside the measured one.
+    Replay an iteration and compare it with the measured one.
 
     Parameters
     ----------
     traces
         One of each rank.
     iteration
-        Number of the iteration, from 0; by default the last one that another follows, else the last.
+        Number of the iteration, from 0; by default the last one that is followed by another, else the last.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
 
 
 def _ranks(traces: Sequence[Trace]) -> list[int]:
-    """The rank of each trace, as graphs number them."""
+    """Return the rank of each trace, as graphs number them."""
     return [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
 
 

@@ -1,4 +1,4 @@
-"""A measured iteration and its replay as one trace, in which Perfetto shows both, and the critical path."""
+"""A measured iteration and its replay as one trace for Perfetto, with the critical path."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Columns: TypeAlias = dict[str, Integers]
 
 def side_by_side(report: ReplayReport) -> Trace:
     """
-    Both sides as one trace.
+    Build one trace of both sides.
 
-    Each rank has a process for its threads and one for its streams on either side, and a track with the critical path
-    among the replayed ones. Launches keep their arrows.
+    Each rank has a process for its threads and one for its streams on each side, and a track with the critical path on
+    the replayed side. Arrows of launches are kept.
 
     Parameters
     ----------
     report
-        Of a replay.
+        Report of a replay.
     """
     graph = report.graph
     tracks: list[Track] = []
@@ -64,7 +64,7 @@ def _track(side: str, rank: int, track: Track) -> Track:
 
 def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Columns:
     tasks = graph.tasks
-    own, launches = _recorded(graph, "category"), _recorded(graph, "correlation")
+    own, launches = _recorded_column(graph, "category"), _recorded_column(graph, "correlation")
     of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
     known, places = np.unique(launches, return_inverse=True)
     side = 2 * tasks.trace.astype(np.int64) + number
@@ -80,8 +80,8 @@ def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: i
     }
 
 
-def _recorded(graph: ExecutionGraph, column: str) -> Integers:
-    """A column of the events that tasks were made of."""
+def _recorded_column(graph: ExecutionGraph, column: str) -> Integers:
+    """Return a column of the recorded events behind the tasks."""
     found = np.full(len(graph.tasks), UNKNOWN, dtype=np.int64)
     for number, trace in enumerate(graph.traces):
         own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
@@ -114,7 +114,7 @@ EMPTY = {"nbytes": 0}
 
 
 def _events(sides: Sequence[Columns]) -> Events:
-    """Tables one after the other, in the order of their start; what they lack is unknown."""
+    """Concatenate tables in the order of their start; missing columns are unknown."""
     lengths = [len(one["start"]) for one in sides]
 
     def column(name: str) -> NDArray[np.signedinteger]:

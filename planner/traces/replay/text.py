@@ -1,4 +1,4 @@
-"""What a replay says to people, section by section."""
+"""A replay as text, section by section."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_NAME = 68
 """Characters of a kernel's name in a table: templates have thousands."""
 
 LONGEST_WAIT = 40
-"""Characters of a name where two stand beside each other."""
+"""Characters of a name where two are in one row."""
 
 MOST_NAMES = 15
 """Parts of the critical path that are listed."""
@@ -30,20 +30,20 @@ PATH_KINDS: Mapping[PathKind, str] = {
     "communication": "communication",
     "gap": "launches and gaps",
 }
-"""What people read."""
+"""Labels of the kinds."""
 
 
-TOO_LONG = "In the recording these tasks went on before what they wait for in the replay."
-TOO_SHORT = "In the recording these tasks waited for something else as well, which is not in the graph."
+TOO_LONG = "In the recording these tasks ran before the task that they wait for in the replay."
+TOO_SHORT = "In the recording these tasks also had another wait, which is not in the graph."
 
 
 def replay_text(report: ReplayReport, screen: Screen = PLAIN) -> str:
-    """All sections as text for a console."""
+    """Write all sections as text for a console."""
     return sections_text(sections(report), screen)
 
 
 def sections(report: ReplayReport) -> Iterator[Section]:
-    """All that is said, in reading order."""
+    """Yield all sections, in reading order."""
     yield setting_section(report)
     yield from wrong_waits_sections(report)
     yield times_section(report)
@@ -57,7 +57,7 @@ def sections(report: ReplayReport) -> Iterator[Section]:
 
 
 def setting_section(report: ReplayReport) -> Section:
-    """What was replayed, and the answer."""
+    """Return the section of the replayed iteration, with the answer."""
     graph, first = report.graph, report.ranks[0]
     which = f"number {number_of(first)} of {len(first.iterations)}, from 0"
     return Section(
@@ -73,19 +73,19 @@ def setting_section(report: ReplayReport) -> Section:
 
 
 def title(report: ReplayReport) -> str:
-    """Heading of the whole."""
+    """Return the heading of the report."""
     return f"Replay of {printable(report.ranks[0].iteration.name)}"
 
 
 def answer(report: ReplayReport) -> str:
-    """Both times and how far they are apart, in a sentence."""
+    """Return both times and their difference, in a sentence."""
     replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
     verdict = "" if report.usable else f" Not usable: more than {MOST_OFF:.0%} off."
     return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}.{verdict}"
 
 
 def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
-    """The waits by which a replay that is not usable is off."""
+    """Yield the section of the waits that cause the difference of an unusable replay."""
     if report.wrong_waits:
         is_long = report.wrong_waits[0].nanoseconds > 0
         yield Section(
@@ -102,13 +102,13 @@ def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
             ),
             notes=(
                 f"Replayed less recorded time. {TOO_LONG if is_long else TOO_SHORT}",
-                "Nothing follows from this replay; trace what-if refuses it. Replay another step with --iteration.",
+                "This replay is not usable; trace what-if refuses it. Replay another step with --iteration.",
             ),
         )
 
 
 def ends_text(one: WrongWait, quote: str = "") -> tuple[str, str]:
-    """Task that waits and task that it waits for, each with its track."""
+    """Return the waiting and the awaited task, each with its track."""
     name, awaited = short_pair(one.name, one.awaited, LONGEST_WAIT)
     return (
         f"{quote}{name}{quote} ({track_text(one.track)})",
@@ -117,14 +117,14 @@ def ends_text(one: WrongWait, quote: str = "") -> tuple[str, str]:
 
 
 def wrong_wait_text(one: WrongWait) -> str:
-    """A wait in words: which task waits for which, and by how much it is off."""
+    """Describe a wait: both tasks, and the difference of its replayed time."""
     waits = " waits for ".join(ends_text(one, "'"))
     longer = "longer" if one.nanoseconds > 0 else "shorter"
     return f"{waits} {milliseconds(abs(one.nanoseconds))} ms {longer} than recorded"
 
 
 def times_section(report: ReplayReport) -> Section:
-    """The iteration of each rank: measured, replayed, and as simpler predictions have it."""
+    """Return the section of each rank's iteration: measured, replayed, and by simpler predictions."""
     return Section(
         title="Iteration time",
         header=("rank", "measured, ms", "replayed, ms", "difference", "without events", "sum of tasks"),
@@ -141,13 +141,13 @@ def times_section(report: ReplayReport) -> Section:
         ),
         notes=(
             "Differences from the measured time. For comparison: a replay in which no stream waits for another, and "
-            "all that occupies the device added up as if nothing overlapped.",
+            "the sum of all tasks on the device, as if nothing overlapped.",
         ),
     )
 
 
 def breakdown_section(report: ReplayReport) -> Section:
-    """What the time of each rank goes into."""
+    """Return the section of each rank's breakdown."""
     return Section(
         title="Breakdown, ms",
         header=("rank", "", "computation", "communication", "overlapped", "idle", "iteration"),
@@ -164,17 +164,17 @@ def breakdown_section(report: ReplayReport) -> Section:
             for one in report.ranks
             for name, side in sides(one)
         ),
-        notes=("Computation and communication: while the other does not run. Copies are computation.",),
+        notes=("Computation and communication: exposed parts. Copies are computation.",),
     )
 
 
 def sides(one: RankReplay) -> tuple[tuple[str, Side], tuple[str, Side]]:
-    """Both sides with their names."""
+    """Return both sides with their names."""
     return ("measured", one.measured), ("replayed", one.replayed)
 
 
 def streams_section(one: RankReplay) -> Section:
-    """What each stream and thread of a rank does."""
+    """Return the section of the use of each stream and thread of a rank."""
     replayed = {use.track: use for use in one.replayed.streams}
     return Section(
         title=f"Streams and threads of rank {one.rank}, ms",
@@ -192,14 +192,14 @@ def streams_section(one: RankReplay) -> Section:
             for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
         ),
         notes=(
-            "Within the iteration's window, which begins when the device is free of what was before. A thread's "
+            "Within the iteration's window, which begins when the device has finished earlier work. A thread's "
             "computation is that of its calls of the device's runtime, or of its operators.",
         ),
     )
 
 
 def processors_section(report: ReplayReport) -> Section:
-    """How much of the devices kernels occupy."""
+    """Return the section of the processors that kernels occupy."""
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for one in report.ranks:
@@ -215,14 +215,14 @@ def processors_section(report: ReplayReport) -> Section:
 
 
 def processors_notes(one: RankReplay) -> Iterator[str]:
-    """What the shares of a rank's processors leave out."""
+    """Yield the omissions of a rank's shares of processors."""
     use = one.measured.processors
     if use is None:
-        yield f"Rank {one.rank}: no kernel says how many blocks it has, so that its use of processors is not known."
+        yield f"Rank {one.rank}: no kernel's blocks were recorded, so that its use of processors is not known."
     elif use.num_unknown:
         yield (
             f"Rank {one.rank}: {use.num_unknown:,} of {use.num_kernels:,} kernels, "
-            f"{milliseconds(use.unknown_nanoseconds)} ms, do not say how many blocks they have and are left out."
+            f"{milliseconds(use.unknown_nanoseconds)} ms, have no recorded blocks and are left out."
         )
 
 
@@ -231,7 +231,7 @@ def _mean(use: ProcessorUse | None) -> str:
 
 
 def kinds_section(report: ReplayReport) -> Section:
-    """What kind of work the iteration is as long as."""
+    """Return the section of the critical path by kind of work."""
     whole = report.replayed.iteration
     sums = {
         kind: sum(part.nanoseconds for part in report.path_parts if part.kind == kind)
@@ -241,12 +241,12 @@ def kinds_section(report: ReplayReport) -> Section:
         title=f"Critical path, ending on rank {report.path_rank}",
         header=("kind", "ms", "of the iteration"),
         rows=tuple((PATH_KINDS[kind], milliseconds(spent), share(spent, whole)) for kind, spent in sums.items()),
-        notes=("The chain of tasks that the replayed iteration is as long as: nothing else shortens it.",),
+        notes=("The chain of tasks that determines the replayed iteration: only changes on it shorten it.",),
     )
 
 
 def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest: int = LONGEST_NAME) -> Section:
-    """Which tasks the iteration is as long as."""
+    """Return the section of the critical path by name."""
     whole = report.replayed.iteration
     rest = report.path_parts[most_rows:]
     spent = sum(part.nanoseconds for part in rest)
@@ -269,7 +269,7 @@ def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest:
 
 
 def iterations_sections(report: ReplayReport) -> Iterator[Section]:
-    """All iterations of each rank, where there are several."""
+    """Yield the section of all iterations of each rank, where there are several."""
     for one in report.ranks:
         if len(one.iterations) > 1:
             yield Section(
@@ -284,27 +284,27 @@ def iterations_sections(report: ReplayReport) -> Iterator[Section]:
                     )
                     for number, iteration in enumerate(one.iterations)
                 ),
-                notes=("Another one is replayed with --iteration NUMBER.",),
+                notes=("To replay another one, pass --iteration NUMBER.",),
             )
 
 
 def doubts_sections(report: ReplayReport) -> Iterator[Section]:
-    """What is missing or inferred."""
+    """Yield the section of missing or inferred information."""
     if report.doubts:
-        yield Section(title="What is missing or inferred", rows=numbered(map(printable, report.doubts)))
+        yield Section(title="Missing or inferred", rows=numbered(map(printable, report.doubts)))
 
 
 # --- pieces ------------------------------------------------------------------------------------------------
 
 
 def number_of(one: RankReplay) -> int:
-    """Number of the iteration that was replayed, among those of its trace."""
+    """Return the number of the replayed iteration among those of its trace."""
     return one.iterations.index(one.iteration)
 
 
 def milliseconds(nanoseconds: int) -> str:
     """
-    Milliseconds to the microsecond.
+    Format milliseconds to the microsecond.
 
     >>> milliseconds(1_234_567), milliseconds(0)
     ('1.235', '-')
@@ -313,18 +313,18 @@ def milliseconds(nanoseconds: int) -> str:
 
 
 def off(one: RankReplay, predicted: int) -> str:
-    """How far a prediction is from the measured time."""
+    """Format the difference of a prediction from the measured time."""
     return f"{difference(one.measured.nanoseconds, predicted):+.2%}"
 
 
 def track_text(track: Track) -> str:
-    """A stream or a thread."""
+    """Format a stream or a thread."""
     return f"{track.kind} {printable(track.number)}"
 
 
 def printable(text: str) -> str:
     r"""
-    A name of a trace without what a terminal would obey.
+    Replace control characters in a name of a trace, which a terminal would obey.
 
     >>> printable("gemm\x1b[2J")
     'gemm?[2J'
@@ -334,7 +334,7 @@ def printable(text: str) -> str:
 
 def short_name(name: str, longest: int = LONGEST_NAME) -> str:
     """
-    A kernel's name without what its template returns, cut.
+    Shorten a kernel's name, without the return type of its template.
 
     >>> short_name("void gemm<float>(float*)", 11)
     'gemm<flo...'
@@ -345,7 +345,7 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
 
 def short_pair(one: str, other: str, longest: int) -> tuple[str, str]:
     """
-    Two names that stand beside each other, cut so that they differ where the whole names do.
+    Shorten two adjacent names so that they differ where the whole names do.
 
     >>> short_pair("flash_forward", "flash_backward", 8), short_pair("a", "b", 8)
     (('fla...fo', 'fla...ba'), ('a', 'b'))

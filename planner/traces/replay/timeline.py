@@ -16,31 +16,31 @@ from planner.traces.replay.report import RankReplay, ReplayReport, Side
 from planner.traces.replay.text import short_name, track_text
 
 MOST_DRAWN = 120_000
-"""Tasks that a page holds, 28 bytes each: some 4 MB. Of more it has the longest."""
+"""Tasks that a page holds, 28 bytes each: some 4 MB. If there are more, the longest are kept."""
 
 MOST_NAMES = 10_000
-"""Names that a page holds; those that take the least time have none."""
+"""Names that a page holds; those with the least time are dropped."""
 
 LONGEST_NAME = 200
-"""Characters of a name below the pointer."""
+"""Characters of a name in the tooltip."""
 
 NO_NAME = "(one of many names)"
 
 CRITICAL = 4
-"""Bit of a task's code that says that it is on the critical path; the bits below are its kind."""
+"""Bit of a task's code that marks the critical path; the bits below are its kind."""
 
 
 def timeline_of(report: ReplayReport, one: RankReplay) -> dict[str, Any]:
     """
-    The tasks of a rank, row by row: base64 of little-endian whole numbers.
+    Encode the tasks of a rank, row by row, as base64 of little-endian whole numbers.
 
     ``measured`` and ``replayed`` have starts and lengths in ticks, ``name`` the place in ``names``, ``code`` the kind
-    and whether the critical path leads through it.
+    and the bit of the critical path.
 
     Parameters
     ----------
     report, one
-        The replay, and which rank.
+        The replay, and the rank.
     """
     graph = report.graph
     rows = _rows(graph, one.rank)
@@ -70,7 +70,7 @@ def timeline_of(report: ReplayReport, one: RankReplay) -> dict[str, Any]:
 
 
 def _rows(graph: ExecutionGraph, rank: int) -> list[int]:
-    """Tracks of a rank that have tasks: streams first, of both the busiest."""
+    """Return the tracks of a rank that have tasks: streams first, each kind by load."""
     used = np.bincount(graph.tasks.track, weights=graph.tasks.duration, minlength=len(graph.tracks))
     counts = np.bincount(graph.tasks.track, minlength=len(graph.tracks))
     own = [number for number, one in enumerate(graph.tracks) if one.rank == rank and counts[number]]
@@ -78,7 +78,7 @@ def _rows(graph: ExecutionGraph, rank: int) -> list[int]:
 
 
 def _longest(report: ReplayReport, tasks: Integers, most: int) -> tuple[Integers, Integers]:
-    """The longest of some tasks, and the rest; both in the order of their tracks."""
+    """Return the longest of some tasks, and the rest; both in the order of their tracks."""
     if len(tasks) <= most:
         return tasks, tasks[:0]
     lengths = np.maximum(*((times.end - times.start)[tasks] for times in (report.measured, report.replayed)))
@@ -88,7 +88,7 @@ def _longest(report: ReplayReport, tasks: Integers, most: int) -> tuple[Integers
 
 
 def _names(graph: ExecutionGraph, shown: Integers, times: Replayed) -> tuple[Integers, list[str]]:
-    """For each task the place of its name, and the names."""
+    """Return the place of each task's name, and the names."""
     found, places = np.unique(graph.tasks.name[shown], return_inverse=True)
     spent = np.bincount(places, weights=(times.end - times.start)[shown], minlength=len(found))
     first = np.argsort(-spent, kind="stable")[:MOST_NAMES]
@@ -109,7 +109,7 @@ def _side(times: Replayed, side: Side, shown: Integers, tick: int, rank: int) ->
 
 
 def _shares(use: ProcessorUse) -> str:
-    """Shares of processors in 255ths."""
+    """Encode shares of processors in 255ths."""
     return _column(np.rint(use.shares * 255).astype(np.int64), "<u1")
 
 

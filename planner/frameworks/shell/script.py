@@ -126,6 +126,41 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
+NAME = re.compile(rb"[A-Za-z_]\w*")
+
+MOST_REPAIRS = 50
+"""Times that a script is parsed anew; one mistake of the grammar may hide the next one."""
+
+
+def _parse(text: str) -> Node:
+    """Parse a script; where tree-sitter's grammar errs, in other words that mean the same to Bash."""
+    source = text.encode()
+    for _ in range(MOST_REPAIRS):
+        root = _parser().parse(source).root_node
+        repairs = sorted(_repairs(root, source), reverse=True)
+        if not repairs:
+            break
+        for place, more in repairs:
+            source = source[:place] + more + source[place:]
+    return root
+
+
+def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield what to insert where: brackets around a name behind a bare ``$``, an end behind ``A=1 B=2`` of a line."""
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
+            if name := NAME.match(source, node.end_byte):
+                yield from ((name.start(), b"{"), (name.end(), b"}"))
+        elif node.type == "command" and (name := node.child_by_field_name("name")) is not None:
+            own = [one.end_byte for one in node.children if one.type == "variable_assignment"]
+            between = source[own[-1] : name.start_byte] if own and own[-1] < name.start_byte else b""
+            if b"\n" in between.replace(b"\\\n", b""):
+                yield own[-1], b";"
+
+
 class _Follower:
     """Statements one by one; ``depth`` counts scripts inside scripts, functions inside functions."""
 
@@ -176,11 +211,11 @@ class _Follower:
         """A script, or one inside it: what ``bash -c`` or a here-document has."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
-        tree = _parser().parse(PLACEHOLDER.sub(r"'<\1>'", text).encode())
+        root = _parse(PLACEHOLDER.sub(r"'<\1>'", text))
         before, self.first_line = self.first_line, first_line
         self.depth += 1
         try:
-            self._each(tree.root_node)
+            self._each(root)
         finally:
             self.depth -= 1
             self.first_line = before
@@ -428,9 +463,11 @@ class _Follower:
             self.script.variables.assign(
                 variable, text if words[0] == "read" and "-a" not in words else [text], source=""
             )
+        if name == "eval":
+            self._text(" ".join(arguments), first_line=line)
+            return Verdict(True, False)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
-        inner = " ".join(arguments) if name == "eval" else _inner_script(words)
-        if inner is not None:
+        if (inner := _inner_script(words)) is not None:
             self._inner(inner, line)
         elif (place := _script_place(words)) is not None:
             self._run_file(words[place], words[place + 1 :], line)

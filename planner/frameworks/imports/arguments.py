@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.forks.words import in_megatron_words
 from planner.frameworks.imports.named import vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
@@ -27,27 +28,13 @@ what it reads (``means``); of models or releases that it does not take (``refuse
 those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a line to one value.
 """
 
-DECISIVE = (
-    "parallel",
-    "recompute",
-    "checkpoint-activations",
-    "batch",
-    "fp8",
-    "fp4",
-    "fp16",
-    "bf16",
-    "num-layers",
-    "num-experts",
-    "hidden-size",
-    "seq-length",
-    "shard",
-    "zero-stage",
-    "offload",
-)
-"""Parts of the names of options that are not to be passed over: what they say may be a degree, a batch or a size."""
+FORKS = Path(__file__).parent / "forks" / "options.csv"
+"""The same of Megatron-LM's forks and older releases, and whose they are (``of``); ``{}`` stands for their values."""
 
 SIMILAR = 0.9
 """How like an option that is read a name must be to be taken for a mistake in it (difflib's ratio)."""
+
+LENGTHS = ("--train-iters", "--train-samples")
 
 ASSUMED_STEPS = 1000
 """Steps where nothing says how long the training is, which changes no figure of a step."""
@@ -81,12 +68,15 @@ class Understood:
         What was passed over, a sentence each.
     missing
         Variables without value by the option that needs them.
+    strangers
+        Options that are not known here.
     """
 
     values: Values = field(default_factory=dict)
     said: Values = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, list[str]] = field(default_factory=dict)
+    strangers: list[str] = field(default_factory=list)
 
     def words(self) -> list[str]:
         """As a command line."""
@@ -139,7 +129,13 @@ def megatron_job(
     _add_batch(found, entries.get("cluster.num_devices", ""))
     if "training.tokens" not in entries:
         _add_length(found)
-    imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+    try:
+        imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+    except SpecError as error:
+        if not found.strangers or "missing" not in error.problem:
+            raise
+        hint = f"{error.hint} Options that are not known here may say it: {', '.join(found.strangers)}.".strip()
+        raise SpecError(error.where, error.problem, hint) from None
     return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
 
 
@@ -178,6 +174,23 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
 
 
+def without_own(words: Sequence[str], kind: str, variables: Variables) -> tuple[str, ...]:
+    """
+    Words without variables that the script itself sets, in branches that are not taken: they are empty then.
+
+    Parameters
+    ----------
+    words
+        What stands behind the program.
+    kind
+        Whose arguments they are, as of ``Launch``.
+    variables
+        Those of the script.
+    """
+    empty = {word for word in _open_words(words, kind) if variables.own.issuperset(unknown_names(word))}
+    return tuple(word for word in words if word not in empty)
+
+
 VALUED = re.compile(
     r"path|dir|file|folder|name|port|host|addr|(^|[-_.])(id|lr|ip)($|[-_.])|rank|seed|token|project|entity|account|partition|image|mounts|data|model|"
     r"size|length|len$|steps|iters|interval|epochs|rate|ratio|num|max|min|gpu|config|recipe|dtype|type|mode"
@@ -188,7 +201,11 @@ SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|tr
 
 
 def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
-    """Words that are not known, but for the first ones behind an option that takes so many."""
+    """
+    Words that are not known, but for the first ones behind an option that takes so many.
+
+    Text around a variable makes one word, such as a path.
+    """
     left, before, option = 0, "", ""
     for word in words:
         name, equals, _ = word.partition("=")
@@ -196,7 +213,7 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif not unknown_names(word) or left > 0 or (option == "--data-path" and _is_number(before)):
+        elif not unknown_names(word) or left > 0 or known_part(word) or (option == "--data-path" and _is_number(before)):
             left -= 1
         elif not (kind == "bridge" and known_part(name) == name and equals):
             yield word
@@ -213,6 +230,8 @@ def _least_values(name: str, kind: str) -> int:
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     option, others = options().get(name), _others().get(name, ())
+    if option is None and not others:
+        return _least_values(name, "")
     nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
     return int(nargs) if nargs.isdecimal() else 1
 
@@ -316,7 +335,7 @@ def _add_batch(found: Understood, devices: str) -> None:
 
 
 def _add_length(found: Understood) -> None:
-    if not {"--train-iters", "--train-samples"} & {*found.values}:
+    if not {*LENGTHS} & {*found.values}:
         found.values["--train-iters"] = [str(ASSUMED_STEPS)]
         found.notes.append(
             f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
@@ -335,30 +354,37 @@ def understand(words: Iterable[str]) -> Understood:
     SpecError
         If an option is one of a model that is not taken, or may be a misspelled one.
     """
-    found, ignored, strangers = Understood(), dict[str, list[str]](), list[str]()
-    for name, values in by_option(words):
+    found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, str]]()
+    for name, values in in_megatron_words(list(by_option(words))):
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
-            for replacement, more in by_option(other["why"].split()):
-                _merge(found, replacement, more)
+            meant.append((name, other["why"].replace("{}", " ".join(values))))
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():
             _take(found, options()[name], values)
         else:
-            _refuse_decisive(name)
-            strangers.append(written(name))
+            _refuse_misspelled(name)
+            found.strangers.append(written(name))
+    for name, text in meant:
+        for replacement, more in by_option(text.split()):
+            _merge(found, name, replacement, more)
     for reason, names in ignored.items():
         found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
-    if strangers:
-        found.notes.append(f"Not understood, no options that are known here: {', '.join(dict.fromkeys(strangers))}.")
+    if found.strangers:
+        names = ", ".join(dict.fromkeys(found.strangers))
+        found.notes.append(f"Not understood, no options that are known here: {names}. What they say is not costed.")
     return found
 
 
-def _merge(found: Understood, name: str, values: list[str]) -> None:
-    """Modules are added, and what is said already is left."""
+def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> None:
+    """Modules are added, what is said already is left, and another spelling of an option is its value."""
+    option = options()[name]
+    if spelling == name or any(unknown_names(value) for value in values):
+        _take(found, option, values)
+        return
     old = found.values.get(name, [])
-    several = options()[name].nargs in ("+", "*")
+    several = option.nargs in ("+", "*")
     found.values[name] = [*old, *(value for value in values if value not in old)] if several else old or values
 
 
@@ -367,6 +393,8 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     found.said[option.name] = [written(value) for value in values]
     is_read = option.in_import == "read"
     names = [name for value in values for name in unknown_names(value)]
+    if names and option.name in LENGTHS:
+        return
     if names and is_read:
         found.missing[option.name] = list(dict.fromkeys(names))
         return
@@ -407,24 +435,19 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     return None
 
 
-def _refuse_decisive(name: str) -> None:
+def _refuse_misspelled(name: str) -> None:
     read = [one for one, option in options().items() if option.in_import == "read"]
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     if near:
         raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
-    part = next((part for part in DECISIVE if part in name), None)
-    if part:
-        raise SpecError(
-            f"{WHERE}.{written(name)[:80]}",
-            f"is no option that is known here, and may say what matters ('{part}').",
-            "Take it out, or write it in words of Megatron-LM.",
-        )
 
 
 @cache
 def _others() -> Mapping[str, list[dict[str, str]]]:
+    """Rows of both tables by option, those of one value in front."""
     rows: dict[str, list[dict[str, str]]] = {}
-    with OTHERS.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            rows.setdefault(row["option"], []).append(row)
-    return rows
+    for table in (OTHERS, FORKS):
+        with table.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                rows.setdefault(row["option"], []).append(row)
+    return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

@@ -12,7 +12,7 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
-from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
+from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known, understand, without_own
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
@@ -190,6 +190,8 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
+    _refuse_decisive(script, launch, text, folder, given)
+    launch = replace(launch, words=without_own(launch.words, launch.kind, script.variables))
     notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
     refuse_options(launch.words)
     refuse_open(launch.words, launch.kind, script.variables)
@@ -403,6 +405,40 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
     return [f"{name}={number}", *overrides], [
         f"The script starts {number} processes ({source}); {name}=N says otherwise."
     ]
+
+
+MOST_READINGS = 60
+"""Times that a script is followed to see which of its arguments matter."""
+
+
+def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse arguments of a script that are not given, where what they are compared with decides an option."""
+    decisive, readings = list[str](), 0
+    plain = _decided(launch)
+    for name, texts in script.variables.compared.items():
+        for value in (*sorted(texts), "*"):
+            readings += 1
+            try:
+                other = follow(text, {**slurm_variables(text), **given, name: value}, lambda one: _other_script(one, folder))
+                found = find_launch(other, text)
+            except SpecError:
+                continue
+            if readings > MOST_READINGS or (found is not None and _decided(found) != plain):
+                decisive.append(name)
+                break
+    if decisive:
+        lines = script.variables.asked
+        names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
+        hint = " ".join(f"--set {name}=VALUE" for name in decisive)
+        raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+
+
+def _decided(launch: Launch) -> Any:
+    """What a launch says that an import reads."""
+    if launch.kind != "megatron":
+        return launch.words
+    found = understand(launch.words)
+    return found.values, found.missing, found.strangers
 
 
 def _asked(script: Script) -> Iterable[str]:

@@ -75,12 +75,12 @@ def decide(node: Node, words: Words) -> Verdict:
     return Verdict(bool(text), is_known)
 
 
-def _text(node: Node, words: Words, *, compares: bool = False) -> tuple[str, bool]:
-    """A text with what is not known left out, and whether nothing was."""
+def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, bool]:
+    """A text with what is not known left out, and whether nothing was; ``other`` is what it is compared with."""
     text = words.value(node)
     names = unknown_names(text)
     if names:
-        words.variables.ask(names, line_of(node), compares=compares)
+        words.variables.ask(names, line_of(node), compares=() if other is None else [words.value(other)])
     return known_part(text), not names
 
 
@@ -113,8 +113,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     if sign in ("||", "-o"):
         first = decide(left, words)
         return first if first == Verdict(True, True) else first.or_else(decide(right, words))
-    one, one_known = _text(left, words, compares=True)
-    other, other_known = _text(right, words, compares=True)
+    one, one_known = _text(left, words, right)
+    other, other_known = _text(right, words, left)
     is_known = one_known and other_known
     if sign in NUMBERS:
         numbers = value_of(one), value_of(other)

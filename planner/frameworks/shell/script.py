@@ -34,7 +34,7 @@ MOST_LETTERS = 1_000_000
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 
-PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/]|$)")
+PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
 """``<path to data>``, which people leave in examples and no shell can read."""
 
 
@@ -126,7 +126,22 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-NAME = re.compile(rb"[A-Za-z_]\w*")
+NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
+
+def _assigned(root: Node) -> set[str]:
+    """Return the variables that a script sets anywhere, also in branches that are not taken."""
+    found, nodes = set[str](), [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.named_children
+        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
+            found.add(source_of(name))
+    return found
+
+
+def _excerpt(node: Node) -> str:
+    return written(source_of(node))[:80]
+
 
 MOST_REPAIRS = 50
 """Times that a script is parsed anew; one mistake of the grammar may hide the next one."""
@@ -173,6 +188,7 @@ class _Follower:
         self.depth = 0
         self.first_line = 0
         self.said = ""
+        self.feeds = 0
         self.by_type: dict[str, Callable[[Node], Verdict]] = {
             "variable_assignment": self._assignment,
             "variable_assignments": self._each,
@@ -212,6 +228,7 @@ class _Follower:
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         root = _parse(PLACEHOLDER.sub(r"'<\1>'", text))
+        self.script.variables.own |= _assigned(root)
         before, self.first_line = self.first_line, first_line
         self.depth += 1
         try:
@@ -227,9 +244,10 @@ class _Follower:
         self.statements += 1
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
-        if node.type == "ERROR":
-            self._note(f"Line {self._line(node)} is no Bash that is read here: {shown(written(source_of(node))[:80])}.")
-            return Verdict(True, True)
+        if node.type == "ERROR" and not self.feeds:
+            raise SpecError(
+                f"{WHERE}, line {self._line(node)}", f"is no Bash that is read here: {shown(_excerpt(node))}."
+            )
         action = self.by_type.get(node.type)
         if action is None:
             return Verdict(True, True)
@@ -338,10 +356,10 @@ class _Follower:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
-        self.script.variables.ask(names, self._line(node), compares=True)
-        for item in node.named_children:
-            if item.type != "case_item":
-                continue
+        items = [child for child in node.named_children if child.type == "case_item"]
+        compared = [self.words.value(one) for item in items for one in item.children_by_field_name("value")]
+        self.script.variables.ask(names, self._line(node), compares=compared)
+        for item in items:
             patterns = item.children_by_field_name("value")
             if any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns):
                 body = [child for child in item.named_children if child not in patterns]
@@ -552,7 +570,9 @@ class _Follower:
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
+            self.feeds += 1
             self._inner(text, self._line(node))
+            self.feeds -= 1
 
 
 REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,9 +146,16 @@ def test_what_never_ends_is_refused(text, message):
 @pytest.mark.parametrize(
     "text", ["((", "A=(", "if [", "${", "$((1/0))", "a=${b[c", "\x00", "case x in", "<<EOF", "run $((9**9**9))"]
 )
-def test_broken_scripts_do_no_harm(text):
-    """What the parser cannot read is passed over."""
-    follow(text)
+def test_broken_scripts_are_refused_with_their_line_or_do_no_harm(text):
+    """Bash would stop there, and what it would have read before is not the script."""
+    with suppress(SpecError):
+        assert not [command for command in follow(text).commands if command.words[0].endswith(".py")]
+
+
+def test_what_is_no_bash_is_refused_with_its_line():
+    """Bash stops at such a line: what stands before it is not what somebody runs."""
+    with pytest.raises(SpecError, match=r"script, line 1: is no Bash that is read here"):
+        follow("if [ $A = 1 then fi )\npython train.py")
 
 
 def test_other_scripts_are_found_by_their_name():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.forks.words import in_megatron_words
-from planner.frameworks.imports.named import vocabulary_of
+from planner.frameworks.imports.forks.words import config_of, in_megatron_words
+from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
 from planner.frameworks.shell.text import known_part, unknown_names, written
@@ -129,6 +130,8 @@ def megatron_job(
     _add_batch(found, entries.get("cluster.num_devices", ""))
     if "training.tokens" not in entries:
         _add_length(found)
+    if "model" not in entries and (config := config_of({**found.said, **found.values})) is not None:
+        entries["model"] = json.dumps(config)
     try:
         imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
     except SpecError as error:
@@ -213,7 +216,9 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif not unknown_names(word) or left > 0 or known_part(word) or (option == "--data-path" and _is_number(before)):
+        elif (
+            not unknown_names(word) or left > 0 or known_part(word) or (option == "--data-path" and _is_number(before))
+        ):
             left -= 1
         elif not (kind == "bridge" and known_part(name) == name and equals):
             yield word
@@ -257,11 +262,10 @@ def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: M
     except SpecError as error:
         if error.where != f"{WHERE}.--vocab-size":
             raise
-        known = vocabulary_of({**_tokenizer(environment), **found.said})
+        said = {**_tokenizer(environment), **found.said}
+        known = vocabulary_of(said) or assumed_vocabulary(said)
         if known is None:
-            named = found.said.get("--tokenizer-model", found.said.get("--tokenizer-type", []))
-            tokenizer = f" (the tokenizer is {shown(' '.join(named))})" if named else ""
-            raise SpecError(error.where, error.problem, f"Say it{tokenizer}: model.vocab_size=50257.") from None
+            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
     found.notes.append(
         f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
@@ -356,6 +360,10 @@ def understand(words: Iterable[str]) -> Understood:
     """
     found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, str]]()
     for name, values in in_megatron_words(list(by_option(words))):
+        found.said |= {name: [written(value) for value in values]}
+        if not name:
+            found.notes += values
+            continue
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
             meant.append((name, other["why"].replace("{}", " ".join(values))))
@@ -372,8 +380,8 @@ def understand(words: Iterable[str]) -> Understood:
     for reason, names in ignored.items():
         found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
     if found.strangers:
-        names = ", ".join(dict.fromkeys(found.strangers))
-        found.notes.append(f"Not understood, no options that are known here: {names}. What they say is not costed.")
+        unknown = ", ".join(dict.fromkeys(found.strangers))
+        found.notes.append(f"Not understood, no options that are known here: {unknown}.")
     return found
 
 

@@ -55,6 +55,10 @@ KINDS_BY_OPTION = (
 """What an option says of a program that is not in the list."""
 
 
+LONE = "no launcher is told another number"
+"""What is said of a program that Python or torchrun starts once."""
+
+
 class Devices(NamedTuple):
     """
     How many devices a launcher uses.
@@ -202,7 +206,8 @@ def _devices(before: Sequence[str], text: str) -> Devices:
     per_node = next((given[name] for name in DEVICES_PER_NODE if name in given), None)
     nodes = next((given[name] for name in NODES if name in given), None)
     if per_node is None and "--standalone" not in before:
-        return _number(total, "") if total else Devices()
+        lone = before and all(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun)|-[a-zA-Z]+", word) for word in before)
+        return _number(total, "") if total else Devices(1, LONE) if lone and not given else Devices()
     launcher = any(
         Path(word).name in ("torchrun", "deepspeed") or word.startswith("torch.distributed") for word in before
     )

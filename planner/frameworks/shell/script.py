@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.conditions import Verdict, decide
+from planner.frameworks.shell.parsing import assigned, parse
 from planner.frameworks.shell.text import known_part, unknown_names, written
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 WHERE = "script"
 
@@ -33,9 +33,6 @@ MOST_DEPTH = 20
 MOST_LETTERS = 1_000_000
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
-
-PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
-"""``<path to data>``, which people leave in examples and no shell can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +66,15 @@ class Script:
         As they are at its end.
     commands
         In their order.
+    files
+        Texts of here-documents by the file that they are written to.
     notes
         What was not followed, a sentence each.
     """
 
     variables: Variables
     commands: list[Command] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -116,64 +116,6 @@ def follow(
     except RecursionError:
         raise SpecError(WHERE, "has words or expressions inside each other, deeper than any script has.") from None
     return script
-
-
-@cache
-def _parser() -> Parser:
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser
-
-    return Parser(Language(tree_sitter_bash.language()))
-
-
-NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
-
-def _assigned(root: Node) -> set[str]:
-    """Return the variables that a script sets anywhere, also in branches that are not taken."""
-    found, nodes = set[str](), [root]
-    while nodes:
-        node = nodes.pop()
-        nodes += node.named_children
-        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
-            found.add(source_of(name))
-    return found
-
-
-def _excerpt(node: Node) -> str:
-    return written(source_of(node))[:80]
-
-
-MOST_REPAIRS = 50
-"""Times that a script is parsed anew; one mistake of the grammar may hide the next one."""
-
-
-def _parse(text: str) -> Node:
-    """Parse a script; where tree-sitter's grammar errs, in other words that mean the same to Bash."""
-    source = text.encode()
-    for _ in range(MOST_REPAIRS):
-        root = _parser().parse(source).root_node
-        repairs = sorted(_repairs(root, source), reverse=True)
-        if not repairs:
-            break
-        for place, more in repairs:
-            source = source[:place] + more + source[place:]
-    return root
-
-
-def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield what to insert where: brackets around a name behind a bare ``$``, an end behind ``A=1 B=2`` of a line."""
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        nodes += node.children
-        if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
-            if name := NAME.match(source, node.end_byte):
-                yield from ((name.start(), b"{"), (name.end(), b"}"))
-        elif node.type == "command" and (name := node.child_by_field_name("name")) is not None:
-            own = [one.end_byte for one in node.children if one.type == "variable_assignment"]
-            between = source[own[-1] : name.start_byte] if own and own[-1] < name.start_byte else b""
-            if b"\n" in between.replace(b"\\\n", b""):
-                yield own[-1], b";"
 
 
 class _Follower:
@@ -227,8 +169,8 @@ class _Follower:
         """A script, or one inside it: what ``bash -c`` or a here-document has."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
-        root = _parse(PLACEHOLDER.sub(r"'<\1>'", text))
-        self.script.variables.own |= _assigned(root)
+        root = parse(text)
+        self.script.variables.own |= assigned(root)
         before, self.first_line = self.first_line, first_line
         self.depth += 1
         try:
@@ -246,7 +188,8 @@ class _Follower:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
         if node.type == "ERROR" and not self.feeds:
             raise SpecError(
-                f"{WHERE}, line {self._line(node)}", f"is no Bash that is read here: {shown(_excerpt(node))}."
+                f"{WHERE}, line {self._line(node)}",
+                f"is no Bash that is read here: {shown(written(source_of(node))[:80])}.",
             )
         action = self.by_type.get(node.type)
         if action is None:
@@ -561,11 +504,16 @@ class _Follower:
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
+                self.script.files |= dict.fromkeys(self._written_files(node, redirect), text)
                 if words[:1] == ["read"] and body is not None:
                     self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
+
+    def _written_files(self, *nodes: Node) -> list[str]:
+        redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
+        return [self.words.value(one.named_children[-1]) for one in redirects if one.named_children]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""

@@ -13,7 +13,7 @@ from planner.frameworks.shell.text import unknown_names, written
 
 Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
-"""Options in place of others; an empty name is a note."""
+"""Options in place of others; behind an empty name stands a note."""
 
 DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
 """Options that only Megatron-DeepSpeed has, and a script for it needs."""
@@ -36,13 +36,13 @@ def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[
     """
     given = dict(pairs)
     taken: set[str] = set()
-    more: Words = {}
+    more = list[tuple[str, list[str]]]()
     for names, read in MEANINGS:
         if names[0] in given and (words := read(given)) is not None:
             taken |= {*names}
-            more |= words
-    yield from ((name, values) for name, values in pairs if name not in taken and name not in more)
-    yield from more.items()
+            more += words.items()
+    yield from ((name, values) for name, values in pairs if name not in taken)
+    yield from more
 
 
 def _number(given: Given, name: str, default: int | None = None) -> int:
@@ -157,6 +157,19 @@ def _listed_layers(given: Given) -> Words | None:
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 
+def _experts_on_tensor_ranks(given: Given) -> Words | None:
+    """Each device holds as many weights where tensor-parallel ranks share experts as where they have other ones."""
+    note = "--moe-tp-extend-ep deals experts over TP ranks: costed as expert-tensor parallelism, which holds as much."
+    return {"--expert-tensor-parallel-size": given.get("--tensor-model-parallel-size", ["1"]), "": [note]}
+
+
+def _overlap_of_experts(given: Given) -> Words | None:
+    """Megatron-LM overlaps experts without full recomputation alone."""
+    if given.get("--recompute-granularity") != ["full"]:
+        return {"--overlap-moe-expert-parallel-comm": []}
+    return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
+
+
 def _tokens(given: Given) -> Words | None:
     """The end of a training by tokens, where nothing else says it."""
     if "--train-iters" in given or "--train-samples" in given:
@@ -167,24 +180,48 @@ def _tokens(given: Given) -> Words | None:
 def _sparse(given: Given) -> Words | None:
     """Sparse attention of short sequences as dense."""
     length, kept = _number(given, "--seq-length"), _number(given, "--index-topk", 2048)
-    if "--enable-mhc" in given or length > MOST_SPARSE * kept:
+    if "--enable-mhc" in given:
+        return None
+    if length > MOST_SPARSE * kept:
         problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
         raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
-    return {}
+    return {"": [f"Sparse attention (DSA): costed as dense over {length:,} tokens, without its indexer."]}
 
+
+def config_of(given: Given) -> dict[str, object] | None:
+    """
+    A ``config.json`` of Gemma 2, whose layers Megatron-LM's options have no words for; None: it is another model.
+
+    MindSpeed has a window in every other layer then, and norms behind attention and feed-forward.
+    """
+    if "--interleave-sliding-window" not in given:
+        return None
+    sizes = {
+        "hidden_size": "--hidden-size",
+        "num_hidden_layers": "--num-layers",
+        "num_attention_heads": "--num-attention-heads",
+        "intermediate_size": "--ffn-hidden-size",
+        "sliding_window": "--interleave-sliding-window",
+        "head_dim": "--kv-channels",
+        "num_key_value_heads": "--num-query-groups",
+        "vocab_size": "--padded-vocab-size" if "--padded-vocab-size" in given else "--vocab-size",
+    }
+    config = {name: _number(given, option) for name, option in sizes.items()}
+    return {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
+
+
+EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")
 
 MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
-    (
-        ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")
-        + ("--enable-expert-tensor-parallelism",),
-        _deepspeed_experts,
-    ),
+    ((*EXPERTS, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
     (("--zero-stage",), _zero),
     (("--glu-activation",), _gated),
-    (("--first-k-dense-replace",), _dense_in_front),
+    (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
     (("--n-shared-experts",), _shared_experts),
-    (("--noop-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
+    (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
     (("--num-layer-list",), _listed_layers),
+    (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
+    (("--moe-fb-overlap",), _overlap_of_experts),
     (("--train-tokens",), _tokens),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )

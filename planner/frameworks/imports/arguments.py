@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.forks.words import config_of, in_megatron_words
+from planner.frameworks.imports.forks.words import in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
@@ -121,6 +120,8 @@ def megatron_job(
     found = require_known(words, uses)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     _refuse_word_pieces(found)
+    if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
+        found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
     if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
         found.values[f"--{entries['training.precision']}"] = []
     for entry, option in BESIDE.items():
@@ -130,8 +131,7 @@ def megatron_job(
     _add_batch(found, entries.get("cluster.num_devices", ""))
     if "training.tokens" not in entries:
         _add_length(found)
-    if "model" not in entries and (config := config_of({**found.said, **found.values})) is not None:
-        entries["model"] = json.dumps(config)
+    entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     try:
         imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
     except SpecError as error:
@@ -200,6 +200,12 @@ VALUED = re.compile(
 )
 """Names of options of other programs that surely take a value."""
 
+ONE_WORD = re.compile(
+    r"(\$\(|`)\s*(date|hostname|pwd|whoami|id|nproc|basename|dirname|realpath|readlink|mktemp|uuidgen|shuf|wc|git)\b.*"
+    r"|HOSTNAME|USER|HOME|PWD|RANDOM|(LOCAL_|NODE_)?RANK|WORLD_SIZE|(MASTER|SLURM)_\w+"
+)
+"""Commands and variables of a machine that are no options, whatever they are."""
+
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
 
 
@@ -216,9 +222,9 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif (
-            not unknown_names(word) or left > 0 or known_part(word) or (option == "--data-path" and _is_number(before))
-        ):
+        elif left > 0 or known_part(word) or all(map(ONE_WORD.fullmatch, unknown_names(word))):
+            left -= 1
+        elif option == "--data-path" and _is_number(before):
             left -= 1
         elif not (kind == "bridge" and known_part(name) == name and equals):
             yield word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -188,14 +189,15 @@ def _sparse(given: Given) -> Words | None:
     return {"": [f"Sparse attention (DSA): costed as dense over {length:,} tokens, without its indexer."]}
 
 
-def config_of(given: Given) -> dict[str, object] | None:
+def model_entries(given: Given) -> dict[str, str]:
     """
-    A ``config.json`` of Gemma 2, whose layers Megatron-LM's options have no words for; None: it is another model.
+    Return entries of the job for layers that Megatron-LM's options have no words for.
 
-    MindSpeed has a window in every other layer then, and norms behind attention and feed-forward.
+    MindSpeed's ``--post-norm`` has norms behind attention and feed-forward as well, its ``--interleave-sliding-window``
+    is Gemma 2, with a window in every other layer.
     """
     if "--interleave-sliding-window" not in given:
-        return None
+        return {"model.num_norms": "4"} if "--post-norm" in given else {}
     sizes = {
         "hidden_size": "--hidden-size",
         "num_hidden_layers": "--num-layers",
@@ -207,7 +209,8 @@ def config_of(given: Given) -> dict[str, object] | None:
         "vocab_size": "--padded-vocab-size" if "--padded-vocab-size" in given else "--vocab-size",
     }
     config = {name: _number(given, option) for name, option in sizes.items()}
-    return {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
+    entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
+    return {"model": json.dumps(entry)}
 
 
 EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")

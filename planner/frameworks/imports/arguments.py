@@ -373,10 +373,13 @@ def understand(words: Iterable[str]) -> Understood:
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
             meant.append((name, other["why"].replace("{}", " ".join(values))))
+            found.notes += [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():
             _take(found, options()[name], values)
+            if not {options()[name].name} & {*found.values, *found.missing}:
+                ignored.setdefault("values that are open, or of another release", []).append(name)
         else:
             _refuse_misspelled(name)
             found.strangers.append(written(name))

@@ -41,7 +41,7 @@ def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[
     for names, read in MEANINGS:
         if names[0] in given and (words := read(given)) is not None:
             taken |= {*names}
-            more += words.items()
+            more += words.items() or [("", [f"{names[0]} {' '.join(given[names[0]])}: nothing changes by it."])]
     yield from ((name, values) for name, values in pairs if name not in taken)
     yield from more
 
@@ -76,6 +76,8 @@ def _deepspeed_experts(given: Given) -> Words | None:
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
         return {}
     every = _number(given, "--expert-interval", 2)
+    assumed = {"--expert-interval": "2", "--topk": "1"}
+    unsaid = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
     flags = ",".join("1" if (layer + 1) % every == 0 else "0" for layer in range(_number(given, "--num-layers")))
     tensor = given.get("--tensor-model-parallel-size", ["1"])
     return {
@@ -86,6 +88,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
         "--expert-tensor-parallel-size": tensor if "--enable-expert-tensor-parallelism" in given else ["1"],
         "--moe-token-dispatcher-type": ["alltoall"],
         "--moe-grouped-gemm": [],
+        "": [f"Megatron-DeepSpeed's defaults count: {unsaid}."] if unsaid else [],
     }
 
 
@@ -103,7 +106,10 @@ def _zero(given: Given) -> Words | None:
         return {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": [strategies[stage]]}
     if stage not in (0, 1):
         raise SpecError(f"{WHERE}.--zero-stage", f"is {stage}, expected 0, 1, 2 or 3.")
-    return {"--use-distributed-optimizer": []} if stage == 1 or "--bf16" in given else {}
+    if stage == 0 and "--bf16" in given:
+        note = "ZeRO stage 0 in BF16: DeepSpeed's BF16_Optimizer shards the states all the same."
+        return {"--use-distributed-optimizer": [], "": [note]}
+    return {"--use-distributed-optimizer": []} if stage == 1 else {}
 
 
 def _gated(given: Given) -> Words | None:

@@ -373,7 +373,9 @@ def understand(words: Iterable[str]) -> Understood:
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
             meant.append((name, other["why"].replace("{}", " ".join(values))))
-            found.notes += [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
+            found.notes += (
+                [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
+            )
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():

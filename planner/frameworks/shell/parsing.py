@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.frameworks.shell.words import source_of
@@ -64,8 +65,8 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
                 yield from ((found.start(), b"{"), (found.end(), b"}"))
-        elif node.type == "command" and (name := node.child_by_field_name("name")) is not None:
-            own = [one.end_byte for one in node.children if one.type == "variable_assignment"]
-            between = source[own[-1] : name.start_byte] if own and own[-1] < name.start_byte else b""
-            if b"\n" in between.replace(b"\\\n", b""):
-                yield own[-1], b";"
+        elif node.type == "command":
+            for one, following in pairwise(node.children):
+                between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
+                if one.type == "variable_assignment" and b"\n" in between:
+                    yield one.end_byte, b";"

@@ -129,9 +129,10 @@ def _dense_in_front(given: Given) -> Words | None:
 
 def _shared_experts(given: Given) -> Words | None:
     """So many shared experts of a routed one's width are one that is so much wider."""
-    width = next((name for name in ("--moe-ffn-hidden-size", "--moe-intermediate-size") if name in given), "")
-    size = _number(given, width or "--ffn-hidden-size") * _number(given, "--n-shared-experts")
-    return {"--moe-shared-expert-intermediate-size": [str(size)]}
+    number = _number(given, "--n-shared-experts")
+    names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
+    width = _number(given, next((name for name in names if name in given), names[0]))
+    return {"--moe-shared-expert-intermediate-size": [str(number * width)]}
 
 
 def _noops(given: Given) -> set[int]:

@@ -252,7 +252,7 @@ def test_arguments_that_decide_nothing_are_not_asked_for(tmp_path):
         imported(tmp_path, "--bf16", front=ARGUMENTS, sizes=sizes)
     job = imported(tmp_path, "--bf16", front=ARGUMENTS, sizes=sizes, **{"1": "2B", "4": "full"})
 
-    assert "cannot do without $1 (line 3), $4 (line 5)" in str(refused.value)
+    assert "cannot do without $1 (line 3), $4 (line 5, 6)" in str(refused.value)
     assert load(job.document).facts.model.num_layers == 48
     assert job.document["strategy"]["recompute"] == "full"
 

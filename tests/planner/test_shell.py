@@ -49,6 +49,8 @@ SCRIPTS = {
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
     "names behind a slash": "A=1\nB=$A/x/z${A}/$A/tp$A-y\nC=k/$A/e\nshow $B $C",
     "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
+    "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'
+    "[ $A -eq 0 ] && show 4\n[[ $A -eq 0 ]] && show 5",
     "choices": "T=4\nA=$(( ($T > 1) ? 1 : 0 ))\nshow $A $(( T > 5 ? 1 : T > 3 ? 2 : 3 ))",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }

@@ -222,13 +222,16 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif left > 0 or known_part(word) or all(map(ONE_WORD.fullmatch, unknown_names(word))):
-            left -= 1
-        elif option == "--data-path" and _is_number(before):
+        elif left > 0 or _is_one_word(word) or (option == "--data-path" and _is_number(before)):
             left -= 1
         elif not (kind == "bridge" and known_part(name) == name and equals):
             yield word
         before = word
+
+
+def _is_one_word(word: str) -> bool:
+    """Whether a word stays one: it has text around its variables, or they hold no options."""
+    return bool(known_part(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
 
 
 def _is_number(word: str) -> bool:

@@ -116,6 +116,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     one, one_known = _text(left, words, right)
     other, other_known = _text(right, words, left)
     is_known = one_known and other_known
+    if (not one and _vanishes(left)) or (not other and _vanishes(right)):
+        return Verdict(False, is_known)
     if sign in NUMBERS:
         numbers = value_of(one), value_of(other)
         if numbers[0] is None or numbers[1] is None:
@@ -127,6 +129,14 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return Verdict(one < other if sign == "<" else one > other, is_known)
     same = one == other if "string" in right.type else fnmatchcase(one, other)
     return Verdict(same == (sign != "!="), is_known)
+
+
+def _vanishes(node: Node) -> bool:
+    """Whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is an error then, and false."""
+    test: Node | None = node
+    while test is not None and test.type != "test_command":
+        test = test.parent
+    return node.type in ("simple_expansion", "expansion") and test is not None and test.children[0].type == "["
 
 
 MOST_LETTERS = 200

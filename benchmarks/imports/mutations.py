@@ -65,7 +65,7 @@ def _word(text: str, chance: random.Random) -> str:
     words = list(re.finditer(r"\S+", text))
     if not words:
         return text
-    word, other = chance.choice(words), chance.choice((chance.choice(words)[0], ""))
+    word, other = chance.choice(words), chance.choice(["", *text.split()])
     return f"{text[: word.start()]}{other}{text[word.end() :]}"
 
 
@@ -81,7 +81,8 @@ def _number(text: str, chance: random.Random) -> str:
 def _sign(text: str, chance: random.Random) -> str:
     """Drop a character, or put a sign in."""
     place = chance.randrange(len(text) + 1)
-    return text[:place] + chance.choice((*SIGNS, "", "")) + text[place + chance.randint(0, 1) :]
+    sign: str = chance.choice((*SIGNS, "", ""))
+    return text[:place] + sign + text[place + chance.randint(0, 1) :]
 
 
 def _cut(text: str, chance: random.Random) -> str:

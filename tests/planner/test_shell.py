@@ -51,6 +51,8 @@ SCRIPTS = {
     "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
     "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'
     "[ $A -eq 0 ] && show 4\n[[ $A -eq 0 ]] && show 5",
+    "words behind redirections": "show a > /dev/null b c\nshow d 2>&1 e 2>/dev/null --f\n"
+    "> /dev/null show g\nshow h &> /dev/null",
     "choices": "T=4\nA=$(( ($T > 1) ? 1 : 0 ))\nshow $A $(( T > 5 ? 1 : T > 3 ? 2 : 3 ))",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }
@@ -163,6 +165,12 @@ def test_what_is_no_bash_is_refused_with_its_line():
     """Bash stops at such a line: what stands before it is not what somebody runs."""
     with pytest.raises(SpecError, match=r"script, line 1: is no Bash that is read here"):
         follow("if [ $A = 1 then fi )\npython train.py")
+
+
+def test_a_redirection_to_the_next_line_is_no_bash():
+    """Bash says "unexpected token newline"; the parser takes the next line's first word as the file."""
+    with pytest.raises(SpecError, match="line 1: redirects to nothing"):
+        follow("show a >\nB=2\nshow $B")
 
 
 def test_other_scripts_are_found_by_their_name():

@@ -367,7 +367,7 @@ def understand(words: Iterable[str]) -> Understood:
     SpecError
         If an option is one of a model that is not taken, or may be a misspelled one.
     """
-    found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, str]]()
+    found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
     for name, values in in_megatron_words(list(by_option(words))):
         found.said |= {name: [written(value) for value in values]}
         if not name:
@@ -375,7 +375,7 @@ def understand(words: Iterable[str]) -> Understood:
             continue
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
-            meant.append((name, other["why"].replace("{}", " ".join(values))))
+            meant.append((name, _filled(other["why"], values)))
             found.notes += (
                 [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
             )
@@ -384,12 +384,14 @@ def understand(words: Iterable[str]) -> Understood:
         elif name in options():
             _take(found, options()[name], values)
             if not {options()[name].name} & {*found.values, *found.missing}:
-                ignored.setdefault("values that are open, or of another release", []).append(name)
+                ignored.setdefault("without influence, with values that are open or of another release", []).append(
+                    name
+                )
         else:
             _refuse_misspelled(name)
             found.strangers.append(written(name))
-    for name, text in meant:
-        for replacement, more in by_option(text.split()):
+    for name, replaced in meant:
+        for replacement, more in by_option(replaced):
             _merge(found, name, replacement, more)
     for reason, names in ignored.items():
         found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
@@ -397,6 +399,12 @@ def understand(words: Iterable[str]) -> Understood:
         unknown = ", ".join(dict.fromkeys(found.strangers))
         found.notes.append(f"Not understood, no options that are known here: {unknown}.")
     return found
+
+
+def _filled(text: str, values: list[str]) -> list[str]:
+    """The words of a row, with the values of its option in place of ``{}``."""
+    whole = [values if word == "{}" else [word.replace("{}", " ".join(values))] for word in text.split()]
+    return [word for words in whole for word in words]
 
 
 def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> None:

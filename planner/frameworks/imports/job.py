@@ -255,8 +255,8 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
     words = ["--cpu-optimizer"] if offloaded else []
     if found := ZERO_STAGE.search(text):
         return (*words, "--zero-stage", found[1]), []
-    unsaid = f"{shown(written(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
-    return tuple(words), [] if "--zero-stage" in given else [f"DeepSpeed's configuration {unsaid}"]
+    assumed = f"{shown(written(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
+    return tuple(words), [] if "--zero-stage" in given else [f"DeepSpeed's configuration {assumed}"]
 
 
 def _from_yaml_file(

@@ -378,6 +378,7 @@ class _Follower:
         values = self.script.variables.values
         saved = {name: values[name] for name in names if name in values}
         self._all(own)
+        parts += self._behind_redirects(node)
         words = tuple(field for part in parts for field in self.words.fields(part))
         try:
             verdict = self._words(words, self._line(node))
@@ -393,6 +394,16 @@ class _Follower:
                 for name in names:
                     values.pop(name, None)
                 values.update(saved)
+
+    def _behind_redirects(self, node: Node) -> Iterator[Node]:
+        """Words behind a redirection belong to its command, whose node ends before it."""
+        outer = node.parent
+        holders = [node, outer] if outer is not None and outer.type == "redirected_statement" else [node]
+        for redirect in (one for holder in holders for one in holder.named_children if one.type == "file_redirect"):
+            first, *others = _targets(redirect)
+            if b"\n" in (redirect.text or b"")[: first.start_byte - redirect.start_byte].replace(b"\\\n", b""):
+                raise SpecError(f"{WHERE}, line {self._line(redirect)}", "redirects to nothing, which is no Bash.")
+            yield from others
 
     def _words(self, words: Sequence[str], line: int) -> Verdict:
         if not words:
@@ -513,7 +524,7 @@ class _Follower:
 
     def _written_files(self, *nodes: Node) -> list[str]:
         redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
-        return [self.words.value(one.named_children[-1]) for one in redirects if one.named_children]
+        return [self.words.value(_targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""
@@ -521,6 +532,11 @@ class _Follower:
             self.feeds += 1
             self._inner(text, self._line(node))
             self.feeds -= 1
+
+
+def _targets(redirect: Node) -> list[Node]:
+    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
 
 
 REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")

@@ -77,7 +77,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
         return {}
     every = _number(given, "--expert-interval", 2)
     assumed = {"--expert-interval": "2", "--topk": "1"}
-    unsaid = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
+    silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
     flags = ",".join("1" if (layer + 1) % every == 0 else "0" for layer in range(_number(given, "--num-layers")))
     tensor = given.get("--tensor-model-parallel-size", ["1"])
     return {
@@ -88,7 +88,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
         "--expert-tensor-parallel-size": tensor if "--enable-expert-tensor-parallelism" in given else ["1"],
         "--moe-token-dispatcher-type": ["alltoall"],
         "--moe-grouped-gemm": [],
-        "": [f"Megatron-DeepSpeed's defaults count: {unsaid}."] if unsaid else [],
+        "": [f"Megatron-DeepSpeed's defaults count: {silent}."] if silent else [],
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import random
 
 import pytest
 
+from benchmarks.imports.mutations import mutated
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.imports.arguments import FORKS
@@ -273,3 +275,20 @@ def test_scripts_of_other_tools_are_answered_by_their_name(tmp_path):
 
     with pytest.raises(SpecError, match="is a script of OLMo-core, which no import reads"):
         import_job(path, [DEVICE])
+
+
+def test_mutated_scripts_import_or_are_refused(tmp_path):
+    """Dropped lines, open quotation marks, other numbers: a message, never a traceback."""
+    chance, became = random.Random(7), set()
+    launch = (
+        f'{ARGUMENTS}\nOPTS=" \\\n  --bf16 $ac \\\n"\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} $OPTS > log\n'
+    )
+    path = tmp_path / "run.sh"
+    for _ in range(60):
+        path.write_text(mutated(launch, chance))
+        try:
+            became.add(bool(import_job(path, [DEVICE], {"1": "1B", "4": "full"}).document))
+        except SpecError as refused:
+            became.add(bool(refused.problem) and "refused")
+
+    assert became == {True, "refused"}

@@ -70,7 +70,7 @@ def import_job(
             return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
         case ".py" if is_torchtitan(text):
             return torchtitan_job(read_python(text, str(place)), overrides)
-        case ".py" if (tool := next((tool for part, tool in TOOLS.items() if part in text), None)) is not None:
+        case ".py" if tool := _other_tool(text):
             raise SpecError(str(place), f"is a script of {tool}, which no import reads.", "Write the job file by hand.")
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
@@ -78,28 +78,20 @@ def import_job(
 
 
 TOOLS = {
-    f"{start} {module}": tool
-    for start in ("from", "import")
-    for module, tool in {
-        "olmo_core": "OLMo-core",
-        "levanter": "Levanter",
-        "nanotron": "nanotron",
-        "litgpt": "LitGPT",
-        "torchtune": "torchtune",
-        "composer": "Composer",
-        "llmfoundry": "LLM Foundry",
-        "colossalai": "Colossal-AI",
-        "fairseq": "fairseq",
-        "maxtext": "MaxText",
-        "MaxText": "MaxText",
-        "axolotl": "Axolotl",
-        "verl": "verl",
-    }.items()
-}
+    "olmo_core": "OLMo-core", "levanter": "Levanter", "nanotron": "nanotron", "litgpt": "LitGPT", "torchtune": "torchtune",
+    "composer": "Composer", "llmfoundry": "LLM Foundry", "colossalai": "Colossal-AI", "fairseq": "fairseq",
+    "maxtext": "MaxText", "MaxText": "MaxText", "axolotl": "Axolotl", "verl": "verl",
+}  # fmt: skip
 """What scripts of other tools import, and their names."""
 
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
+
+
+def _other_tool(text: str) -> str:
+    """The name of another tool whose modules a script imports; empty: none is known."""
+    modules = re.findall(r"^\s*(?:from|import)\s+(\w+)", text, re.MULTILINE)
+    return next((TOOLS[module] for module in modules if module in TOOLS), "")
 
 
 def is_foreign(path: Path) -> bool:

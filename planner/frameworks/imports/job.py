@@ -78,7 +78,8 @@ def import_job(
 
 
 TOOLS = {
-    "olmo_core": "OLMo-core", "levanter": "Levanter", "nanotron": "nanotron", "litgpt": "LitGPT", "torchtune": "torchtune",
+    "olmo_core": "OLMo-core", "levanter": "Levanter", "nanotron": "nanotron", "litgpt": "LitGPT",
+    "torchtune": "torchtune",
     "composer": "Composer", "llmfoundry": "LLM Foundry", "colossalai": "Colossal-AI", "fairseq": "fairseq",
     "maxtext": "MaxText", "MaxText": "MaxText", "axolotl": "Axolotl", "verl": "verl",
 }  # fmt: skip

@@ -173,6 +173,12 @@ def test_a_redirection_to_the_next_line_is_no_bash():
         follow("show a >\nB=2\nshow $B")
 
 
+def test_a_bad_substitution_is_no_bash():
+    """Bash drops the command with it; the variable's value would be another word."""
+    with pytest.raises(SpecError, match=r"line 2: is no Bash that is read here: '\$\{A\|\}'"):
+        follow('A=1\nshow "--x ${A|}"')
+
+
 def test_other_scripts_are_found_by_their_name():
     """What a sourced one sets counts; what one that runs sets does not."""
     others = {"common.sh": "A=1", "run.sh": "A=2\ntrain $A $1"}

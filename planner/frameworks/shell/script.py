@@ -530,8 +530,13 @@ class _Follower:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
-            self._inner(text, self._line(node))
-            self.feeds -= 1
+            try:
+                self._inner(text, self._line(node))
+            except SpecError:
+                if words[0] not in ("cat", "tee"):  # what these are given is often a configuration
+                    raise
+            finally:
+                self.feeds -= 1
 
 
 def _targets(redirect: Node) -> list[Node]:

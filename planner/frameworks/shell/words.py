@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
+from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.text import Piece, joined, known_part, split, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
@@ -125,6 +126,9 @@ class Words:
                 yield Piece(self.arithmetic(node))
             case "command_substitution" | "process_substitution":
                 yield Piece(self._command(node), splits=not is_quoted)
+            case "ERROR":
+                where = f"script, line {line_of(node)}"
+                raise SpecError(where, f"is no Bash that is read here: {shown(source_of(node)[:SHOWN_LETTERS])}.")
             case _ if is_quoted:
                 yield _between(node.text or b"")
             case _:

@@ -195,6 +195,7 @@ def test_gemma_2_of_mindspeed_is_gemma_2(tmp_path):
         ("--enable-dsa-indexer --index-topk 256", "2,048 tokens of which 256 count"),
         ("--noop-layers x", "expected numbers of layers"),
         ("--num-layer-list 10,10", "are not the layers of the model"),
+        ("--num-layers 99999999999 --first-k-dense-replace 1", "more than any model has"),
         ("--checkpoint-in-cpu", "keeps checkpoints of activations on the host"),
         ("--n-shared-experts $N", "the script leaves open. Say it: --set N=VALUE"),
         ("--pipeline-model-parallel-siz 2", "Did you mean '--pipeline-model-parallel-size'"),

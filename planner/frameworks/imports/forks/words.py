@@ -9,7 +9,7 @@ from typing import TypeAlias
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
-from planner.frameworks.megatron.stages import LAYOUT, layout_text
+from planner.frameworks.megatron.stages import LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.text import unknown_names, written
 
 Given: TypeAlias = Mapping[str, list[str]]
@@ -18,6 +18,8 @@ Words: TypeAlias = dict[str, list[str]]
 
 DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
 """Options that only Megatron-DeepSpeed has, and a script for it needs."""
+
+MOST_DIGITS = 18
 
 MOST_SPARSE = 4
 """
@@ -58,6 +60,8 @@ def _number(given: Given, name: str, default: int | None = None) -> int:
         raise SpecError(f"{WHERE}.{name}", f"is {written(' '.join(words))}, which the script leaves open.", hint)
     if len(words) != 1 or not words[0].lstrip("-").isdecimal():
         raise SpecError(f"{WHERE}.{name}", f"expected a whole number, got {shown(' '.join(words))}.")
+    if len(words[0]) > MOST_DIGITS or (name == "--num-layers" and int(words[0]) > MOST_STAGES):
+        raise SpecError(f"{WHERE}.{name}", f"is {shown(words[0])}, more than any model has.")
     return int(words[0])
 
 

@@ -7,6 +7,9 @@ of Megatron-Bridge's package come from the planner's own table.
 
 A folder with ``expected.csv`` is compared with its values, too (``expected.py``).
 
+``--mutations N`` imports N mutated files of the folder instead (``mutations.py``); ``--bash`` compares scripts with
+Bash.
+
 Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
 performance recipes, whose layouts are in no package, and examples, many of which are lists that other scripts complete.
 """
@@ -18,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.imports import expected
+from benchmarks.imports import expected, mutations
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
@@ -47,7 +50,12 @@ def main() -> int:
     """Import everything and count."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
-    folder = parser.parse_args().folder
+    parser.add_argument("--mutations", type=int, default=0, metavar="N", help="import N mutated files instead")
+    parser.add_argument("--bash", action="store_true", help="compare mutated scripts with Bash, in a container")
+    given = parser.parse_args()
+    folder = given.folder
+    if given.mutations:
+        return mutations.run(folder, given.mutations, bash=given.bash)
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
     apart = {outcome.folder for outcome in compared} | {"printed"}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]

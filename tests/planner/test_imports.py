@@ -208,7 +208,6 @@ def test_what_cannot_be_imported_says_why(name, entries, variables, message):
     ("text", "message"),
     [
         ("--tensor-model-paralel-size 2", "Did you mean '--tensor-model-parallel-size'?"),
-        ("--my-recompute-depth 2", "may say what matters .'recompute'."),
         ("--encoder-num-layers 12", "describes an encoder with a decoder"),
         ("--vocab-file vocab.txt", "is given without --merge-file"),
         ("--model-parallel-size 2", "write --tensor-model-parallel-size"),

@@ -126,7 +126,7 @@ def test_a_script_is_read_as_bash_follows_it(name, tmp_path):
         ("--micro-batch-size ${MBS:?say it}", "MBS"),
         ("--tensor-model-parallel-size `cat tp.txt`", "cat tp.txt"),
         ("--tensor-model-paralel-size 2", "Did you mean '--tensor-model-parallel-size'"),
-        ("--zero-stage 3", "DeepSpeed under Megatron-LM"),
+        ("--zero-stage 4", "expected 0, 1, 2 or 3"),
     ],
 )
 def test_what_is_open_is_asked_for(line, message, tmp_path):

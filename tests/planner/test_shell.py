@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ SCRIPTS = {
     "quotes": 'show "a\\"b" a\\ b $\'c\\td\' "\\$x" \'\' ""',
     "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
     "indirect": "A=B\nB=7\nshow ${!A}",
+    "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
+    "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
+    "names behind a slash": "A=1\nB=$A/x/z${A}/$A/tp$A-y\nC=k/$A/e\nshow $B $C",
+    "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
+    "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'
+    "[ $A -eq 0 ] && show 4\n[[ $A -eq 0 ]] && show 5",
+    "words behind redirections": "show a > /dev/null b c\nshow d 2>&1 e 2>/dev/null --f\n"
+    "> /dev/null show g\nshow h &> /dev/null",
+    "choices": "T=4\nA=$(( ($T > 1) ? 1 : 0 ))\nshow $A $(( T > 5 ? 1 : T > 3 ? 2 : 3 ))",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }
 """What launch scripts do; ``show`` prints its words."""
@@ -145,9 +155,28 @@ def test_what_never_ends_is_refused(text, message):
 @pytest.mark.parametrize(
     "text", ["((", "A=(", "if [", "${", "$((1/0))", "a=${b[c", "\x00", "case x in", "<<EOF", "run $((9**9**9))"]
 )
-def test_broken_scripts_do_no_harm(text):
-    """What the parser cannot read is passed over."""
-    follow(text)
+def test_broken_scripts_are_refused_with_their_line_or_do_no_harm(text):
+    """Bash would stop there, and what it would have read before is not the script."""
+    with suppress(SpecError):
+        assert not [command for command in follow(text).commands if command.words[0].endswith(".py")]
+
+
+def test_what_is_no_bash_is_refused_with_its_line():
+    """Bash stops at such a line: what stands before it is not what somebody runs."""
+    with pytest.raises(SpecError, match=r"script, line 1: is no Bash that is read here"):
+        follow("if [ $A = 1 then fi )\npython train.py")
+
+
+def test_a_redirection_to_the_next_line_is_no_bash():
+    """Bash says "unexpected token newline"; the parser takes the next line's first word as the file."""
+    with pytest.raises(SpecError, match="line 1: redirects to nothing"):
+        follow("show a >\nB=2\nshow $B")
+
+
+def test_a_bad_substitution_is_no_bash():
+    """Bash drops the command with it; the variable's value would be another word."""
+    with pytest.raises(SpecError, match=r"line 2: is no Bash that is read here: '\$\{A\|\}'"):
+        follow('A=1\nshow "--x ${A|}"')
 
 
 def test_other_scripts_are_found_by_their_name():

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.named import vocabulary_of
+from planner.frameworks.imports.forks.words import in_megatron_words, model_entries
+from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
 from planner.frameworks.shell.text import known_part, unknown_names, written
@@ -27,27 +28,13 @@ what it reads (``means``); of models or releases that it does not take (``refuse
 those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a line to one value.
 """
 
-DECISIVE = (
-    "parallel",
-    "recompute",
-    "checkpoint-activations",
-    "batch",
-    "fp8",
-    "fp4",
-    "fp16",
-    "bf16",
-    "num-layers",
-    "num-experts",
-    "hidden-size",
-    "seq-length",
-    "shard",
-    "zero-stage",
-    "offload",
-)
-"""Parts of the names of options that are not to be passed over: what they say may be a degree, a batch or a size."""
+FORKS = Path(__file__).parent / "forks" / "options.csv"
+"""The same of Megatron-LM's forks and older releases, and whose they are (``of``); ``{}`` stands for their values."""
 
 SIMILAR = 0.9
 """How like an option that is read a name must be to be taken for a mistake in it (difflib's ratio)."""
+
+LENGTHS = ("--train-iters", "--train-samples")
 
 ASSUMED_STEPS = 1000
 """Steps where nothing says how long the training is, which changes no figure of a step."""
@@ -81,12 +68,15 @@ class Understood:
         What was passed over, a sentence each.
     missing
         Variables without value by the option that needs them.
+    strangers
+        Options that are not known here.
     """
 
     values: Values = field(default_factory=dict)
     said: Values = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, list[str]] = field(default_factory=dict)
+    strangers: list[str] = field(default_factory=list)
 
     def words(self) -> list[str]:
         """As a command line."""
@@ -130,6 +120,8 @@ def megatron_job(
     found = require_known(words, uses)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     _refuse_word_pieces(found)
+    if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
+        found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
     if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
         found.values[f"--{entries['training.precision']}"] = []
     for entry, option in BESIDE.items():
@@ -139,7 +131,14 @@ def megatron_job(
     _add_batch(found, entries.get("cluster.num_devices", ""))
     if "training.tokens" not in entries:
         _add_length(found)
-    imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+    entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
+    try:
+        imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+    except SpecError as error:
+        if not found.strangers or "missing" not in error.problem:
+            raise
+        hint = f"{error.hint} Options that are not known here may say it: {', '.join(found.strangers)}.".strip()
+        raise SpecError(error.where, error.problem, hint) from None
     return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
 
 
@@ -178,17 +177,44 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
 
 
+def without_own(words: Sequence[str], kind: str, variables: Variables) -> tuple[str, ...]:
+    """
+    Words without variables that the script itself sets, in branches that are not taken: they are empty then.
+
+    Parameters
+    ----------
+    words
+        What stands behind the program.
+    kind
+        Whose arguments they are, as of ``Launch``.
+    variables
+        Those of the script.
+    """
+    empty = {word for word in _open_words(words, kind) if variables.own.issuperset(unknown_names(word))}
+    return tuple(word for word in words if word not in empty)
+
+
 VALUED = re.compile(
     r"path|dir|file|folder|name|port|host|addr|(^|[-_.])(id|lr|ip)($|[-_.])|rank|seed|token|project|entity|account|partition|image|mounts|data|model|"
     r"size|length|len$|steps|iters|interval|epochs|rate|ratio|num|max|min|gpu|config|recipe|dtype|type|mode"
 )
 """Names of options of other programs that surely take a value."""
 
+ONE_WORD = re.compile(
+    r"(\$\(|`)\s*(date|hostname|pwd|whoami|id|nproc|basename|dirname|realpath|readlink|mktemp|uuidgen|shuf|wc|git)\b.*"
+    r"|HOSTNAME|USER|HOME|PWD|RANDOM|(LOCAL_|NODE_)?RANK|WORLD_SIZE|(MASTER|SLURM)_\w+"
+)
+"""Commands and variables of a machine that are no options, whatever they are."""
+
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
 
 
 def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
-    """Words that are not known, but for the first ones behind an option that takes so many."""
+    """
+    Words that are not known, but for the first ones behind an option that takes so many.
+
+    Text around a variable makes one word, such as a path.
+    """
     left, before, option = 0, "", ""
     for word in words:
         name, equals, _ = word.partition("=")
@@ -196,11 +222,16 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif not unknown_names(word) or left > 0 or (option == "--data-path" and _is_number(before)):
+        elif left > 0 or _is_one_word(word) or (option == "--data-path" and _is_number(before)):
             left -= 1
         elif not (kind == "bridge" and known_part(name) == name and equals):
             yield word
         before = word
+
+
+def _is_one_word(word: str) -> bool:
+    """Whether a word stays one: it has text around its variables, or they hold no options."""
+    return bool(known_part(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
 
 
 def _is_number(word: str) -> bool:
@@ -213,6 +244,8 @@ def _least_values(name: str, kind: str) -> int:
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     option, others = options().get(name), _others().get(name, ())
+    if option is None and not others:
+        return _least_values(name, "")
     nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
     return int(nargs) if nargs.isdecimal() else 1
 
@@ -238,11 +271,10 @@ def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: M
     except SpecError as error:
         if error.where != f"{WHERE}.--vocab-size":
             raise
-        known = vocabulary_of({**_tokenizer(environment), **found.said})
+        said = {**_tokenizer(environment), **found.said}
+        known = vocabulary_of(said) or assumed_vocabulary(said)
         if known is None:
-            named = found.said.get("--tokenizer-model", found.said.get("--tokenizer-type", []))
-            tokenizer = f" (the tokenizer is {shown(' '.join(named))})" if named else ""
-            raise SpecError(error.where, error.problem, f"Say it{tokenizer}: model.vocab_size=50257.") from None
+            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
     found.notes.append(
         f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
@@ -316,7 +348,7 @@ def _add_batch(found: Understood, devices: str) -> None:
 
 
 def _add_length(found: Understood) -> None:
-    if not {"--train-iters", "--train-samples"} & {*found.values}:
+    if not {*LENGTHS} & {*found.values}:
         found.values["--train-iters"] = [str(ASSUMED_STEPS)]
         found.notes.append(
             f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
@@ -335,30 +367,54 @@ def understand(words: Iterable[str]) -> Understood:
     SpecError
         If an option is one of a model that is not taken, or may be a misspelled one.
     """
-    found, ignored, strangers = Understood(), dict[str, list[str]](), list[str]()
-    for name, values in by_option(words):
+    found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
+    for name, values in in_megatron_words(list(by_option(words))):
+        found.said |= {name: [written(value) for value in values]}
+        if not name:
+            found.notes += values
+            continue
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
-            for replacement, more in by_option(other["why"].split()):
-                _merge(found, replacement, more)
+            meant.append((name, _filled(other["why"], values)))
+            found.notes += (
+                [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
+            )
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():
             _take(found, options()[name], values)
+            if not {options()[name].name} & {*found.values, *found.missing}:
+                ignored.setdefault("without influence, with values that are open or of another release", []).append(
+                    name
+                )
         else:
-            _refuse_decisive(name)
-            strangers.append(written(name))
+            _refuse_misspelled(name)
+            found.strangers.append(written(name))
+    for name, replaced in meant:
+        for replacement, more in by_option(replaced):
+            _merge(found, name, replacement, more)
     for reason, names in ignored.items():
         found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
-    if strangers:
-        found.notes.append(f"Not understood, no options that are known here: {', '.join(dict.fromkeys(strangers))}.")
+    if found.strangers:
+        unknown = ", ".join(dict.fromkeys(found.strangers))
+        found.notes.append(f"Not understood, no options that are known here: {unknown}.")
     return found
 
 
-def _merge(found: Understood, name: str, values: list[str]) -> None:
-    """Modules are added, and what is said already is left."""
+def _filled(text: str, values: list[str]) -> list[str]:
+    """The words of a row, with the values of its option in place of ``{}``."""
+    whole = [values if word == "{}" else [word.replace("{}", " ".join(values))] for word in text.split()]
+    return [word for words in whole for word in words]
+
+
+def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> None:
+    """Modules are added, what is said already is left, and another spelling of an option is its value."""
+    option = options()[name]
+    if spelling == name or any(unknown_names(value) for value in values):
+        _take(found, option, values)
+        return
     old = found.values.get(name, [])
-    several = options()[name].nargs in ("+", "*")
+    several = option.nargs in ("+", "*")
     found.values[name] = [*old, *(value for value in values if value not in old)] if several else old or values
 
 
@@ -367,6 +423,8 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     found.said[option.name] = [written(value) for value in values]
     is_read = option.in_import == "read"
     names = [name for value in values for name in unknown_names(value)]
+    if names and option.name in LENGTHS:
+        return
     if names and is_read:
         found.missing[option.name] = list(dict.fromkeys(names))
         return
@@ -407,24 +465,19 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     return None
 
 
-def _refuse_decisive(name: str) -> None:
+def _refuse_misspelled(name: str) -> None:
     read = [one for one, option in options().items() if option.in_import == "read"]
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     if near:
         raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
-    part = next((part for part in DECISIVE if part in name), None)
-    if part:
-        raise SpecError(
-            f"{WHERE}.{written(name)[:80]}",
-            f"is no option that is known here, and may say what matters ('{part}').",
-            "Take it out, or write it in words of Megatron-LM.",
-        )
 
 
 @cache
 def _others() -> Mapping[str, list[dict[str, str]]]:
+    """Rows of both tables by option, those of one value in front."""
     rows: dict[str, list[dict[str, str]]] = {}
-    with OTHERS.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            rows.setdefault(row["option"], []).append(row)
-    return rows
+    for table in (OTHERS, FORKS):
+        with table.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                rows.setdefault(row["option"], []).append(row)
+    return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

@@ -12,14 +12,14 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
-from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
+from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known, understand, without_own
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import recipe_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
@@ -70,13 +70,29 @@ def import_job(
             return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
         case ".py" if is_torchtitan(text):
             return torchtitan_job(read_python(text, str(place)), overrides)
+        case ".py" if tool := _other_tool(text):
+            raise SpecError(str(place), f"is a script of {tool}, which no import reads.", "Write the job file by hand.")
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
     return _from_script(text, place.parent, overrides, variables)
 
 
+TOOLS = {
+    "olmo_core": "OLMo-core", "levanter": "Levanter", "nanotron": "nanotron", "litgpt": "LitGPT",
+    "torchtune": "torchtune",
+    "composer": "Composer", "llmfoundry": "LLM Foundry", "colossalai": "Colossal-AI", "fairseq": "fairseq",
+    "maxtext": "MaxText", "MaxText": "MaxText", "axolotl": "Axolotl", "verl": "verl",
+}  # fmt: skip
+"""What scripts of other tools import, and their names."""
+
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
+
+
+def _other_tool(text: str) -> str:
+    """The name of another tool whose modules a script imports; empty: none is known."""
+    modules = re.findall(r"^\s*(?:from|import)\s+(\w+)", text, re.MULTILINE)
+    return next((TOOLS[module] for module in modules if module in TOOLS), "")
 
 
 def is_foreign(path: Path) -> bool:
@@ -190,8 +206,11 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     launch = find_launch(script, text) or _loose(script)
-    notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
     refuse_options(launch.words)
+    _refuse_decisive(script, launch, text, folder, given)
+    zero, more = _zero_words(launch, script, folder)
+    launch = replace(launch, words=(*without_own(launch.words, launch.kind, script.variables), *zero))
+    notes = [*launch.notes, *more, *_asked(script), *script.notes, *_unused(given, script)]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _from_configuration(launch, folder, overrides, notes)
@@ -200,7 +219,8 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     if "--yaml-cfg" in launch.words:
         return _from_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
     needed = require_known(launch.words, script.variables.uses).least_devices()
-    with_devices, more = _with_devices(launch.devices, overrides)
+    alone = launch.devices.source == LONE and needed > 1
+    with_devices, more = _with_devices(Devices() if alone else launch.devices, overrides)
     try:
         imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
     except SpecError as error:
@@ -209,6 +229,27 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         hint = f"{more[0]} Its degrees take at least cluster.num_devices={needed}."
         raise SpecError(error.where, error.problem, hint) from None
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+ZERO_STAGE = re.compile(r'"stage"\s*:\s*(\d)')
+OFFLOAD = re.compile(r'"offload_(\w+)"\s*:\s*\{[^{}]*"device"\s*:\s*"(\w+)"')
+
+
+def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str, ...], list[str]]:
+    """Options of Megatron-DeepSpeed for what its DeepSpeed configuration says: written by the script, or beside it."""
+    given = dict(by_option(launch.words))
+    name = next((given[one][0] for one in ("--deepspeed_config", "--deepspeed-config") if given.get(one)), None)
+    if launch.kind != "megatron" or name is None:
+        return (), []
+    text = script.files.get(name) or _beside(name, folder, may_lack=True)
+    offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
+    if offloaded - {"optimizer"}:
+        raise SpecError(WHERE, f"offloads weights by {shown(written(name))}, which is not costed under Megatron-LM.")
+    words = ["--cpu-optimizer"] if offloaded else []
+    if found := ZERO_STAGE.search(text):
+        return (*words, "--zero-stage", found[1]), []
+    assumed = f"{shown(written(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
+    return tuple(words), [] if "--zero-stage" in given else [f"DeepSpeed's configuration {assumed}"]
 
 
 def _from_yaml_file(
@@ -403,6 +444,41 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
     return [f"{name}={number}", *overrides], [
         f"The script starts {number} processes ({source}); {name}=N says otherwise."
     ]
+
+
+MOST_READINGS = 60
+"""Times that a script is followed to see which of its arguments matter."""
+
+
+def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse arguments of a script that are not given, where what they are compared with decides an option."""
+    decisive, readings = list[str](), 0
+    plain, around = _decided(launch), {**slurm_variables(text), **given}
+    for name, texts in script.variables.compared.items():
+        for value in (*sorted(texts), "*"):
+            readings += 1
+            try:
+                other = follow(text, {**around, name: value}, lambda one: _other_script(one, folder))
+                found = find_launch(other, text)
+            except SpecError:
+                continue
+            if readings > MOST_READINGS or (found is not None and _decided(found) != plain):
+                decisive.append(name)
+                break
+    if decisive:
+        lines = script.variables.asked
+        names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
+        hint = " ".join(f"--set {name}=VALUE" for name in decisive)
+        raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+
+
+def _decided(launch: Launch) -> Any:
+    """What a launch says that an import reads."""
+    if launch.kind != "megatron":
+        return launch.words
+    found, known = understand(launch.words), options()
+    values = {name: value for name, value in found.values.items() if known[name].in_import == "read"}
+    return values, found.missing, found.strangers
 
 
 def _asked(script: Script) -> Iterable[str]:

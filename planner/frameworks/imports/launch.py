@@ -28,6 +28,18 @@ DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
 """Commands that start trainings by the words behind them, which no import reads."""
 
+STARTER = re.compile(
+    r"(python|pypy)[\d.]*|\w*run|run_\w+|deepspeed|accelerate|mpiexec[\w.]*|ft_launcher|\w*launch\w*|pdsh|nemo|ds|bash|sh"
+)
+"""Names of what starts a Python program; of these all but the first may be a queue's or a cluster's."""
+
+SETTING_UP = {
+    *("awk", "cat", "chmod", "chown", "cp", "diff", "echo", "egrep", "find", "git", "grep", "head", "install", "kill"),
+    *("killall", "ln", "ls", "mkdir", "mv", "nano", "patch", "pgrep", "pip", "pip3", "pkill", "printf", "ps", "rm"),
+    *("rsync", "scp", "sed", "tail", "tar", "tee", "test", "touch", "vi", "vim", "wget", "which", "export"),
+}
+"""Commands that may name a program, and a launcher, and start neither."""
+
 MOST_SUBCOMMANDS = 4
 
 KINDS_BY_OPTION = (
@@ -41,6 +53,10 @@ KINDS_BY_OPTION = (
     ("--hybrid-layer-pattern", "megatron"),
 )
 """What an option says of a program that is not in the list."""
+
+
+LONE = "no launcher is told another number"
+"""What is said of a program that Python or torchrun starts once."""
 
 
 class Devices(NamedTuple):
@@ -142,8 +158,16 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
 
 
 def _program_place(words: Sequence[str]) -> int | None:
-    """Where the program stands: a Python file, or a module that is no launcher."""
+    """Where the program stands that a launcher starts: a Python file, or a module that is no launcher."""
+    if Path(words[0]).name in SETTING_UP:
+        return None
+    starts = False
     for place, word in enumerate(words):
+        if place and not starts:
+            last = words[place - 1]
+            starts = bool(unknown_names(last)) or STARTER.fullmatch(Path(last).name) is not None
+            if not starts:
+                continue
         if Path(word).name == "nemo" and words[place + 1 : place + 2] == ("llm",):
             return place
         if word.endswith(".py") and (place == 0 or words[place - 1] not in ("-o", "--output")):
@@ -182,7 +206,8 @@ def _devices(before: Sequence[str], text: str) -> Devices:
     per_node = next((given[name] for name in DEVICES_PER_NODE if name in given), None)
     nodes = next((given[name] for name in NODES if name in given), None)
     if per_node is None and "--standalone" not in before:
-        return _number(total, "") if total else Devices()
+        lone = before and all(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun)|-[a-zA-Z]+", word) for word in before)
+        return _number(total, "") if total else Devices(1, LONE) if lone and not given else Devices()
     launcher = any(
         Path(word).name in ("torchrun", "deepspeed") or word.startswith("torch.distributed") for word in before
     )

@@ -58,6 +58,11 @@ def _models() -> Mapping[str, str]:
 TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
 """Entries by a part of what an option says; of several that fit, the longest."""
 
+PATCHED = "--patch-tokenizer-type"
+"""Pai-Megatron-Patch's option, beside which ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
+
+TOKENIZER_OPTIONS = ("--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path", PATCHED, "--vocab-file")
+
 TIKTOKEN = 2**17
 """Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
 
@@ -76,6 +81,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
     128256
     """
+    options = {"--tokenizer-model": options.get("--tokenizer-name-or-path", ()), **options}
     kind = " ".join(options.get("--tokenizer-type", ()))
     if kind == "TikTokenizer":
         return Vocabulary(TIKTOKEN, kind)
@@ -86,7 +92,17 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     if not fitting:
         return None
     best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))
-    return Vocabulary(int(best["entries"]), best["source"])
+    more = said.get("--extra-vocab-size", "") if best["option"] == PATCHED else ""
+    return Vocabulary(int(best["entries"]) + (int(more) if more.isdecimal() else 0), best["source"])
+
+
+def assumed_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
+    """The vocabulary of a tokenizer that nothing says; None: the options name no tokenizer."""
+    named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
+    if not named:
+        return None
+    pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)
+    return Vocabulary(32_000, "as Llama 2's pieces of sentences") if pieces else Vocabulary(TIKTOKEN, "2^17")
 
 
 @cache

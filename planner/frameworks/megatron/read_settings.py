@@ -34,19 +34,20 @@ def release_for(device: object, loss: object) -> str | None:
     Returns
     -------
     str or None
-        None: no release runs on the device, or the device has software of its own.
+        None: no release runs on the device, or its own software is one.
     """
     if not isinstance(device, (str, Mapping)):
         return None
     path = device_path(device, Path())
     known = device_of(dict(device) if isinstance(device, Mapping) else device if path is None else read_mapping(path))
-    if known.framework is not None:
+    own = known.framework
+    if own is not None and (own.startswith(RELEASES) or own == "mofa"):
         return None
     fitting = [
         name
         for name in catalog.frameworks()
         if name.startswith(RELEASES)
-        and catalog.runs_on(catalog.framework(name), known.architecture)
+        and (own is not None or catalog.runs_on(catalog.framework(name), known.architecture))
         and (not isinstance(loss, str) or loss in catalog.framework(name).setting_values.get("loss", (loss,)))
     ]
     return max(fitting, key=lambda name: catalog.framework(name).since, default=None)

@@ -27,6 +27,9 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 
 PYTHONS = (("&&", " and "), ("||", " or "), ("\n", " "))
 
+CHOICE = re.compile(r"([^?:]*)\?([^?:]*):(.*)", re.DOTALL)
+"""``condition ? value : value``, whose last value may be such a choice itself."""
+
 MOST_DIGITS, MOST_LETTERS = 18, 500
 """A shell's numbers have 64 bits; longer expressions are not a script's."""
 
@@ -38,6 +41,9 @@ def value_of(expression: str) -> int | None:
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99")
     (4, 1, None, None)
     """
+    if found := CHOICE.fullmatch(expression):
+        condition = value_of(found[1])
+        return None if condition is None else value_of(found[2 if condition else 3])
     text = expression.strip()
     for shells, pythons in PYTHONS:
         text = text.replace(shells, pythons)

@@ -75,12 +75,12 @@ def decide(node: Node, words: Words) -> Verdict:
     return Verdict(bool(text), is_known)
 
 
-def _text(node: Node, words: Words, *, compares: bool = False) -> tuple[str, bool]:
-    """A text with what is not known left out, and whether nothing was."""
+def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, bool]:
+    """A text with what is not known left out, and whether nothing was; ``other`` is what it is compared with."""
     text = words.value(node)
     names = unknown_names(text)
     if names:
-        words.variables.ask(names, line_of(node), compares=compares)
+        words.variables.ask(names, line_of(node), compares=() if other is None else [words.value(other)])
     return known_part(text), not names
 
 
@@ -113,9 +113,11 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     if sign in ("||", "-o"):
         first = decide(left, words)
         return first if first == Verdict(True, True) else first.or_else(decide(right, words))
-    one, one_known = _text(left, words, compares=True)
-    other, other_known = _text(right, words, compares=True)
+    one, one_known = _text(left, words, right)
+    other, other_known = _text(right, words, left)
     is_known = one_known and other_known
+    if (not one and _vanishes(left)) or (not other and _vanishes(right)):
+        return Verdict(False, is_known)
     if sign in NUMBERS:
         numbers = value_of(one), value_of(other)
         if numbers[0] is None or numbers[1] is None:
@@ -127,6 +129,14 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return Verdict(one < other if sign == "<" else one > other, is_known)
     same = one == other if "string" in right.type else fnmatchcase(one, other)
     return Verdict(same == (sign != "!="), is_known)
+
+
+def _vanishes(node: Node) -> bool:
+    """Whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is an error then, and false."""
+    test: Node | None = node
+    while test is not None and test.type != "test_command":
+        test = test.parent
+    return node.type in ("simple_expansion", "expansion") and test is not None and test.children[0].type == "["
 
 
 MOST_LETTERS = 200

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.conditions import Verdict, decide
+from planner.frameworks.shell.parsing import assigned, parse
 from planner.frameworks.shell.text import known_part, unknown_names, written
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 WHERE = "script"
 
@@ -33,9 +33,6 @@ MOST_DEPTH = 20
 MOST_LETTERS = 1_000_000
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
-
-PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/]|$)")
-"""``<path to data>``, which people leave in examples and no shell can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +66,15 @@ class Script:
         As they are at its end.
     commands
         In their order.
+    files
+        Texts of here-documents by the file that they are written to.
     notes
         What was not followed, a sentence each.
     """
 
     variables: Variables
     commands: list[Command] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -118,14 +118,6 @@ def follow(
     return script
 
 
-@cache
-def _parser() -> Parser:
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser
-
-    return Parser(Language(tree_sitter_bash.language()))
-
-
 class _Follower:
     """Statements one by one; ``depth`` counts scripts inside scripts, functions inside functions."""
 
@@ -138,6 +130,7 @@ class _Follower:
         self.depth = 0
         self.first_line = 0
         self.said = ""
+        self.feeds = 0
         self.by_type: dict[str, Callable[[Node], Verdict]] = {
             "variable_assignment": self._assignment,
             "variable_assignments": self._each,
@@ -176,11 +169,12 @@ class _Follower:
         """A script, or one inside it: what ``bash -c`` or a here-document has."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
-        tree = _parser().parse(PLACEHOLDER.sub(r"'<\1>'", text).encode())
+        root = parse(text)
+        self.script.variables.own |= assigned(root)
         before, self.first_line = self.first_line, first_line
         self.depth += 1
         try:
-            self._each(tree.root_node)
+            self._each(root)
         finally:
             self.depth -= 1
             self.first_line = before
@@ -192,9 +186,11 @@ class _Follower:
         self.statements += 1
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
-        if node.type == "ERROR":
-            self._note(f"Line {self._line(node)} is no Bash that is read here: {shown(written(source_of(node))[:80])}.")
-            return Verdict(True, True)
+        if node.type == "ERROR" and not self.feeds:
+            raise SpecError(
+                f"{WHERE}, line {self._line(node)}",
+                f"is no Bash that is read here: {shown(written(source_of(node))[:80])}.",
+            )
         action = self.by_type.get(node.type)
         if action is None:
             return Verdict(True, True)
@@ -303,10 +299,10 @@ class _Follower:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
-        self.script.variables.ask(names, self._line(node), compares=True)
-        for item in node.named_children:
-            if item.type != "case_item":
-                continue
+        items = [child for child in node.named_children if child.type == "case_item"]
+        compared = [self.words.value(one) for item in items for one in item.children_by_field_name("value")]
+        self.script.variables.ask(names, self._line(node), compares=compared)
+        for item in items:
             patterns = item.children_by_field_name("value")
             if any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns):
                 body = [child for child in item.named_children if child not in patterns]
@@ -382,6 +378,7 @@ class _Follower:
         values = self.script.variables.values
         saved = {name: values[name] for name in names if name in values}
         self._all(own)
+        parts += self._behind_redirects(node)
         words = tuple(field for part in parts for field in self.words.fields(part))
         try:
             verdict = self._words(words, self._line(node))
@@ -397,6 +394,16 @@ class _Follower:
                 for name in names:
                     values.pop(name, None)
                 values.update(saved)
+
+    def _behind_redirects(self, node: Node) -> Iterator[Node]:
+        """Words behind a redirection belong to its command, whose node ends before it."""
+        outer = node.parent
+        holders = [node, outer] if outer is not None and outer.type == "redirected_statement" else [node]
+        for redirect in (one for holder in holders for one in holder.named_children if one.type == "file_redirect"):
+            first, *others = _targets(redirect)
+            if b"\n" in (redirect.text or b"")[: first.start_byte - redirect.start_byte].replace(b"\\\n", b""):
+                raise SpecError(f"{WHERE}, line {self._line(redirect)}", "redirects to nothing, which is no Bash.")
+            yield from others
 
     def _words(self, words: Sequence[str], line: int) -> Verdict:
         if not words:
@@ -428,9 +435,11 @@ class _Follower:
             self.script.variables.assign(
                 variable, text if words[0] == "read" and "-a" not in words else [text], source=""
             )
+        if name == "eval":
+            self._text(" ".join(arguments), first_line=line)
+            return Verdict(True, False)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
-        inner = " ".join(arguments) if name == "eval" else _inner_script(words)
-        if inner is not None:
+        if (inner := _inner_script(words)) is not None:
             self._inner(inner, line)
         elif (place := _script_place(words)) is not None:
             self._run_file(words[place], words[place + 1 :], line)
@@ -506,16 +515,33 @@ class _Follower:
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
+                self.script.files |= dict.fromkeys(self._written_files(node, redirect), text)
                 if words[:1] == ["read"] and body is not None:
                     self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
 
+    def _written_files(self, *nodes: Node) -> list[str]:
+        redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
+        return [self.words.value(_targets(one)[0]) for one in redirects]
+
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """What a shell, a queue or a file of commands is given; of other programs it is data."""
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
-            self._inner(text, self._line(node))
+            self.feeds += 1
+            try:
+                self._inner(text, self._line(node))
+            except SpecError:
+                if words[0] not in ("cat", "tee"):  # what these are given is often a configuration
+                    raise
+            finally:
+                self.feeds -= 1
+
+
+def _targets(redirect: Node) -> list[Node]:
+    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
 
 
 REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -33,9 +33,13 @@ class Variables:
     asked
         Lines where a condition asks for such a name, which a shell takes as empty there.
     required
-        Names that the script itself says it cannot do without (``${NAME:?}``), and arguments that it compares.
+        Names that the script itself says it cannot do without (``${NAME:?}``).
     seen
         Names that the script reads or sets.
+    own
+        Names that the script sets somewhere, also where it does not come along.
+    compared
+        Texts that conditions compare an argument of the script with that is not given.
     """
 
     given: Mapping[str, str]
@@ -45,6 +49,8 @@ class Variables:
     asked: dict[str, list[int]] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    compared: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
@@ -75,9 +81,11 @@ class Variables:
             lines.append(line)
         return text
 
-    def ask(self, names: list[str], line: int, *, compares: bool = False) -> None:
-        """Remember that a condition wants to know; an argument that is compared must be there."""
-        self.required.update(name for name in names if compares and name.isdecimal())
+    def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
+        """Remember that a condition wants to know, and what it compares an argument of the script with."""
+        for name in names:
+            if name.isdecimal():
+                self.compared.setdefault(name, set()).update(compares)
         for name in names:
             lines = self.asked.setdefault(name, [])
             if line not in lines:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
+from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.text import Piece, joined, known_part, split, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
@@ -125,8 +126,11 @@ class Words:
                 yield Piece(self.arithmetic(node))
             case "command_substitution" | "process_substitution":
                 yield Piece(self._command(node), splits=not is_quoted)
+            case "ERROR":
+                where = f"script, line {line_of(node)}"
+                raise SpecError(where, f"is no Bash that is read here: {shown(source_of(node)[:SHOWN_LETTERS])}.")
             case _ if is_quoted:
-                yield Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), source_of(node)))
+                yield _between(node.text or b"")
             case _:
                 yield Piece(re.sub(r"\\(\n?)(.?)", lambda found: found[2], source_of(node), flags=re.DOTALL))
 
@@ -141,11 +145,11 @@ class Words:
             if child.type == '"':
                 continue
             if child.start_byte > place:
-                yield Piece(text[place - node.start_byte : child.start_byte - node.start_byte].decode())
+                yield _between(text[place - node.start_byte : child.start_byte - node.start_byte])
             yield from self.pieces(child, is_quoted=is_quoted)
             place = child.end_byte
         if place < end:
-            yield Piece(text[place - node.start_byte : end - node.start_byte].decode())
+            yield _between(text[place - node.start_byte : end - node.start_byte])
 
     # --- parameters ----------------------------------------------------------------------------------------
 
@@ -316,6 +320,11 @@ class Words:
             if number is not None:
                 return str(number)
         return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
+
+
+def _between(text: bytes) -> Piece:
+    """A part of a quoted text; a line that ends in a backslash goes on, also where the quotation mark follows."""
+    return Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), text.decode()))
 
 
 def _names(value: Value) -> list[str]:

@@ -1,0 +1,242 @@
+"""Options of forks whose meaning hangs on others, as options of Megatron-LM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.megatron.options import WHERE
+from planner.frameworks.megatron.stages import LAYOUT, MOST_STAGES, layout_text
+from planner.frameworks.shell.text import unknown_names, written
+
+Given: TypeAlias = Mapping[str, list[str]]
+Words: TypeAlias = dict[str, list[str]]
+"""Options in place of others; behind an empty name stands a note."""
+
+DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
+"""Options that only Megatron-DeepSpeed has, and a script for it needs."""
+
+MOST_DIGITS = 18
+
+MOST_SPARSE = 4
+"""
+Sequences of so many times ``--index-topk`` tokens may have sparse attention costed as dense. Of DeepSeek V3.2 at 4,096
+tokens the cores of attention are a twentieth of a step, of which the indexer's scores take back a fifth.
+"""
+
+
+def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    """
+    Yield options, those of forks that hang on others in words of Megatron-LM.
+
+    Raises
+    ------
+    SpecError
+        If they describe what Megatron-LM has no words for.
+    """
+    given = dict(pairs)
+    taken: set[str] = set()
+    more = list[tuple[str, list[str]]]()
+    for names, read in MEANINGS:
+        if names[0] in given and (words := read(given)) is not None:
+            taken |= {*names}
+            more += words.items() or [("", [f"{names[0]} {' '.join(given[names[0]])}: nothing changes by it."])]
+    yield from ((name, values) for name, values in pairs if name not in taken)
+    yield from more
+
+
+def _number(given: Given, name: str, default: int | None = None) -> int:
+    """Return a whole number; a variable without value is refused where the option itself is read."""
+    words = given.get(name, [])
+    if not words and default is not None:
+        return default
+    if not words:
+        raise SpecError(f"{WHERE}.{name}", "is required but missing.")
+    if names := unknown_names(" ".join(words)):
+        hint = f"Say it: {' '.join(f'--set {one}=VALUE' for one in names if one.isidentifier() or one.isdecimal())}."
+        raise SpecError(f"{WHERE}.{name}", f"is {written(' '.join(words))}, which the script leaves open.", hint)
+    if len(words) != 1 or not words[0].lstrip("-").isdecimal():
+        raise SpecError(f"{WHERE}.{name}", f"expected a whole number, got {shown(' '.join(words))}.")
+    if len(words[0]) > MOST_DIGITS or (name == "--num-layers" and int(words[0]) > MOST_STAGES):
+        raise SpecError(f"{WHERE}.{name}", f"is {shown(words[0])}, more than any model has.")
+    return int(words[0])
+
+
+def _deepspeed_experts(given: Given) -> Words | None:
+    """
+    Experts in every second layer, one for a token (Megatron-DeepSpeed, megatron/arguments.py and model/transformer.py).
+
+    Without ``--enable-expert-tensor-parallelism`` tensor-parallel ranks do not share an expert.
+    """
+    if not any(name in given for name in DEEPSPEED):
+        return None
+    numbers = given["--num-experts"]
+    if len(set(numbers)) > 1:
+        problem = f"is {' '.join(numbers)}: a pyramid of experts (PR-MoE); the planner knows experts of one number."
+        raise SpecError(f"{WHERE}.--num-experts", problem)
+    if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
+        return {}
+    every = _number(given, "--expert-interval", 2)
+    assumed = {"--expert-interval": "2", "--topk": "1"}
+    silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
+    flags = ",".join("1" if (layer + 1) % every == 0 else "0" for layer in range(_number(given, "--num-layers")))
+    tensor = given.get("--tensor-model-parallel-size", ["1"])
+    return {
+        "--num-experts": numbers[:1],
+        "--moe-router-topk": given.get("--topk", ["1"]),
+        "--moe-layer-freq": [f"([{flags}])"],
+        "--expert-model-parallel-size": given.get("--moe-expert-parallel-size", ["1"]),
+        "--expert-tensor-parallel-size": tensor if "--enable-expert-tensor-parallelism" in given else ["1"],
+        "--moe-token-dispatcher-type": ["alltoall"],
+        "--moe-grouped-gemm": [],
+        "": [f"Megatron-DeepSpeed's defaults count: {silent}."] if silent else [],
+    }
+
+
+def _zero(given: Given) -> Words | None:
+    """
+    Stages of ZeRO as sharding; BF16 without one has DeepSpeed's BF16_Optimizer, which shards states as stage 1.
+
+    References
+    ----------
+    DeepSpeed, runtime/engine.py, _configure_optimizer and _configure_bf16_optimizer.
+    """
+    stage = _number(given, "--zero-stage", 0)
+    strategies = {2: "optim_grads", 3: "optim_grads_params"}
+    if stage in strategies:
+        return {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": [strategies[stage]]}
+    if stage not in (0, 1):
+        raise SpecError(f"{WHERE}.--zero-stage", f"is {stage}, expected 0, 1, 2 or 3.")
+    if stage == 0 and "--bf16" in given:
+        note = "ZeRO stage 0 in BF16: DeepSpeed's BF16_Optimizer shards the states all the same."
+        return {"--use-distributed-optimizer": [], "": [note]}
+    return {"--use-distributed-optimizer": []} if stage == 1 else {}
+
+
+def _gated(given: Given) -> Words | None:
+    """A gate doubles the first matmul: without a width of its own it is four times the hidden size (BigScience)."""
+    width = given.get("--ffn-hidden-size") or [str(4 * _number(given, "--hidden-size"))]
+    return {"--swiglu": [], "--ffn-hidden-size": width}
+
+
+def _dense_in_front(given: Given) -> Words | None:
+    """MindSpeed counts from the first layer, and -1 is none; layers without computation are no layers."""
+    first, every = _number(given, "--first-k-dense-replace"), _number(given, "--moe-layer-freq", 1)
+    every = every if every > 0 else 1
+    layers = [number for number in range(_number(given, "--num-layers")) if number not in _noops(given)]
+    flags = ",".join("1" if number >= first and number % every == 0 else "0" for number in layers)
+    return {"--moe-layer-freq": [f"([{flags}])"]}
+
+
+def _shared_experts(given: Given) -> Words | None:
+    """So many shared experts of a routed one's width are one that is so much wider."""
+    number = _number(given, "--n-shared-experts")
+    names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
+    width = _number(given, next((name for name in names if name in given), names[0]))
+    return {"--moe-shared-expert-intermediate-size": [str(number * width)]}
+
+
+def _noops(given: Given) -> set[int]:
+    words = [word for word in ",".join(given.get("--noop-layers", [])).split(",") if word]
+    if not all(word.isdecimal() for word in words):
+        problem = f"expected numbers of layers such as 1,47, got {shown(' '.join(given['--noop-layers']))}."
+        raise SpecError(f"{WHERE}.--noop-layers", problem)
+    return {int(word) for word in words}
+
+
+def _without_noops(given: Given) -> Words | None:
+    """Layers without computation take places in stages, which a layout says of those that are left."""
+    noops, total = _noops(given), _number(given, "--num-layers")
+    stages = _number(given, "--pipeline-model-parallel-size", 1)
+    size = _number(given, "--num-layers-per-virtual-pipeline-stage", -(-total // stages))
+    if size < 1 or total % size or (total // size) % stages:
+        problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
+        raise SpecError(f"{WHERE}.--num-layers-per-virtual-pipeline-stage", problem)
+    chunks = [sum(layer not in noops for layer in range(start, start + size)) for start in range(0, total, size)]
+    more = {LAYOUT: [layout_text(chunks, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if len(chunks) > 1 else {}
+    return {"--num-layers": [str(sum(chunks))], **more}
+
+
+def _listed_layers(given: Given) -> Words | None:
+    """Layers of each stage, one number for each."""
+    layers = [int(word) for word in ",".join(given["--num-layer-list"]).split(",") if word.isdecimal()]
+    if sum(layers) != _number(given, "--num-layers"):
+        problem = f"is {' '.join(given['--num-layer-list'])}, which are not the layers of the model."
+        raise SpecError(f"{WHERE}.--num-layer-list", problem)
+    return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
+
+
+def _experts_on_tensor_ranks(given: Given) -> Words | None:
+    """Each device holds as many weights where tensor-parallel ranks share experts as where they have other ones."""
+    note = "--moe-tp-extend-ep deals experts over TP ranks: costed as expert-tensor parallelism, which holds as much."
+    return {"--expert-tensor-parallel-size": given.get("--tensor-model-parallel-size", ["1"]), "": [note]}
+
+
+def _overlap_of_experts(given: Given) -> Words | None:
+    """Megatron-LM overlaps experts without full recomputation alone."""
+    if given.get("--recompute-granularity") != ["full"]:
+        return {"--overlap-moe-expert-parallel-comm": []}
+    return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
+
+
+def _tokens(given: Given) -> Words | None:
+    """The end of a training by tokens, where nothing else says it."""
+    if "--train-iters" in given or "--train-samples" in given:
+        return {}
+    return {"--train-samples": [str(_number(given, "--train-tokens") // max(_number(given, "--seq-length"), 1))]}
+
+
+def _sparse(given: Given) -> Words | None:
+    """Sparse attention of short sequences as dense."""
+    length, kept = _number(given, "--seq-length"), _number(given, "--index-topk", 2048)
+    if "--enable-mhc" in given:
+        return None
+    if length > MOST_SPARSE * kept:
+        problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
+        raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
+    return {"": [f"Sparse attention (DSA): costed as dense over {length:,} tokens, without its indexer."]}
+
+
+def model_entries(given: Given) -> dict[str, str]:
+    """
+    Return entries of the job for layers that Megatron-LM's options have no words for.
+
+    MindSpeed's ``--post-norm`` has norms behind attention and feed-forward as well, its ``--interleave-sliding-window``
+    is Gemma 2, with a window in every other layer.
+    """
+    if "--interleave-sliding-window" not in given:
+        return {"model.num_norms": "4"} if "--post-norm" in given else {}
+    sizes = {
+        "hidden_size": "--hidden-size",
+        "num_hidden_layers": "--num-layers",
+        "num_attention_heads": "--num-attention-heads",
+        "intermediate_size": "--ffn-hidden-size",
+        "sliding_window": "--interleave-sliding-window",
+        "head_dim": "--kv-channels",
+        "num_key_value_heads": "--num-query-groups",
+        "vocab_size": "--padded-vocab-size" if "--padded-vocab-size" in given else "--vocab-size",
+    }
+    config = {name: _number(given, option) for name, option in sizes.items()}
+    entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
+    return {"model": json.dumps(entry)}
+
+
+EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")
+
+MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
+    ((*EXPERTS, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
+    (("--zero-stage",), _zero),
+    (("--glu-activation",), _gated),
+    (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
+    (("--n-shared-experts",), _shared_experts),
+    (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
+    (("--num-layer-list",), _listed_layers),
+    (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
+    (("--moe-fb-overlap",), _overlap_of_experts),
+    (("--train-tokens",), _tokens),
+    (("--enable-dsa-indexer", "--index-topk"), _sparse),
+)
+"""Options that are read together, the one in front where it is there, and how."""

@@ -1,0 +1,72 @@
+"""Scripts parsed by tree-sitter with its grammar of Bash, and what that grammar reads wrongly mended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from planner.frameworks.shell.words import source_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
+"""``<path to data>``, which people leave in examples and no shell can read."""
+
+
+@cache
+def _parser() -> Parser:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
+
+
+def assigned(root: Node) -> set[str]:
+    """Return the variables that a script sets anywhere, also in branches that are not taken."""
+    found, nodes = set[str](), [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.named_children
+        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
+            found.add(source_of(name))
+    return found
+
+
+MOST_REPAIRS = 50
+"""Times that a script is parsed anew; one mistake of the grammar may hide the next one."""
+
+
+def parse(text: str) -> Node:
+    """Parse a script; where tree-sitter's grammar errs, in other words that mean the same to Bash."""
+    source = PLACEHOLDER.sub(r"'<\1>'", text).encode()
+    for _ in range(MOST_REPAIRS):
+        root = _parser().parse(source).root_node
+        repairs = sorted(_repairs(root, source), reverse=True)
+        if not repairs:
+            break
+        for place, more in repairs:
+            source = source[:place] + more + source[place:]
+    return root
+
+
+def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield what to insert where: brackets around a name behind a bare ``$``, an end behind ``A=1 B=2`` of a line."""
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
+            if found := NAME.match(source, node.end_byte):
+                yield from ((found.start(), b"{"), (found.end(), b"}"))
+        elif node.type == "command":
+            for one, following in pairwise(node.children):
+                between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
+                if one.type == "variable_assignment" and b"\n" in between:
+                    yield one.end_byte, b";"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -145,6 +145,11 @@ def meaning_of(
     return found
 
 
+def is_read(tool: str, key: str) -> bool:
+    """Return true for a key that code reads."""
+    return any(row.meaning == "read" and _is_one(key, row.key) for row in _rows(tool))
+
+
 def _is_read(row: Row | None, option: str | None) -> bool:
     """Return true for what is read further or refused, whoever says it."""
     return row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
@@ -223,7 +228,7 @@ def _by_variable() -> Mapping[str, str]:
 
 def _refuse_decisive(key: str, value: Any) -> None:
     """What may be a degree, a batch or a precision is not passed over."""
-    if is_on(value) and any(part in key.lower() for part in DECISIVE):
+    if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
         problem = f"is {shown(value)}, a key that is not known here and may decide a degree, a batch or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")
 
@@ -237,8 +242,3 @@ def _rows(tool: str) -> tuple[Row, ...]:
 def _table() -> tuple[Row, ...]:
     with KEYS.open(encoding="utf-8", newline="") as lines:
         return tuple(Row(**row) for row in csv.DictReader(lines))
-
-
-def notes_of(tool: str, flat: Mapping[str, Any], but: Collection[str] = ()) -> Iterator[str]:
-    """Say which keys of a configuration that is read otherwise are passed over, and refuse those that may not be."""
-    yield from meaning_of(tool, {key: value for key, value in flat.items() if key not in but}).notes

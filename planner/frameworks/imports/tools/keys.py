@@ -128,20 +128,22 @@ def meaning_of(
         option = _option(key.removeprefix(section), value) if row is None and section is not None else None
         if own is not None and key not in own and not _is_read(row, option):
             continue
-        if row is not None and row.meaning == "means":
-            _add(found, key, value, row.what)
-        elif row is not None and row.meaning == "refused":
-            raise SpecError(key, f"{'is ' + shown(value) + ': ' if row.value else ''}{row.what}.")
-        elif row is not None and row.meaning == "ignored":
-            passed.setdefault(row.what, []).append(key)
-        elif option is not None:
-            _add(found, key, value, option)
+        means = option if row is None else row.what if row.meaning == "means" else None
+        if means:
+            _add(found, key, value, means)
+        elif means is not None:
+            passed.setdefault("is so without it", []).append(key)
         elif row is None:
             _refuse_decisive(key, value)
             passed.setdefault("", []).append(key)
-    for reason, names in passed.items():
+        elif row.meaning == "refused":
+            raise SpecError(key, f"{'is ' + shown(value) + ': ' if row.value else ''}{row.what}.")
+        elif row.meaning == "ignored":
+            passed.setdefault(row.what, []).append(key)
+    for reason, keys in passed.items():
+        names = [key for key in keys if key in (flat if own is None else own)]
         kind = f"Ignored ({reason})" if reason else "Not understood, no keys that are known here"
-        found.notes.append(f"{kind}: {', '.join(sorted(names))}.")
+        found.notes += [f"{kind}: {', '.join(sorted(names))}."] if names else []
     return found
 
 

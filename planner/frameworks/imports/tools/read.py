@@ -250,11 +250,11 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _found(name: str, path: Path, under: Sequence[str] = ("",), *, may_lack: bool = False) -> Any:
     """A file that another one names, beside it or under a folder above it."""
-    for folder in list(path.resolve().parents)[:MOST_FOLDERS]:
+    plain = Path(os.path.normpath(name))
+    for folder in list(path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else ():
         for start in under:
-            place = Path(os.path.normpath(folder / f"{start}{name}"))
-            if os.path.isfile(place):
-                return place
+            if os.path.isfile(folder / start / plain):
+                return folder / start / plain
     if not may_lack:
         raise SpecError(str(path), f"names {shown(name)}, which is not beside it.", "Put it there.")
     return None
@@ -294,18 +294,25 @@ def _by_words(
 
 def _neox(file: File) -> Imported:
     """GPT-NeoX: its own keys with dashes or underscores, ZeRO by DeepSpeed."""
-    content = {str(name).replace("-", "_"): value for name, value in file.content.items()}
+    beside = file.path.parent / LOCAL
+    other = _mapping(beside) if os.path.isfile(beside) and file.path.name != LOCAL else {}
+    content = {name.replace("-", "_"): value for name, value in {**other, **file.content}.items()}
     flat = flat_entries(content, file.given)
     if "num_layers" not in flat:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
+    meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
     hidden = degree(flat.get("hidden_size"), "hidden_size")
     width = flat.get("intermediate_size") or int(hidden * (flat.get("expansion_factor") or 4))
     meaning.entries["model.ffn_hidden_size"] = _neox_width(
         degree(width, "intermediate_size"), hidden, flat, is_gated=bool(meaning.entries.pop("given.gated", False))
     )
     return _by_entries(file, meaning, "gpt-neox-2.0")
+
+
+LOCAL = "local_setup.yml"
+"""GPT-NeoX's own second file of a run: where data and tokenizer lie."""
 
 
 def _neox_width(width: int, hidden: int, flat: Mapping[str, Any], *, is_gated: bool) -> int:
@@ -404,14 +411,14 @@ def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Me
         if given.get("shared"):
             model.setdefault("shared_ffn_hidden_size", model["expert_ffn_hidden_size"])
     if "vocab_size" not in model:
-        kind, file = (text_of(given.get(name, "")) for name in ("tokenizer_type", "vocab_file"))
-        named = {"--vocab-file": [file]} if file and kind != GPT2 else {"--tokenizer-type": [kind]}
-        known = vocabulary_of(named)
+        kind, vocabulary = (text_of(given.get(name, "")) for name in ("tokenizer_type", "vocab_file"))
+        key = "vocab_file" if vocabulary and kind != GPT2 else "tokenizer_type"
+        known = vocabulary_of({f"--{key.replace('_', '-')}": [vocabulary if key == "vocab_file" else kind]})
         if known is None:
             raise SpecError("model.vocab_size", "is not said.", "Add model.vocab_size=50304.")
         model["vocab_size"] = known.entries
-        meaning.notes.append(f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
-                             "model.vocab_size=N says another number.")  # fmt: skip
+        source = f"{known.entries:,} entries ({known.source})"
+        meaning.notes.append(f"{key}: assumed to be of {source}; model.vocab_size=N says another number.")
 
 
 GPT2 = "GPT2BPETokenizer"

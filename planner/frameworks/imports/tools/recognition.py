@@ -44,7 +44,7 @@ def tool_of(content: Mapping[Any, Any]) -> Tool | None:
     >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8}).name, tool_of({"model": "llama3-8b"})
     ('GPT-NeoX', None)
     """
-    flat = {str(key).replace("-", "_"): value for key, value in flatten(content).items()}
+    flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
     return next((tool for tool in _tools() if all(_has(flat, mark) for mark in tool.marks.split())), None)
 
 

@@ -1,0 +1,611 @@
+"""Configurations of other tools: read by one table of keys, none of which is dropped in silence."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.models.parameters import parameters
+from planner import import_job, load
+from planner.frameworks.imports.tools.references import flat_entries
+
+DEVICE = "cluster.device=h100-80gb-sxm"
+
+NEMO = """
+run: {name: mine, results_dir: "${base_results_dir}/${.name}"}
+trainer:
+  num_nodes: 8
+  devices: 8
+  precision: bf16
+  max_steps: 500
+  log_every_n_steps: 10
+model:
+  mcore_gpt: true
+  micro_batch_size: 2
+  global_batch_size: 256
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: 5
+  context_parallel_size: 2
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 40
+  hidden_size: 5120
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 40
+  num_query_groups: 8
+  override_vocab_size: 64000
+  normalization: rmsnorm
+  activation: fast-swiglu
+  bias: false
+  qkv_bias: true
+  share_embeddings_and_output_weights: false
+  position_embedding_type: rope
+  sequence_parallel: true
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 3
+  ub_tp_comm_overlap: true
+  gradient_accumulation_fusion: true
+  cross_entropy_loss_fusion: true
+  overlap_p2p_comm: false
+  batch_p2p_comm: true
+  megatron_amp_O2: true
+  layernorm_epsilon: 1e-5
+  fp8_margin: 0
+  num_moe_experts: null
+  unheard_of: 3
+  tokenizer: {library: megatron, type: GPT2BPETokenizer}
+  optim:
+    name: mcore_distributed_optim
+    lr: 1e-4
+    overlap_grad_sync: true
+    overlap_param_sync: true
+    grad_sync_dtype: bf16
+    bucket_cap_mb: 125
+    contiguous_grad_buffer: true
+"""
+
+NEOX = """
+{
+  # sizes and degrees
+  "pipe-parallel-size": 2,
+  "model_parallel_size": 4,
+  "num-layers": 32,
+  "hidden_size": 4096,
+  "num_attention_heads": 32,
+  "num_kv_heads": 8,
+  "intermediate_size": 33024,
+  "activation": "swiglu",
+  "seq_length": 2048,
+  "max_position_embeddings": 2048,
+  "norm": "rmsnorm",
+  "pos_emb": "rotary",
+  "rotary_pct": 0.25,
+  "no_weight_tying": true,
+  "gpt_j_residual": true,
+  "use_bias_in_attn_linear": false,
+  "attention_config": [[["flash"], 32]],
+  "zero_optimization": {
+    "stage": 2,
+    "overlap_comm": True,
+    "cpu_offload": True,
+    "reduce_bucket_size": 500000000,
+  },
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 3,
+  "checkpoint_activations": true,
+  "checkpoint_num_layers": 2,
+  "partition_activations": true,
+  "precision": "bfloat16",
+  "data_types": {"grad_accum_dtype": "fp32"},
+  "train_iters": 900,
+  "optimizer": {"type": "Lion"},
+  "tokenizer_type": "HFTokenizer",
+  "vocab_file": "20B_tokenizer.json",
+  "hidden_dropout": 0.0,
+  "wall_clock_breakdown": true,
+  "unheard_of": 3,
+}
+"""
+
+FLAGSCALE = """
+system:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  use_distributed_optimizer: true
+  overlap_grad_reduce: true
+  overlap_param_gather: true
+  precision:
+    bf16: true
+  logging:
+    log_interval: 1
+model:
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  multiple_of: 256
+  hidden_dim_multiplier: 1.3
+  seq_length: 4096
+  micro_batch_size: 2
+  global_batch_size: 1024
+  train_samples: 8192
+  swiglu: true
+  normalization: RMSNorm
+  disable_bias_linear: true
+  position_embedding_type: rope
+  untie_embeddings_and_output_weights: true
+  recompute_granularity: full
+  recompute_method: uniform
+  recompute_num_layers: 1
+data:
+  tokenizer:
+    vocab_size: 100008
+"""
+
+OUTER = """
+defaults:
+  - _self_
+  - train: mine
+experiment:
+  task: {type: train, backend: megatron, entrypoint: flagscale/train/train_gpt.py}
+  runner: {nnodes: 2, nproc_per_node: 8}
+  envs: {PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:True"}
+"""
+
+PRIMUS = """
+exp_name: ${PRIMUS_EXP_NAME:mine}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: ${PRIMUS_MODEL:mine}.yaml
+    overrides:
+      micro_batch_size: 4
+      global_batch_size: 256
+      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
+      train_iters: 50
+      tensor_model_parallel_size: ${PRIMUS_TP:2}
+      pipeline_model_parallel_size: 2
+      expert_model_parallel_size: 8
+      overlap_grad_reduce: true
+      overlap_param_gather: true
+      recompute_granularity: full
+      recompute_method: block
+      recompute_num_layers: 2
+      cross_entropy_loss_fusion: true
+      cross_entropy_fusion_impl: te
+      enable_primus_turbo: true
+      use_turbo_deepep: true
+      use_turbo_attention: true
+      lr: 1e-5
+      unheard_of: 3
+"""
+
+PRIMUS_FILES = {
+    "modules/module_base.yaml": "trainable: false\n",
+    "modules/megatron/pre_trainer.yaml": "extends: [base.yaml]\nuse_distributed_optimizer: true\n",
+    "modules/megatron/base.yaml": "extends: [../module_base.yaml]\nbf16: true\nmicro_batch_size: 1\nimg_h: 224\n"
+    "recompute_granularity: null\nfp8: null\nallow_padding_num_layers: true\n",
+    "models/megatron/mine.yaml": "extends: [language.yaml]\nnum_layers: 16\nnum_experts: 16\nmoe_router_topk: 2\n",
+    "models/megatron/language.yaml": "hidden_size: 2048\nnum_attention_heads: 16\nswiglu: true\n"
+    "add_bias_linear: false\nposition_embedding_type: rope\nnormalization: RMSNorm\n"
+    "untie_embeddings_and_output_weights: true\nmoe_token_dispatcher_type: alltoall\nmoe_grouped_gemm: true\nnum_layers: 24\nvocab_size: 32000\n",
+}
+
+NANOTRON = """
+general: {project: mine, run: mine}
+parallelism:
+  dp: 4
+  pp: 2
+  tp: 2
+  tp_mode: REDUCE_SCATTER
+  tp_linear_async_communication: true
+  pp_engine: 1f1b
+  recompute_layer: true
+tokens:
+  sequence_length: 4096
+  micro_batch_size: 3
+  batch_accumulation_per_replica: 2
+  train_steps: 900
+optimizer:
+  zero_stage: 1
+  accumulate_grad_in_fp32: true
+  clip_grad: 1.0
+model:
+  dtype: bfloat16
+  model_config:
+    is_llama_config: true
+    hidden_size: 2048
+    num_hidden_layers: 28
+    num_attention_heads: 16
+    num_key_value_heads: 4
+    intermediate_size: 11008
+    vocab_size: 128256
+    tie_word_embeddings: true
+    rope_theta: 10000.0
+"""
+
+FOUNDRY = """
+variables: {max_seq_len: 2048}
+max_seq_len: ${variables.max_seq_len}
+model:
+  name: mpt_causal_lm
+  d_model: 2048
+  n_heads: 16
+  n_layers: 24
+  expansion_ratio: 3
+  max_seq_len: ${max_seq_len}
+  vocab_size: 50368
+  attn_config:
+    attn_impl: torch
+    alibi: true
+max_duration: 100ba
+global_train_batch_size: 512
+device_train_microbatch_size: 4
+precision: amp_fp16
+fsdp_config:
+  sharding_strategy: SHARD_GRAD_OP
+  mixed_precision: PURE
+  activation_checkpointing: true
+  limit_all_gathers: true
+optimizer: {name: decoupled_adamw, lr: 2e-4}
+"""
+
+DEEPSPEED = """
+{
+  "train_batch_size": 96,
+  "train_micro_batch_size_per_gpu": 3,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "overlap_comm": true,
+    "reduce_bucket_size": 500000000,
+    "stage": 2
+  },
+  "activation_checkpointing": {
+    "partition_activations": true,
+    "number_checkpoints": 4
+  },
+  "tensor_parallel": {"autotp_size": 2},
+  "data_types": {"grad_accum_dtype": "fp32"},
+  "wall_clock_breakdown": true,
+  "unheard_of": 3,
+  "gradient_clipping": 1.0
+}
+"""
+
+ACCELERATE = """
+distributed_type: FSDP
+num_processes: 64
+num_machines: 8
+mixed_precision: bf16
+gradient_accumulation_steps: 2
+fsdp_config:
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+  fsdp_activation_checkpointing: true
+  fsdp_backward_prefetch: BACKWARD_PRE
+parallelism_config:
+  parallelism_config_tp_size: 2
+  parallelism_config_dp_shard_size: 16
+  parallelism_config_dp_replicate_size: 2
+dynamo_config:
+  dynamo_backend: INDUCTOR
+rdzv_backend: static
+unheard_of: 3
+"""
+
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+steps = 100
+[parallelism]
+data_parallel_replicate_degree = 2
+tensor_parallel_degree = 2
+context_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = true
+[metrics]
+log_freq = 10
+unheard_of = 3
+"""
+
+BESIDE = {
+    "deepspeed.json": ("cluster.num_devices=32", "model=llama3-8b", "training.sequence_length=4096"),
+    "accelerate.yaml": ("model=llama3-8b", "training.sequence_length=4096", "strategy.mbs=2"),
+    "nemo.yaml": (),
+    "nanotron.yaml": (),
+}
+"""What the command says beside a file; devices where it leaves them open."""
+
+FILES = {
+    "nemo.yaml": NEMO,
+    "neox.yml": NEOX,
+    "flagscale.yaml": FLAGSCALE,
+    "primus.yaml": PRIMUS,
+    "nanotron.yaml": NANOTRON,
+    "foundry.yaml": FOUNDRY,
+    "deepspeed.json": DEEPSPEED,
+    "accelerate.yaml": ACCELERATE,
+    "torchtitan.toml": TORCHTITAN,
+}
+
+
+def found(tmp_path, name, text, *entries, **given):
+    """The job of a file, or the refusal."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    if name == "primus.yaml":
+        for file, content in PRIMUS_FILES.items():
+            place = tmp_path / "primus" / "configs" / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(content)
+    return import_job(path, [DEVICE, *BESIDE.get(name, ("cluster.num_devices=64",)), *entries], given)
+
+
+def figures(job):
+    """Degrees, batches and what else is compared."""
+    strategy, training = job.document["strategy"], job.document["training"]
+    degrees = [strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")]
+    batches = (training["global_batch_size"], training["sequence_length"], training["precision"])
+    return degrees, *batches, strategy["sharding"], strategy["recompute"], strategy["dp_overlap"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 64 = tp 2 x cp 2 x pp 4 x dp 4; 5 chunks of 2 layers; 3 layers of a chunk in full are a layout
+        ("nemo.yaml", ([2, 2, 4, 4, 1, 5, 2], 256, 4096, "bf16", "optimizer", "none", True)),
+        # 64 = tp 4 x pp 2 x dp 8; 4 x 3 x 8 = 96 sequences
+        ("neox.yml", ([4, 1, 2, 8, 1, 1, 4], 96, 2048, "bf16", "gradients", "full", True)),
+        ("flagscale.yaml", ([2, 1, 2, 16, 1, 1, 2], 1024, 4096, "bf16", "optimizer", "full", True)),
+        ("primus.yaml", ([2, 1, 2, 16, 8, 1, 4], 256, 4096, "bf16", "optimizer", "none", True)),
+        # 4 x 2 x 2 = 16 devices; 3 x 2 x 4 = 24 sequences
+        ("nanotron.yaml", ([2, 1, 2, 4, 1, 1, 3], 24, 4096, "bf16", "optimizer", "full", True)),
+        ("foundry.yaml", ([1, 1, 1, 64, 1, 1, 4], 512, 2048, "fp16", "gradients", "full", True)),
+    ],
+)
+def test_a_configuration_is_what_its_tool_would_run(tmp_path, name, expected):
+    """Degrees, batches, precision, sharding, recomputation and overlap by hand."""
+    assert figures(found(tmp_path, name, FILES[name])) == expected
+
+
+def test_nemos_optimizer_says_overlap_and_gradients(tmp_path):
+    """overlap_grad_sync, overlap_param_sync and grad_sync_dtype; three layers of each chunk of two are all six."""
+    job = found(tmp_path, "nemo.yaml", NEMO).document
+
+    assert (job["settings"]["gradient_dtype"], job["strategy"]["tp_overlap"]) == ("bf16", True)
+    assert job["model"]["ffn_hidden_size"] == 4 * 5120
+    assert job["model"]["vocab_size"] == 64000
+    assert job["cluster"]["framework"].startswith("nemo-")
+
+
+def test_widths_that_a_tool_computes(tmp_path):
+    """GPT-NeoX has gate and projection in one, a third each; FlagScale rounds 8/3 of the hidden size up."""
+    neox = found(tmp_path, "neox.yml", NEOX).document["model"]
+    flagscale = found(tmp_path, "flagscale.yaml", FLAGSCALE).document["model"]
+
+    assert (neox["ffn_hidden_size"], neox["parallel_blocks"], neox["num_kv_heads"]) == (33024 // 3, True, 8)
+    # 4 x 2048 x 2 / 3 = 5461, x 1.3 = 7099, up to a multiple of 256
+    assert flagscale["ffn_hidden_size"] == 7168
+
+
+def test_gpt_neox_has_defaults_of_its_own(tmp_path):
+    """FP16, a tied embedding with learned positions, GELU, no ZeRO, no recomputation, one micro-batch a step."""
+    text = '{"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "seq_length": 1024,\n'
+    text += '"max_position_embeddings": 1024, "train_micro_batch_size_per_gpu": 4}'
+    job = found(tmp_path, "plain.yml", text)
+
+    assert figures(job) == ([1, 1, 1, 64, 1, 1, 4], 256, 1024, "fp16", "none", "none", False)
+    # 12 layers of 12 h^2 + 13 h, a table of 50,257 words and 1,024 positions, the last norm
+    assert parameters(load(job.document).facts.model) == 12 * (12 * 768**2 + 13 * 768) + (50257 + 1024) * 768 + 2 * 768
+
+
+def test_gpt_neox_merges_the_files_of_a_run(tmp_path):
+    """A local_setup.yml beside it has the tokenizer: 50,277 words."""
+    (tmp_path / "local_setup.yml").write_text('{"vocab-file": "20B_tokenizer.json", "data-path": "x"}')
+    text = NEOX.replace('"vocab_file": "20B_tokenizer.json",', "")
+    job = found(tmp_path, "neox.yml", text)
+
+    assert job.document["model"]["vocab_size"] == 50277
+    assert any("local_setup.yml beside it counts" in note for note in job.notes)
+
+
+def test_flagscale_starts_with_an_outer_file(tmp_path):
+    """The outer file has the devices and the environment; either file leads to the other."""
+    conf = tmp_path / "conf"
+    (conf / "train").mkdir(parents=True)
+    (conf / "train.yaml").write_text(OUTER)
+    (conf / "train" / "mine.yaml").write_text(FLAGSCALE)
+    jobs = [import_job(conf / name, [DEVICE]).document for name in ("train.yaml", "train/mine.yaml")]
+
+    assert jobs[0] == jobs[1]
+    assert (jobs[0]["cluster"]["num_devices"], jobs[0]["settings"]["allocator"]) == (16, "expandable")
+
+
+def test_primus_stands_on_files_that_it_names(tmp_path):
+    """The model's file counts more than what it extends, the overrides more than both; variables have defaults."""
+    plain = found(tmp_path, "primus.yaml", PRIMUS).document
+    wide = found(tmp_path, "primus.yaml", PRIMUS, PRIMUS_TP="1").document
+
+    model = load(plain).facts.model
+    assert (model.num_layers, model.has_experts) == (16, True)
+    assert plain["strategy"]["token_dispatcher"] == "deepep"
+    assert (plain["strategy"]["tp"], wide["strategy"]["tp"]) == (2, 1)
+    # 16 layers in two ranks, two of each in full
+    assert plain["strategy"]["layout"]["full_layers"] == [2, 2]
+
+
+def test_numbered_layers_are_recomputed_where_they_lie(tmp_path):
+    """Of ranks with layers 0 to 7 and 8 to 15 the first holds 0, 1 and 5."""
+    listed = PRIMUS.replace("recompute_method: block", 'recompute_layer_ids: "0,1,5,9"')
+
+    assert found(tmp_path, "primus.yaml", listed).document["strategy"]["layout"]["full_layers"] == [3, 1]
+
+
+def test_layers_that_do_not_divide_are_padded_by_primus(tmp_path):
+    """17 layers on 2 ranks are 9 and 8."""
+    padded = found(tmp_path, "primus.yaml", PRIMUS.replace("lr: 1e-5", "num_layers: 17"))
+
+    assert padded.document["strategy"]["layout"]["layers"] == [9, 8]
+    assert "the last has 8" in " ".join(padded.notes)
+
+
+def test_a_model_of_primus_that_is_not_there_is_asked_for(tmp_path):
+    """The hint names the model; with it the overrides are enough."""
+    text = PRIMUS.replace("PRIMUS_MODEL:mine", "PRIMUS_MODEL:llama3.1_8B").replace("expert_model_parallel_size: 8", "")
+    path = tmp_path / "run.yaml"
+    path.write_text(text.replace("use_turbo_deepep: true", ""))
+    with pytest.raises(SpecError, match=r"which is not beside it.*add model=llama3-8b"):
+        import_job(path, [DEVICE, "cluster.num_devices=64"])
+    job = import_job(path, [DEVICE, "cluster.num_devices=64", "model=llama3-8b"]).document
+
+    assert (job["model"], job["strategy"]["pp"], job["strategy"]["dp"]) == ("llama3-8b", 2, 16)
+
+
+def lines_of_keys():
+    """Each line that gives a key a value, with the file that has it."""
+    for name, text in FILES.items():
+        for number, line in enumerate(text.splitlines()):
+            key, _, value = line.strip().partition(" = " if name.endswith("toml") else ":")
+            if value.strip() not in ("", "{") and not key.startswith(("#", "-", "exp_name", "framework", "config")):
+                yield pytest.param(name, number, id=f"{name}-{key.strip(chr(34))}")
+
+
+@pytest.mark.parametrize(("name", "number"), lines_of_keys())
+def test_no_key_is_dropped_in_silence(tmp_path, name, number):
+    """Without a key the job is another one, or is refused; else a note says that the key is ignored, and why."""
+    lines = FILES[name].splitlines()
+    key = lines[number].replace("=", ":").partition(":")[0].strip(' "')
+    whole = found(tmp_path, name, FILES[name])
+    without = "\n".join([*lines[:number], *lines[number + 1 :]])
+    try:
+        other = found(tmp_path, name, without)
+    except SpecError:
+        return
+    spelled = (key, key.replace("-", "_"), key.replace("_", "-"))
+    said = any(one in note for note in whole.notes for one in spelled)
+
+    assert other.document != whole.document or said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "data: !include my.yaml\nmodel: {type: llama}\ntrainer: {num_train_steps: 9}\n", "Levanter"),
+        ("a.yaml", "base_emb_dim: 4096\nici_fsdp_parallelism: 8\n", "MaxText"),
+        ("a.yaml", "model: {x: 1}\nparallel: {fsdp_modules: [a]}\ntraining: {stage: pt}\n", "MindSpeed-LLM's FSDP2"),
+        ("a.yaml", "model: {d_model: 64}\nfsdp: {precision: pure}\n", "OLMo"),
+        ("a.py", "from olmo_core.train import TrainerConfig\n", "OLMo-core"),
+        ("a.py", "import nanotron\n", "nanotron.*run it and import what it writes"),
+    ],
+)
+def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
+    """The message says whose it is, what that is, and what is read."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SpecError, match=f"{message}.*Write the job by hand"):
+        import_job(path, [DEVICE])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("nemo.yaml", ("megatron_amp_O2: true", "megatron_amp_O2: false"), "model.megatron_amp_O2: is false: keeps"),
+        ("nemo.yaml", ("unheard_of: 3", "my_parallel_size: 3"), "model.my_parallel_size: is 3, a key that is not"),
+        ("nemo.yaml", ("tensor_model_parallel_size: 2", "tensor_model_parallel_size: ${tp}"), "--set tp=VALUE"),
+        ("nemo.yaml", ("num_layers: 40", "num_layers: many"), "model.num_layers: expected a whole number"),
+        ("nemo.yaml", ("precision: bf16", "precision: 32"), "trainer.precision: expected bf16 or 16"),
+        ("neox.yml", ('"flash"', '"rwkv"'), "attention_config: .*RWKV"),
+        ("neox.yml", ('"flash"', '"mamba"'), "attention_config: .*Mamba of the first kind"),
+        ("neox.yml", ('"stage": 2', '"stage": 5'), "zero_optimization.stage: expected 0, 1, 2 or 3"),
+        ("neox.yml", ('"num-layers": 32,', ""), "merges several files"),
+        ("neox.yml", ('"precision": "bfloat16"', '"precision": "fp32"'), "precision: expected fp16 or bfloat16"),
+        ("flagscale.yaml", ("swiglu: true", "enable_hetero: true"), "devices of several kinds"),
+        ("flagscale.yaml", ("num_layers: 24", "num_layers: 23"), "23 layers do not divide"),
+        ("primus.yaml", ("framework: megatron", "framework: maxtext"), "megatron and torchtitan are read"),
+        ("primus.yaml", ("unheard_of: 3", "patch_zero_bubble: true"), "zero-bubble"),
+        ("primus.yaml", ("${PRIMUS_MODEL:mine}", "../../secret"), "which is not beside it"),
+        ("nanotron.yaml", ("is_llama_config", "is_mamba_config"), "Mamba of the first kind"),
+        ("nanotron.yaml", ("pp_engine: 1f1b", "pp_engine: afab"), "parallelism.pp_engine"),
+        ("nanotron.yaml", ("dp: 4", "dp: 0"), "expected a whole number of at least 1"),
+        ("foundry.yaml", ("microbatch_size: 4", "microbatch_size: auto"), "say strategy.mbs=N"),
+        ("foundry.yaml", ("SHARD_GRAD_OP", "HYBRID_SHARD"), "expected FULL_SHARD"),
+        ("foundry.yaml", ("mpt_causal_lm", "hf_t5"), "T5|expected mpt_causal_lm"),
+        ("deepspeed.json", ('"partition_activations"', '"cpu_checkpointing"'), "checkpoints of activations in host"),
+        ("deepspeed.json", ('"reduce_bucket_size": 500000000', '"zero_quantized_weights": true'), "in 8 bits"),
+        ("deepspeed.json", ('"unheard_of": 3', '"my_offload": true'), "my_offload: is true, a key that is not known"),
+    ],
+)
+def test_what_is_refused_names_the_key(tmp_path, name, change, message):
+    """What has no costs, is left open, or may decide the cost and is not known."""
+    text = FILES[name].replace(*change)
+    assert text != FILES[name]
+    with pytest.raises(SpecError, match=message):
+        found(tmp_path, name, text)
+
+
+def test_references_are_those_of_omegaconf():
+    """Entries from the root, beside and above, sums, variables with defaults; what nobody says stays as it is."""
+    content = {
+        "a": {"b": 4, "c": "${.b}", "d": {"e": "${..b}", "f": "${a.b}"}},
+        "sum": "${multiply:3, ${a.b}}",
+        "text": "x-${a.b}-y",
+        "variable": "${TP:8}",
+        "environment": "${oc.env:MINE,null}",
+        "given": "${SAID:1}",
+        "under": "${training.a.b}",
+        "open": "${nothing}",
+        "must": "${path:??}",
+    }
+    flat = flat_entries(content, {"SAID": "true"})
+
+    assert [flat[name] for name in ("a.c", "a.d.e", "a.d.f", "sum", "text")] == [4, 4, 4, 12, "x-4-y"]
+    assert [flat[name] for name in ("variable", "environment", "given", "under")] == [8, None, True, 4]
+    assert [flat[name] for name in ("open", "must")] == ["${nothing}", "${path:??}"]
+    with pytest.raises(SpecError, match="refers to itself"):
+        flat_entries({"a": "${b}", "b": "${a}"}, {})
+
+
+@pytest.mark.parametrize(("given", "expected"), [("true", True), ("false", False)])
+def test_a_variable_of_model_args_has_the_types_of_yaml(tmp_path, given, expected):
+    """``--set X=true`` is a switch that is on, not the word behind it."""
+    path = tmp_path / "args.yaml"
+    path.write_text(
+        "MODEL_ARGS:\n  --num-layers: ${LAYERS}\n  --hidden-size: 1024\n  --num-attention-heads: 16\n"
+        "  --seq-length: 2048\n  --micro-batch-size: 1\n  --global-batch-size: 64\n  --bf16: true\n"
+        "  --vocab-size: 32000\n  --max-position-embeddings: 2048\n  --use-distributed-optimizer: ${X}\n"
+    )
+    job = import_job(path, [DEVICE, "cluster.num_devices=8"], {"X": given, "LAYERS": "12"}).document
+
+    assert (job["strategy"]["sharding"] == "optimizer") is expected
+    assert job["model"]["num_layers"] == 12
+
+
+VALUES = ("null", "-1", "[]", "{}", "[1, 2]", "{a: 1}", "true", "???", "${x}", "${.y}", "auto", "1e30", ".nan", "&a 3")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_is_written_is_a_job_or_a_message(tmp_path, name):
+    """Forty files with lines removed, doubled, cut, moved or of other types."""
+    chance = random.Random(name)
+    for _ in range(40):
+        lines = FILES[name].splitlines()
+        place = chance.randrange(len(lines))
+        key, colon, _ = lines[place].partition(":")
+        value = f"{key}{colon} {chance.choice(VALUES)}"
+        lines[place : place + 1] = chance.choice([[], [lines[place]] * 2, [lines[place][:-2]], [value], [value, value]])
+        try:
+            job = found(tmp_path, name, "\n".join(lines))
+        except SpecError:
+            continue
+        load(job.document)

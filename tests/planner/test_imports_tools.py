@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -13,138 +15,11 @@ from planner.frameworks.imports.tools.references import flat_entries
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 
-NEMO = """
-run: {name: mine, results_dir: "${base_results_dir}/${.name}"}
-trainer:
-  num_nodes: 8
-  devices: 8
-  precision: bf16
-  max_steps: 500
-  log_every_n_steps: 10
-model:
-  mcore_gpt: true
-  micro_batch_size: 2
-  global_batch_size: 256
-  tensor_model_parallel_size: 2
-  pipeline_model_parallel_size: 4
-  virtual_pipeline_model_parallel_size: 5
-  context_parallel_size: 2
-  encoder_seq_length: 4096
-  max_position_embeddings: ${.encoder_seq_length}
-  num_layers: 40
-  hidden_size: 5120
-  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
-  num_attention_heads: 40
-  num_query_groups: 8
-  override_vocab_size: 64000
-  normalization: rmsnorm
-  activation: fast-swiglu
-  bias: false
-  qkv_bias: true
-  share_embeddings_and_output_weights: false
-  position_embedding_type: rope
-  sequence_parallel: true
-  activations_checkpoint_granularity: full
-  activations_checkpoint_method: block
-  activations_checkpoint_num_layers: 3
-  ub_tp_comm_overlap: true
-  gradient_accumulation_fusion: true
-  cross_entropy_loss_fusion: true
-  overlap_p2p_comm: false
-  batch_p2p_comm: true
-  megatron_amp_O2: true
-  layernorm_epsilon: 1e-5
-  fp8_margin: 0
-  num_moe_experts: null
-  unheard_of: 3
-  tokenizer: {library: megatron, type: GPT2BPETokenizer}
-  optim:
-    name: mcore_distributed_optim
-    lr: 1e-4
-    overlap_grad_sync: true
-    overlap_param_sync: true
-    grad_sync_dtype: bf16
-    bucket_cap_mb: 125
-    contiguous_grad_buffer: true
-"""
+SAMPLES = Path(__file__).parents[1] / "data" / "tools"
+"""A small file of each kind, its keys on lines of their own and other than the tool's defaults."""
 
-NEOX = """
-{
-  # sizes and degrees
-  "pipe-parallel-size": 2,
-  "model_parallel_size": 4,
-  "num-layers": 32,
-  "hidden_size": 4096,
-  "num_attention_heads": 32,
-  "num_kv_heads": 8,
-  "intermediate_size": 33024,
-  "activation": "swiglu",
-  "seq_length": 2048,
-  "max_position_embeddings": 2048,
-  "norm": "rmsnorm",
-  "pos_emb": "rotary",
-  "rotary_pct": 0.25,
-  "no_weight_tying": true,
-  "gpt_j_residual": true,
-  "use_bias_in_attn_linear": false,
-  "attention_config": [[["flash"], 32]],
-  "zero_optimization": {
-    "stage": 2,
-    "overlap_comm": True,
-    "cpu_offload": True,
-    "reduce_bucket_size": 500000000,
-  },
-  "train_micro_batch_size_per_gpu": 4,
-  "gradient_accumulation_steps": 3,
-  "checkpoint_activations": true,
-  "checkpoint_num_layers": 2,
-  "partition_activations": true,
-  "precision": "bfloat16",
-  "data_types": {"grad_accum_dtype": "fp32"},
-  "train_iters": 900,
-  "optimizer": {"type": "Lion"},
-  "tokenizer_type": "HFTokenizer",
-  "vocab_file": "20B_tokenizer.json",
-  "hidden_dropout": 0.0,
-  "wall_clock_breakdown": true,
-  "unheard_of": 3,
-}
-"""
-
-FLAGSCALE = """
-system:
-  tensor_model_parallel_size: 2
-  pipeline_model_parallel_size: 2
-  sequence_parallel: true
-  use_distributed_optimizer: true
-  overlap_grad_reduce: true
-  overlap_param_gather: true
-  precision:
-    bf16: true
-  logging:
-    log_interval: 1
-model:
-  num_layers: 24
-  hidden_size: 2048
-  num_attention_heads: 16
-  multiple_of: 256
-  hidden_dim_multiplier: 1.3
-  seq_length: 4096
-  micro_batch_size: 2
-  global_batch_size: 1024
-  train_samples: 8192
-  swiglu: true
-  normalization: RMSNorm
-  disable_bias_linear: true
-  position_embedding_type: rope
-  untie_embeddings_and_output_weights: true
-  recompute_granularity: full
-  recompute_method: uniform
-  recompute_num_layers: 1
-data:
-  tokenizer:
-    vocab_size: 100008
-"""
+FILES = {path.name: path.read_text() for path in sorted(SAMPLES.iterdir()) if path.is_file()}
+NEMO, NEOX, FLAGSCALE, PRIMUS = (FILES[name] for name in ("nemo.yaml", "neox.yml", "flagscale.yaml", "primus.yaml"))
 
 OUTER = """
 defaults:
@@ -156,167 +31,6 @@ experiment:
   envs: {PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:True"}
 """
 
-PRIMUS = """
-exp_name: ${PRIMUS_EXP_NAME:mine}
-modules:
-  pre_trainer:
-    framework: megatron
-    config: pre_trainer.yaml
-    model: ${PRIMUS_MODEL:mine}.yaml
-    overrides:
-      micro_batch_size: 4
-      global_batch_size: 256
-      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
-      train_iters: 50
-      tensor_model_parallel_size: ${PRIMUS_TP:2}
-      pipeline_model_parallel_size: 2
-      expert_model_parallel_size: 8
-      overlap_grad_reduce: true
-      overlap_param_gather: true
-      recompute_granularity: full
-      recompute_method: block
-      recompute_num_layers: 2
-      cross_entropy_loss_fusion: true
-      cross_entropy_fusion_impl: te
-      enable_primus_turbo: true
-      use_turbo_deepep: true
-      use_turbo_attention: true
-      lr: 1e-5
-      unheard_of: 3
-"""
-
-PRIMUS_FILES = {
-    "modules/module_base.yaml": "trainable: false\n",
-    "modules/megatron/pre_trainer.yaml": "extends: [base.yaml]\nuse_distributed_optimizer: true\n",
-    "modules/megatron/base.yaml": "extends: [../module_base.yaml]\nbf16: true\nmicro_batch_size: 1\nimg_h: 224\n"
-    "recompute_granularity: null\nfp8: null\nallow_padding_num_layers: true\n",
-    "models/megatron/mine.yaml": "extends: [language.yaml]\nnum_layers: 16\nnum_experts: 16\nmoe_router_topk: 2\n",
-    "models/megatron/language.yaml": "hidden_size: 2048\nnum_attention_heads: 16\nswiglu: true\n"
-    "add_bias_linear: false\nposition_embedding_type: rope\nnormalization: RMSNorm\n"
-    "untie_embeddings_and_output_weights: true\nmoe_token_dispatcher_type: alltoall\nmoe_grouped_gemm: true\nnum_layers: 24\nvocab_size: 32000\n",
-}
-
-NANOTRON = """
-general: {project: mine, run: mine}
-parallelism:
-  dp: 4
-  pp: 2
-  tp: 2
-  tp_mode: REDUCE_SCATTER
-  tp_linear_async_communication: true
-  pp_engine: 1f1b
-  recompute_layer: true
-tokens:
-  sequence_length: 4096
-  micro_batch_size: 3
-  batch_accumulation_per_replica: 2
-  train_steps: 900
-optimizer:
-  zero_stage: 1
-  accumulate_grad_in_fp32: true
-  clip_grad: 1.0
-model:
-  dtype: bfloat16
-  model_config:
-    is_llama_config: true
-    hidden_size: 2048
-    num_hidden_layers: 28
-    num_attention_heads: 16
-    num_key_value_heads: 4
-    intermediate_size: 11008
-    vocab_size: 128256
-    tie_word_embeddings: true
-    rope_theta: 10000.0
-"""
-
-FOUNDRY = """
-variables: {max_seq_len: 2048}
-max_seq_len: ${variables.max_seq_len}
-model:
-  name: mpt_causal_lm
-  d_model: 2048
-  n_heads: 16
-  n_layers: 24
-  expansion_ratio: 3
-  max_seq_len: ${max_seq_len}
-  vocab_size: 50368
-  attn_config:
-    attn_impl: torch
-    alibi: true
-max_duration: 100ba
-global_train_batch_size: 512
-device_train_microbatch_size: 4
-precision: amp_fp16
-fsdp_config:
-  sharding_strategy: SHARD_GRAD_OP
-  mixed_precision: PURE
-  activation_checkpointing: true
-  limit_all_gathers: true
-optimizer: {name: decoupled_adamw, lr: 2e-4}
-"""
-
-DEEPSPEED = """
-{
-  "train_batch_size": 96,
-  "train_micro_batch_size_per_gpu": 3,
-  "bf16": {"enabled": true},
-  "zero_optimization": {
-    "overlap_comm": true,
-    "reduce_bucket_size": 500000000,
-    "stage": 2
-  },
-  "activation_checkpointing": {
-    "partition_activations": true,
-    "number_checkpoints": 4
-  },
-  "tensor_parallel": {"autotp_size": 2},
-  "data_types": {"grad_accum_dtype": "fp32"},
-  "wall_clock_breakdown": true,
-  "unheard_of": 3,
-  "gradient_clipping": 1.0
-}
-"""
-
-ACCELERATE = """
-distributed_type: FSDP
-num_processes: 64
-num_machines: 8
-mixed_precision: bf16
-gradient_accumulation_steps: 2
-fsdp_config:
-  fsdp_sharding_strategy: SHARD_GRAD_OP
-  fsdp_activation_checkpointing: true
-  fsdp_backward_prefetch: BACKWARD_PRE
-parallelism_config:
-  parallelism_config_tp_size: 2
-  parallelism_config_dp_shard_size: 16
-  parallelism_config_dp_replicate_size: 2
-dynamo_config:
-  dynamo_backend: INDUCTOR
-rdzv_backend: static
-unheard_of: 3
-"""
-
-TORCHTITAN = """
-[model]
-name = "llama3"
-flavor = "8B"
-[training]
-local_batch_size = 2
-seq_len = 4096
-steps = 100
-[parallelism]
-data_parallel_replicate_degree = 2
-tensor_parallel_degree = 2
-context_parallel_degree = 2
-[activation_checkpoint]
-mode = "full"
-[compile]
-enable = true
-[metrics]
-log_freq = 10
-unheard_of = 3
-"""
 
 BESIDE = {
     "deepspeed.json": ("cluster.num_devices=32", "model=llama3-8b", "training.sequence_length=4096"),
@@ -324,19 +38,7 @@ BESIDE = {
     "nemo.yaml": (),
     "nanotron.yaml": (),
 }
-"""What the command says beside a file; devices where it leaves them open."""
-
-FILES = {
-    "nemo.yaml": NEMO,
-    "neox.yml": NEOX,
-    "flagscale.yaml": FLAGSCALE,
-    "primus.yaml": PRIMUS,
-    "nanotron.yaml": NANOTRON,
-    "foundry.yaml": FOUNDRY,
-    "deepspeed.json": DEEPSPEED,
-    "accelerate.yaml": ACCELERATE,
-    "torchtitan.toml": TORCHTITAN,
-}
+"""What the command says beside a file that says its devices, or leaves out more than them."""
 
 
 def found(tmp_path, name, text, *entries, **given):
@@ -345,10 +47,7 @@ def found(tmp_path, name, text, *entries, **given):
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     if name == "primus.yaml":
-        for file, content in PRIMUS_FILES.items():
-            place = tmp_path / "primus" / "configs" / file
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(content)
+        shutil.copytree(SAMPLES / "primus", tmp_path / "primus", dirs_exist_ok=True)
     return import_job(path, [DEVICE, *BESIDE.get(name, ("cluster.num_devices=64",)), *entries], given)
 
 
@@ -481,7 +180,7 @@ def lines_of_keys():
                 yield pytest.param(name, number, id=f"{name}-{key.strip(chr(34))}")
 
 
-@pytest.mark.parametrize(("name", "number"), lines_of_keys())
+@pytest.mark.parametrize(("name", "number"), list(lines_of_keys()))
 def test_no_key_is_dropped_in_silence(tmp_path, name, number):
     """Without a key the job is another one, or is refused; else a note says that the key is ignored, and why."""
     lines = FILES[name].splitlines()

@@ -21,8 +21,8 @@ from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.documents import read_tagged, read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
-from planner.frameworks.imports.tools.read import tool_job
-from planner.frameworks.imports.tools.recognition import refuse_other_program, refuse_other_tool, tool_of
+from planner.frameworks.imports.tools.files import File
+from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
 from planner.frameworks.imports.tools.references import resolved
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
@@ -155,7 +155,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
     if tool is not None:
-        return tool_job(tool.reader, content, path, overrides, given)
+        return READERS[tool.reader](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return nested_job(content, str(path), "", overrides)
     if _is_job(content):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
+from planner.frameworks.imports.tools.entries import foundry_job, nanotron_job, neox_job
+from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.keys import text_of
 from planner.frameworks.imports.tools.references import flatten
+from planner.frameworks.imports.tools.words import flagscale_job, nemo_job, primus_job
+from planner.frameworks.megatron.read import Imported
 
 TOOLS = Path(__file__).parent / "tools.csv"
 """
@@ -75,6 +79,17 @@ def refuse_other_program(text: str, where: str) -> None:
         package = tool.marks.removeprefix("import:")
         if package != tool.marks and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
             raise _refusal(tool, where)
+
+
+READERS: Mapping[str, Callable[[File], Imported]] = {
+    "nemo1": nemo_job,
+    "flagscale": flagscale_job,
+    "primus": primus_job,
+    "gpt_neox": neox_job,
+    "nanotron": nanotron_job,
+    "llm_foundry": foundry_job,
+}
+"""What reads the files of each tool, by its name in the table of keys."""
 
 
 def _refusal(tool: Tool, where: str) -> SpecError:

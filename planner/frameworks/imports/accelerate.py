@@ -52,8 +52,7 @@ def accelerate_job(
     SpecError
         If something has no costs here, the degrees do not fit the devices, or what is needed is not said.
     """
-    kind = str(config.get("distributed_type", "NO"))
-    notes = [*notes, *meaning_of("accelerate", flatten(config)).notes]
+    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_passed_over(config)]
     if kind == "DEEPSPEED":
         return deepspeed_job(_as_deepspeed(config), trainer, overrides, notes)
     if kind not in ("FSDP", "MULTI_GPU", "MEGATRON_LM"):
@@ -289,3 +288,7 @@ def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
         **({str(half): {"enabled": True}} if half in ("bf16", "fp16") else {}),
         **accumulation,
     }
+
+
+def _passed_over(config: Mapping[str, Any]) -> list[str]:
+    return meaning_of("accelerate", flatten(config)).notes

@@ -1,7 +1,7 @@
 """
-Nested YAML: Megatron-LM's ``--yaml-cfg``, NeMo's of its first version, and fields of a ConfigContainer by sections.
+Nested YAML: Megatron-LM's ``--yaml-cfg``, and fields of a ConfigContainer by sections.
 
-The first two are made words of Megatron-LM's command line, the last one is made overrides.
+The first is made words of Megatron-LM's command line, the second overrides.
 """
 
 from __future__ import annotations

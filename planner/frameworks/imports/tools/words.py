@@ -136,7 +136,9 @@ def primus_job(file: File) -> Imported:
     if framework == "torchtitan":
         return torchtitan_job(whole, file.overrides, notes)
     flat = file.flat(whole)
-    meaning = meaning_of("primus", flat, section="", own=flat_entries(own, {}))
+    usual = {**trainer, **_extended(file, f"models/{framework}/language_model.yaml", ())}
+    changed = [name for name, value in model.items() if name not in usual or usual[name] != value]
+    meaning = meaning_of("primus", flat, section="", own={*flat_entries(own, {}), *changed})
     meaning.notes += notes
     if not model:
         meaning.words += _model_words(file, text_of(module.get("model")), flat.get("seq_length"))

@@ -131,7 +131,7 @@ def meaning_of(
         means = option if row is None else row.what if row.meaning == "means" else None
         if means:
             _add(found, key, value, means)
-        elif means is not None:
+        elif means is not None or (row is None and not is_on(value) and any(_is_one(key, one.key) for one in lines)):
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
             _refuse_decisive(key, value)

@@ -104,11 +104,15 @@ def _of_hub(file: File, name: str) -> Any:
 # --- what is common ----------------------------------------------------------------------------------------
 
 
+COUNTS = ("training.sequence_length", "training.global_batch_size", "strategy.mbs")
+"""Entries that are multiplied before a job checks them."""
+
+
 def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     """Entries under those of the command as a job; replicas are the devices that the other degrees leave."""
     document: dict[str, Any] = {"cluster": {"framework": framework}}
     for name, value in meaning.entries.items():
-        set_entry(document, name, value)
+        set_entry(document, name, degree(value, meaning.keys[name]) if name in COUNTS else value)
     given = document.pop("given", {})
     document = prepared(document, file.overrides)
     strategy, training, model = document["strategy"], document["training"], document.get("model")

@@ -137,7 +137,7 @@ def meaning_of(
             _refuse_decisive(key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
-            raise SpecError(key, f"{'is ' + shown(value) + ': ' if row.value else ''}{row.what}.")
+            raise SpecError(key, f"is {shown(value)}: {row.what}.")
         elif row.meaning == "ignored":
             passed.setdefault(row.what, []).append(key)
     for reason, keys in passed.items():
@@ -181,6 +181,8 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
     for word in words.split():
         name, equals, given = word.partition("=")
         if not word.startswith("--") and equals:
+            if isinstance(value, (Mapping, list)):
+                raise SpecError(key, f"expected a value, got {shown(value)}.")
             found.entries[name] = value if given == "{}" else typed(given)
             found.keys[name] = key
         elif word == "{}" and isinstance(value, list):

@@ -18,9 +18,11 @@ from planner.frameworks.megatron.options import TABLE, options
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
-What the keys of each tool mean, the first row that fits: words and entries (``means``, with the value at ``{}`` and a
-remark behind ``#``), a reason to pass it over (``ignored``) or to refuse it (``refused``), that code reads it
-(``read``), or its value where it is not there (``default``).
+Meanings of the keys of each tool: of several rows the first one that fits.
+
+A row means words and entries (``means``, with the value at ``{}`` and a remark behind ``#``). Others have a reason to
+pass a key over (``ignored``) or to refuse it (``refused``). Code reads some (``read``), and some have a value where
+they are not there (``default``).
 
 ``key`` and ``value`` are patterns of a shell, several with ``|`` between, values in small letters; ``on`` and ``off``
 are all that switch something on or off. ``beside`` is a key that must be on, or have a value, for the row to fit.

@@ -17,6 +17,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner import import_job, load
+from planner.frameworks.megatron.read import Imported
 
 TABLE = "expected.csv"
 DEVICE_COUNTS = (None, 8, 64, 16, 256, 1024, 2048)
@@ -25,6 +26,9 @@ LEAST_SHARE = 0.9
 LEAST_SHARE_OF_ONE = 0.8
 NAMED_ONLY = ("levanter", "olmo_core")
 """Folders of tools that are recognised and refused by name."""
+
+VOCABULARY = "model.vocab_size=50304"
+"""What a user says where only a tokenizer's files would."""
 
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "mbs")
 GIVEN: Mapping[str, tuple[str, ...]] = {
@@ -95,11 +99,11 @@ def _outcome(folder: Path, row: Mapping[str, str]) -> Outcome:
     refusal = ""
     for variables in _given(row):
         for number in DEVICE_COUNTS:
-            entries = [f"cluster.device={_device(row)}"]
+            entries = [f"cluster.device={_device(row)}", *_entries(row)]
             if number is not None:
                 entries.append(f"cluster.num_devices={number}")
             try:
-                found = import_job(folder / row["path"], entries, variables)
+                found = _with_vocabulary(folder / row["path"], entries, variables)
             except SpecError as error:
                 refusal = str(error)
                 if not re.search(r"num_devices|strategy|dp\b|devices", refusal):
@@ -107,6 +111,22 @@ def _outcome(folder: Path, row: Mapping[str, str]) -> Outcome:
             else:
                 return Outcome(row, "", tuple(_differences(row, found.document, is_count_given=number is not None)))
     return Outcome(row, refusal)
+
+
+def _entries(row: Mapping[str, str]) -> Iterator[str]:
+    """Entries of the job that say what a configuration leaves to its user."""
+    if "micro-batch" in row["needs"]:
+        yield "strategy.mbs=1"
+
+
+def _with_vocabulary(path: Path, entries: Sequence[str], variables: Mapping[str, str]) -> Imported:
+    """A file as a job; one that leaves its vocabulary to files of the tokenizer gets one."""
+    try:
+        return import_job(path, entries, variables)
+    except SpecError as error:
+        if "vocab" not in f"{error.where} {error.hint}":
+            raise
+        return import_job(path, [*entries, VOCABULARY], variables)
 
 
 def _device(row: Mapping[str, str]) -> str:
@@ -155,7 +175,7 @@ def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_coun
 
 def _recompute(strategy: Mapping[str, Any]) -> str:
     said = strategy.get("recompute", "none")
-    if strategy.get("full_layers") or said == "full":
+    if strategy.get("layout", {}).get("full_layers") or said == "full":
         return "full"
     return "none" if said in ("none", [], ()) else "selective"
 

@@ -207,7 +207,7 @@ def test_a_configuration_is_read_as_it_says(name, tmp_path):
         ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, '
          '"bf16": {"enabled": true}}', "is 64, but 2 sequences"),
         ('{"train_batch_size": "many", "bf16": {"enabled": true}}', "expected a whole number"),
-        ('{"train_batch_size": 64, "amp": {"enabled": true}}', "bf16.enabled: is not on"),
+        ('{"train_batch_size": 64, "amp": {"enabled": true}}', "amp.enabled: is true"),
         ('{"zero_optimization": [1]}', "expected an object"),
     ],
 )  # fmt: skip

@@ -274,7 +274,7 @@ def test_scripts_of_other_tools_are_answered_by_their_name(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("from olmo_core.config import DType\n\nBATCH = 4\n")
 
-    with pytest.raises(SpecError, match="is a script of OLMo-core, which no import reads"):
+    with pytest.raises(SpecError, match="is a configuration of OLMo-core, which is not read"):
         import_job(path, [DEVICE])
 
 

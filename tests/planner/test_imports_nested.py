@@ -154,10 +154,14 @@ def test_sections_stand_on_a_recipe(tmp_path):
     [
         (MEGATRON, ("tensor_model_parallel_size: 2", "tensor_modle_parallel_size: 2"), "Did you mean"),
         (MEGATRON, ("micro_batch_size: 2", "micro_batch_sizes: 2"), "micro-batch-size"),
-        (NEMO, ("micro_batch_size: 2", "micro_batch_size: ???"), "micro-batch-size"),
+        (NEMO, ("micro_batch_size: 2", "micro_batch_size: ???"), "model.micro_batch_size: is left open"),
         (NEMO, ("precision: bf16", "precision: 32"), "FP32 is not costed"),
         (NEMO, ("${model.encoder_seq_length}", "${model.max_position_embeddings}"), "refers to"),
-        (NEMO, ("activations_checkpoint_num_layers: null", "activations_checkpoint_layers_per_pipeline: 2"), "may say"),
+        (
+            NEMO,
+            ("activations_checkpoint_num_layers: null", "activations_checkpoint_layers_per_pipeline: 2"),
+            "some layers",
+        ),
         (BRIDGE, ("context_parallel_size", "context_parallel_sizes"), "may say what matters"),
         (BRIDGE, ("  tensor", "  _tensor"), "leave to the recipe|may say what matters|model: is not said"),
     ],

@@ -15,6 +15,8 @@ from costmodel.validation import shown
 from planner.frameworks.imports.deepspeed import deepspeed_job
 from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
+from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -31,40 +33,6 @@ ZERO = {
     "zero_stage": "stage",
     "overlap_comm": "overlap_comm",
 }
-
-KNOWN = (
-    "distributed_type",
-    "fsdp_config",
-    "deepspeed_config",
-    "megatron_lm_config",
-    "parallelism_config",
-    "mixed_precision",
-    "num_processes",
-    "num_machines",
-    "gradient_accumulation_steps",
-)
-
-IGNORED = (
-    "compute_environment",
-    "debug",
-    "downcast_bf16",
-    "dynamo_config",
-    "enable_cpu_affinity",
-    "gpu_ids",
-    "machine_rank",
-    "main_process_ip",
-    "main_process_port",
-    "main_training_function",
-    "rdzv_backend",
-    "same_network",
-    "tpu_env",
-    "tpu_use_cluster",
-    "tpu_use_sudo",
-    "use_cpu",
-    "deepspeed_hostfile",
-    "deepspeed_multinode_launcher",
-)
-"""How processes find each other: nothing of it changes what a step costs."""
 
 
 def devices_of(config: Mapping[str, Any]) -> int | None:
@@ -84,7 +52,7 @@ def accelerate_job(
     SpecError
         If something has no costs here, the degrees do not fit the devices, or what is needed is not said.
     """
-    kind = str(config.get("distributed_type", "NO"))
+    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_passed_over(config)]
     if kind == "DEEPSPEED":
         return deepspeed_job(_as_deepspeed(config), trainer, overrides, notes)
     if kind not in ("FSDP", "MULTI_GPU", "MEGATRON_LM"):
@@ -130,7 +98,7 @@ def accelerate_job(
         more.append("Whole replicas (DDP), which the catalog's Accelerate with FSDP2 has not: its rules are left out.")
     more += release_assumed(document["cluster"]["framework"], overrides)
     more += _recomputation_assumed(fsdp, trainer, overrides)
-    return finished(document, [*notes, *more, *_passed_over(config)])
+    return finished(document, [*notes, *more])
 
 
 def _megatron_job(
@@ -162,7 +130,7 @@ def _megatron_job(
     document["strategy"] = {**strategy, **({} if mbs is None else {"mbs": mbs}), **document["strategy"]}
     document["training"].setdefault("precision", _precision(config, trainer))
     release = release_assumed(document["cluster"]["framework"], overrides)
-    return finished(document, [*notes, *release, *_passed_over(config)])
+    return finished(document, [*notes, *release])
 
 
 SECTIONS = {
@@ -323,7 +291,4 @@ def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed_over(config: Mapping[str, Any]) -> list[str]:
-    present = sorted(name for name in config if name in IGNORED)
-    strange = [str(name) for name in config if name not in IGNORED and name not in KNOWN]
-    notes = [f"Ignored (how processes find each other): {', '.join(present)}."] if present else []
-    return [*notes, *([f"Not understood, no keys that are known here: {', '.join(strange)}."] if strange else [])]
+    return meaning_of("accelerate", flatten(config)).notes

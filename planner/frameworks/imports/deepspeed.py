@@ -14,6 +14,8 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_json
 from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
+from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -35,35 +37,6 @@ READ = (
     "communication_data_type",
     "sequence_parallel_size",
 )
-
-IGNORED = {
-    "optimizer": "the optimizer's numbers",
-    "scheduler": "the optimizer's numbers",
-    "gradient_clipping": "the optimizer's numbers",
-    "prescale_gradients": "the optimizer's numbers",
-    "gradient_predivide_factor": "the optimizer's numbers",
-    "zero_allow_untested_optimizer": "the optimizer's numbers",
-    "zero_force_ds_cpu_optimizer": "the optimizer's numbers",
-    "steps_per_print": "logging",
-    "wall_clock_breakdown": "logging",
-    "dump_state": "logging",
-    "memory_breakdown": "logging",
-    "tensorboard": "logging",
-    "wandb": "logging",
-    "comet": "logging",
-    "csv_monitor": "logging",
-    "monitor_config": "logging",
-    "flops_profiler": "logging",
-    "comms_logger": "logging",
-    "checkpoint": "checkpoints",
-    "load_universal_checkpoint": "checkpoints",
-    "data_efficiency": "data and tokens",
-    "dataloader_drop_last": "data and tokens",
-    "seq_parallel_communication_data_type": "less than the noise",
-    "disable_allgather": "less than the noise",
-    "aio": "disks",
-}
-"""Keys that are passed over, with the reason."""
 
 
 def read_deepspeed(text: str, source: str) -> dict[str, Any]:
@@ -100,6 +73,7 @@ def deepspeed_job(
     """
     zero = _section(config, "zero_optimization")
     _refuse(config, zero)
+    passed_over = meaning_of("deepspeed", flatten(config)).notes
     document = prepared({**trainer.document(), "cluster": {"framework": newest("deepspeed-")}}, overrides)
     stage = zero.get("stage", 0)
     if stage not in range(len(SHARDING)) or isinstance(stage, bool):
@@ -137,7 +111,7 @@ def deepspeed_job(
         document["training"]["tokens"] = trainer.steps * batch * trainer.sequence_length
     said = any(entry.partition("=")[0] == "strategy.recompute" for entry in overrides)
     release = release_assumed(document["cluster"]["framework"], overrides)
-    return finished(document, [*notes, *release, *([] if said else _assumed(config, trainer)), *_passed_over(config)])
+    return finished(document, [*notes, *release, *([] if said else _assumed(config, trainer)), *passed_over])
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -155,22 +129,8 @@ def _refuse(config: Mapping[str, Any], zero: Mapping[str, Any]) -> None:
     if device not in ("none", "cpu"):
         problem = f"expected none or cpu, got {shown(device)}: states on disks have no costs here."
         raise SpecError("zero_optimization.offload_optimizer.device", problem)
-    for name in COMPRESSED:
-        if zero.get(name) not in (None, False, 0, 1):
-            problem = f"is {shown(zero[name])}: {COMPRESSED[name]}, which has no costs here."
-            raise SpecError(f"zero_optimization.{name}", problem, "Take it out to plan without it.")
     if config.get("sequence_parallel_size", 1) not in (1, None):
         raise SpecError("sequence_parallel_size", "splits heads by an all-to-all (Ulysses), which is not read.")
-
-
-COMPRESSED = {
-    "mics_shard_size": "MiCS shards over groups of its own",
-    "zero_hpz_partition_size": "ZeRO++ keeps a second copy of the weights in each group",
-    "zero_quantized_weights": "ZeRO++ sends weights in 8 bits",
-    "zero_quantized_gradients": "ZeRO++ sends gradients in 4 bits",
-    "zero_quantized_nontrainable_weights": "ZeRO++ sends weights in 8 bits",
-}
-"""Keys that change what is sharded and sent."""
 
 
 def _given(config: Mapping[str, Any], name: str) -> int | None:
@@ -260,14 +220,3 @@ def _is_one(config: Mapping[str, Any]) -> bool:
     zero = _section(config, "zero_optimization")
     on_host = _section(zero, "offload_optimizer").get("device", "none") == "cpu"
     return zero.get("stage") == 1 and _is_on(config, "bf16") is True and not on_host
-
-
-def _passed_over(config: Mapping[str, Any]) -> list[str]:
-    present = [name for name in config if name in IGNORED]
-    strange = [name for name in config if name not in IGNORED and name not in READ]
-    notes = []
-    if present:
-        notes.append("Ignored: " + ", ".join(f"{name} ({IGNORED[name]})" for name in sorted(present)) + ".")
-    if strange:
-        notes.append(f"Not understood, no keys that are known here: {', '.join(strange)}.")
-    return notes

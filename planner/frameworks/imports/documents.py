@@ -37,6 +37,21 @@ def read_yaml(text: str, source: str) -> Any:
     """
     if not re.search(r"(?m)(^|[\s\[{,:-])[&*]\w|<<\s*:", text):
         return parse(text, source, last_counts=True)
+    return read_tagged(text, source)
+
+
+def read_tagged(text: str, source: str) -> Any:
+    """
+    A YAML document with its anchors written out and without its tags: ``!include FILE`` is text.
+
+    >>> read_tagged("data: !include my.yaml", "example")
+    {'data': 'my.yaml'}
+
+    Raises
+    ------
+    SpecError
+        As :func:`read_yaml`.
+    """
     try:
         return _written_out(yaml.compose(text, Loader=yaml.SafeLoader), source, [0], 0)
     except (yaml.YAMLError, RecursionError) as error:

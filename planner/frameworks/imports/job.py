@@ -18,9 +18,12 @@ from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import recipe_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
-from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.documents import read_tagged, read_yaml
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
+from planner.frameworks.imports.tools.files import File
+from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
+from planner.frameworks.imports.tools.references import resolved
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
@@ -67,32 +70,17 @@ def import_job(
             refuse_entries(config, str(place))
             return deepspeed_job(config, Trainer(), overrides)
         case ".yaml" | ".yml":
-            return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
+            return _from_yaml(_read(text, place), place, overrides, variables)
         case ".py" if is_torchtitan(text):
             return torchtitan_job(read_python(text, str(place)), overrides)
-        case ".py" if tool := _other_tool(text):
-            raise SpecError(str(place), f"is a script of {tool}, which no import reads.", "Write the job file by hand.")
         case ".py":
+            refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
     return _from_script(text, place.parent, overrides, variables)
 
 
-TOOLS = {
-    "olmo_core": "OLMo-core", "levanter": "Levanter", "nanotron": "nanotron", "litgpt": "LitGPT",
-    "torchtune": "torchtune",
-    "composer": "Composer", "llmfoundry": "LLM Foundry", "colossalai": "Colossal-AI", "fairseq": "fairseq",
-    "maxtext": "MaxText", "MaxText": "MaxText", "axolotl": "Axolotl", "verl": "verl",
-}  # fmt: skip
-"""What scripts of other tools import, and their names."""
-
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
-
-
-def _other_tool(text: str) -> str:
-    """The name of another tool whose modules a script imports; empty: none is known."""
-    modules = re.findall(r"^\s*(?:from|import)\s+(\w+)", text, re.MULTILINE)
-    return next((TOOLS[module] for module in modules if module in TOOLS), "")
 
 
 def is_foreign(path: Path) -> bool:
@@ -106,8 +94,27 @@ def is_foreign(path: Path) -> bool:
     """
     if path.suffix.lower() not in (".yaml", ".yml"):
         return True
-    content = read_yaml(read_text(path), str(path))
-    return isinstance(content, Mapping) and any(name in content for name in FOREIGN)
+    content = _read(read_text(path), path)
+    if not isinstance(content, Mapping) or _is_job(content):
+        return False
+    return any(name in content for name in FOREIGN) or tool_of(content) is not None
+
+
+def _is_job(content: Mapping[str, Any]) -> bool:
+    return "model" in content and isinstance(content.get("cluster"), Mapping)
+
+
+def _read(text: str, path: Path) -> Any:
+    """A document; one with tags of its own, which only other tools have, is refused by the tool's name."""
+    if TAG.search(text):
+        content = read_tagged(text, str(path))
+        if isinstance(content, Mapping):
+            refuse_other_tool(content, str(path))
+    return read_yaml(text, str(path))
+
+
+TAG = re.compile(r"(?m)(^|[\s\[{,:-])![A-Za-z]")
+"""A tag of YAML that is somebody's own."""
 
 
 def read_variables(assignments: Sequence[str]) -> dict[str, str]:
@@ -134,7 +141,11 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
-    refuse_entries(content, str(path))
+    tool = None if _is_job(content) else tool_of(content)
+    if tool is None or tool.reader != "primus":
+        refuse_entries(content, str(path))
+    if tool is not None and not tool.reader:
+        refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
@@ -143,12 +154,14 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if "distributed_type" in content:
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
+    if tool is not None:
+        return READERS[tool.reader](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return nested_job(content, str(path), "", overrides)
-    if "model" in content and "cluster" in content:
+    if _is_job(content):
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
-    kinds = "MODEL_ARGS of Megatron-LM, sections of NeMo or Megatron-Bridge, or keys of Accelerate"
+    kinds = "MODEL_ARGS of Megatron-LM, sections of NeMo or Megatron-Bridge, or keys of a tool that is known here"
     raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
 
 
@@ -173,7 +186,8 @@ def _from_model_arguments(
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
     words: list[str] = []
-    for name, value in arguments.items():
+    for name, written_value in arguments.items():
+        value = resolved(written_value, str(name), {}, given)
         if value is not False and value is not None:
             words += [str(name), *_values(value)]
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}

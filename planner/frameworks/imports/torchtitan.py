@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.finish import degree, finished, prepared, release_assumed
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.imports.tools.keys import is_read, meaning_of
+from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import known_part, unknown_names
@@ -28,99 +30,6 @@ from planner.jobs.model import read
 
 FRAMEWORK = "torchtitan-0.1"
 """torchtitan of 2025, whose configurations are TOML."""
-
-READ = {
-    "model": (
-        "name",
-        "flavor",
-        "converters",
-    ),
-    "training": (
-        "batch_size",
-        "local_batch_size",
-        "global_batch_size",
-        "seq_len",
-        "steps",
-        "compile",
-        "mixed_precision_param",
-        "mixed_precision_reduce",
-        "dtype",
-        "enable_cpu_offload",
-        "data_parallel_degree",
-        "data_parallel_replicate_degree",
-        "data_parallel_shard_degree",
-        "tensor_parallel_degree",
-        "enable_fp8_linear",
-        "fp8_linear",
-    ),
-    "parallelism": (
-        "data_parallel_replicate_degree",
-        "data_parallel_shard_degree",
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "pipeline_parallel_schedule",
-        "pipeline_parallel_layers_per_stage",
-        "pipeline_parallel_microbatch_size",
-        "pipeline_parallel_split_points",
-        "pipeline_parallel_first_stage_less_layers",
-        "pipeline_parallel_last_stage_less_layers",
-        "pipeline_parallel_schedule_csv",
-        "module_fqns_per_model_part",
-        "context_parallel_degree",
-        "expert_parallel_degree",
-        "expert_tensor_parallel_degree",
-        "expert_parallel_comm_backend",
-        "enable_async_tensor_parallel",
-        "enable_sequence_parallel",
-        "fsdp_reshard_after_forward",
-    ),
-    "activation_checkpoint": ("mode", "selective_ac_option"),
-    "compile": ("enable", "components", "enable_async_tensor_parallel"),
-}
-"""Keys by section that are read."""
-
-HARMLESS = (
-    "backend",
-    "context_parallel_rotate_method",
-    "dataset",
-    "dataset_path",
-    "deterministic",
-    "disable_cuda_graphs",
-    "disable_loss_parallel",
-    "early_stop",
-    "enable_compiled_autograd",
-    "enable_loss_parallel",
-    "gc_debug",
-    "gc_freq",
-    "hf_assets_path",
-    "max_norm",
-    "norm_type",
-    "print_after_conversion",
-    "seed",
-    "spmd_backend",
-    "tokenizer_path",
-    "warmup_steps",
-)
-"""Keys of these sections that say nothing of what a step costs."""
-
-IGNORED = {
-    "job": "paths",
-    "profiling": "logging",
-    "metrics": "logging",
-    "optimizer": "the optimizer's numbers",
-    "lr_scheduler": "the optimizer's numbers",
-    "checkpoint": "checkpoints",
-    "comm": "timeouts",
-    "debug": "data and tokens",
-    "memory_estimation": "logging",
-    "fault_tolerance": "faults and reruns",
-    "validation": "evaluation",
-    "experimental": "extensions",
-    "float8": "details of the precision",
-    "mx": "details of the precision",
-    "quantize": "details of the precision",
-}
-"""Sections that are passed over, with the reason; of those of the precision the recipe is read."""
 
 PER_STAGE_RANK = 2
 """Chunks of a pipeline rank in schedules with several, where no number of layers per stage is given."""
@@ -176,7 +85,7 @@ def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
             continue
         text = values[0] if values else "true"
         names = unknown_names(text)
-        if names and key in READ.get(section, ()):
+        if names and is_read("torchtitan", f"{section}.{key}"):
             raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
         place = changed.setdefault(section, {})
         if isinstance(place, dict) and not names:
@@ -218,7 +127,7 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     document["training"] = {**reading.training(strategy), **document["training"]}
     document["strategy"] = strategy
     release = release_assumed(document["cluster"]["framework"], overrides)
-    remarks = [*release, *reading.notes, *reading.passed_over()]
+    remarks = [*release, *reading.notes, *meaning_of("torchtitan", flatten(config)).notes]
     return finished(document, remarks, full_every=every)
 
 
@@ -469,18 +378,3 @@ class _Reading:
             "kernels": "fused" if compiled else "eager",
             **({"optimizer_group": group} if copies > 1 and group > 1 else {}),
         }
-
-    def passed_over(self) -> Iterator[str]:
-        """Sections without meaning for planning, and keys that are not known."""
-        present = [name for name in self.config if name in IGNORED and name != "framework"]
-        if present:
-            yield "Ignored: " + ", ".join(f"{name} ({IGNORED[name]})" for name in sorted(present)) + "."
-        strange = [
-            f"{name}.{key}"
-            for name, section in self.config.items()
-            if name not in IGNORED and isinstance(section, Mapping)
-            for key in section
-            if key not in (*READ.get(name, ()), *HARMLESS)
-        ]
-        if strange:
-            yield f"Not understood, no keys that are known here: {', '.join(strange)}."

@@ -1,0 +1,107 @@
+"""Whose configuration a file is, by keys that only that tool has; files of tools that are not read, refused by name."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from costmodel.errors import SpecError
+from planner.frameworks.imports.tools.entries import foundry_job, nanotron_job, neox_job
+from planner.frameworks.imports.tools.files import File
+from planner.frameworks.imports.tools.keys import text_of
+from planner.frameworks.imports.tools.references import flatten
+from planner.frameworks.imports.tools.words import flagscale_job, nemo_job, primus_job
+from planner.frameworks.megatron.read import Imported
+
+TOOLS = Path(__file__).parent / "tools.csv"
+"""
+Tools by keys that mark their files, all of a line; the first line that fits counts.
+
+``marks`` are patterns of dotted names, with ``=`` of values, too; ``import:NAME`` is what a file of Python imports.
+``reader`` names the tool in the table of keys; empty: it is not read, and ``what`` says what it is.
+"""
+
+HINT = (
+    "Write the job by hand (planner init), or give what Megatron-LM, a fork of it, NeMo, Megatron-Bridge, torchtitan, "
+    "DeepSpeed, Accelerate, GPT-NeoX, FlagScale, Primus, nanotron or llm-foundry starts with."
+)
+
+
+class Tool(NamedTuple):
+    """A line of the table, as ``TOOLS`` describes it."""
+
+    name: str
+    marks: str
+    reader: str
+    what: str
+
+
+def tool_of(content: Mapping[Any, Any]) -> Tool | None:
+    """
+    The tool whose keys a configuration has; None: none that is known.
+
+    >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8}).name, tool_of({"model": "llama3-8b"})
+    ('GPT-NeoX', None)
+    """
+    flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
+    return next((tool for tool in _tools() if all(_has(flat, mark) for mark in tool.marks.split())), None)
+
+
+def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
+    """
+    Refuse a configuration of a tool that is not read.
+
+    Raises
+    ------
+    SpecError
+        With the tool's name, what it is, and what is read.
+    """
+    tool = tool_of(content)
+    if tool is not None and not tool.reader:
+        raise _refusal(tool, where)
+
+
+def refuse_other_program(text: str, where: str) -> None:
+    """
+    Refuse a file of Python that is a configuration of a tool that is not read.
+
+    Raises
+    ------
+    SpecError
+        As :func:`refuse_other_tool`.
+    """
+    for tool in _tools():
+        package = tool.marks.removeprefix("import:")
+        if package != tool.marks and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
+            raise _refusal(tool, where)
+
+
+READERS: Mapping[str, Callable[[File], Imported]] = {
+    "nemo1": nemo_job,
+    "flagscale": flagscale_job,
+    "primus": primus_job,
+    "gpt_neox": neox_job,
+    "nanotron": nanotron_job,
+    "llm_foundry": foundry_job,
+}
+"""What reads the files of each tool, by its name in the table of keys."""
+
+
+def _refusal(tool: Tool, where: str) -> SpecError:
+    return SpecError(where, f"is a configuration of {tool.name}, which is not read: {tool.what}.", HINT)
+
+
+def _has(flat: Mapping[str, Any], mark: str) -> bool:
+    name, equals, value = mark.partition("=")
+    return any(fnmatchcase(key, name) and (not equals or fnmatchcase(text_of(one), value)) for key, one in flat.items())
+
+
+@cache
+def _tools() -> tuple[Tool, ...]:
+    with TOOLS.open(encoding="utf-8", newline="") as lines:
+        return tuple(Tool(**row) for row in csv.DictReader(lines))

@@ -1,0 +1,131 @@
+"""References in YAML to other entries, to variables and to sums, as OmegaConf, Hydra and Primus write them."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.document import Plain, parse
+
+INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+VARIABLE = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)(?:[:,]\s*(.*)|\s*(\?\?.*))?", re.DOTALL)
+PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
+
+UNKNOWN = object()
+"""What nothing says; null is a value."""
+
+MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
+"""Of references that lead to others: how many, how long, and how large sums may be."""
+
+SUMS: Mapping[str, Callable[..., Any]] = {
+    "multiply": lambda *values: prod(values),
+    "sum": lambda *values: sum(values),
+    "add": lambda *values: sum(values),
+    "divide": operator.truediv,
+    "divide_floor": operator.floordiv,
+    "divide_ceil": lambda left, right: -(-left // right),
+}
+"""Resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
+
+ROOTS = ("training.",)
+"""What leads to the file itself where a launcher puts it under a name."""
+
+
+def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Entries by dotted name with their references written out; what is not known stays as it is written.
+
+    >>> flat_entries({"a": {"b": 4, "c": "${multiply:3,${.b}}", "d": "${N:8}", "e": "${open}"}}, {"N": "2"})
+    {'a.b': 4, 'a.c': 12, 'a.d': 2, 'a.e': '${open}'}
+
+    Raises
+    ------
+    SpecError
+        If references lead in a circle.
+    """
+    return {name: resolved(value, name, content, given) for name, value in flatten(content).items()}
+
+
+def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """Entries by dotted name as they are written."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        inside = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
+    return flat
+
+
+def resolved(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """A value whose references are written out, of the type that it has then."""
+    for _ in range(MOST_STEPS):
+        if not isinstance(value, str) or len(value) > LONGEST:
+            return value
+        for found in INNERMOST.finditer(value):
+            inner = _looked_up(found[1].strip(), name, content, given)
+            if inner is not UNKNOWN and not isinstance(inner, (Mapping, list)):
+                is_whole = found.span() == (0, len(value))
+                value = inner if is_whole else f"{value[: found.start()]}{_text(inner)}{value[found.end() :]}"
+                break
+        else:
+            return value
+    raise SpecError(name, f"refers to itself: {shown(value)}.")
+
+
+def _looked_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """What stands between the brackets: a sum, an entry, or a variable with its default."""
+    function, colon, rest = inner.partition(":")
+    if colon and function in SUMS:
+        return _sum(function, rest)
+    entry = _entry(inner, name, content) if PATH.fullmatch(inner) else UNKNOWN
+    variable = VARIABLE.fullmatch(inner)
+    if entry is not UNKNOWN or variable is None:
+        return entry
+    default = variable[2]
+    text = given.get(variable[1], default if default is None or not default.startswith("?") else None)
+    return UNKNOWN if text is None else typed(text)
+
+
+def _sum(function: str, rest: str) -> Any:
+    values = [typed(part) for part in rest.split(",")]
+    if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+        return UNKNOWN
+    try:
+        return SUMS[function](*values)
+    except (TypeError, ArithmeticError):
+        return UNKNOWN
+
+
+def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
+    """The entry of a path; one that begins with dots starts so many levels above."""
+    plain = path.lstrip(".")
+    dots = len(path) - len(plain)
+    above = name.split(".")[: -dots or None] if dots else []
+    for start in ("", *ROOTS):
+        entry: Any = content
+        for part in [*above, *plain.removeprefix(start).split(".")]:
+            entry = entry.get(part, UNKNOWN) if isinstance(entry, Mapping) else UNKNOWN
+        if entry is not UNKNOWN:
+            return entry
+    return UNKNOWN
+
+
+def typed(text: str) -> Plain:
+    """
+    A value as YAML reads it; what is no YAML stays text.
+
+    >>> typed("true"), typed("4096"), typed("null"), typed("a: [")
+    (True, 4096, None, 'a: [')
+    """
+    try:
+        return parse(text, "value")
+    except SpecError:
+        return text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

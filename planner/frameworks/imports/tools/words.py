@@ -1,0 +1,204 @@
+"""NeMo 1, FlagScale and Primus, whose keys are Megatron-LM's words, with the files that they name."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.arguments import megatron_job
+from planner.frameworks.imports.bridge.overrides import architecture_words, said_by
+from planner.frameworks.imports.finish import assumed, degree, newest, release_assumed
+from planner.frameworks.imports.named import model_named
+from planner.frameworks.imports.refused import refuse_entries
+from planner.frameworks.imports.tools.files import MOST_FOLDERS, File, read_mapping
+from planner.frameworks.imports.tools.keys import Meaning, is_on, meaning_of, text_of
+from planner.frameworks.imports.tools.references import flat_entries, resolved
+from planner.frameworks.imports.torchtitan import torchtitan_job
+from planner.frameworks.megatron.read import Imported
+from planner.jobs.model import read
+from planner.jobs.problem import load
+
+
+def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str = "Megatron-LM's defaults") -> Imported:
+    """Words of Megatron-LM, and entries under those of the command, as a job; mistakes are told by their key."""
+    own = [f"{name}={text_of(value)}" for name, value in meaning.entries.items() if file.says(name) is None]
+    try:
+        imported = megatron_job(meaning.words, [*own, *file.overrides], variables, uses={})
+    except SpecError as error:
+        key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
+        raise SpecError(key, error.problem, error.hint) from None
+    has_experts = load(imported.document).facts.model.has_experts
+    said = said_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
+    notes = assumed(imported.document, said, has_experts=has_experts, whose=whose)
+    framework = meaning.entries.get("cluster.framework")
+    release = release_assumed(str(framework), file.overrides) if framework else ()
+    return Imported(document=imported.document, notes=(*release, *notes, *meaning.notes, *imported.notes))
+
+
+def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:
+    """Devices of all nodes, where the file has both numbers."""
+    if isinstance(one, int) and isinstance(many, int):
+        meaning.entries["cluster.num_devices"] = one * many
+
+
+def nemo_job(file: File) -> Imported:
+    """A trainer, and a model with its sizes, degrees and batches."""
+    flat = file.flat()
+    meaning = meaning_of("nemo1", flat, section="model.")
+    _say_devices(meaning, flat.get("trainer.devices"), flat.get("trainer.num_nodes"))
+    meaning.entries["cluster.framework"] = newest("nemo-")
+    return _job(file, meaning, {}, whose="NeMo's defaults")
+
+
+# --- FlagScale ---------------------------------------------------------------------------------------------
+
+ENVIRONMENT = "experiment.envs."
+
+
+def flagscale_job(file: File) -> Imported:
+    """What Hydra starts with and what it trains, or the inner one alone; sections mean nothing there."""
+    outer, inner = _hydra(file)
+    refuse_entries(inner, str(file.path))
+    whole = file.flat({**inner, **outer})
+    flat = {
+        name.rpartition(".")[2].replace("-", "_"): value for name, value in whole.items() if name.split(".")[0] in inner
+    }
+    if "experiment.task.entrypoint" in whole:
+        flat["entrypoint"] = whole["experiment.task.entrypoint"]
+    meaning = meaning_of("flagscale", flat, section="")
+    if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
+        meaning.words += ["--ffn-hidden-size", str(_rounded_width(flat))]
+    _say_devices(meaning, *(whole.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")))
+    variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
+    return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
+
+
+def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The outer file and the inner one, each looked for from the other."""
+    if "system" in file.content:
+        outer = file.path.parent.with_suffix(".yaml")
+        return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
+    defaults = file.content.get("defaults")
+    named = [one["train"] for one in (defaults if isinstance(defaults, list) else []) if _names_a_file(one)]
+    inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
+    if inner is None:
+        problem = f"names {shown(named[0])} of conf/train, which is not beside it." if named else "names no file."
+        raise SpecError(f"{file.path}: defaults", problem, "Import the file of conf/train itself.")
+    return file.content, read_mapping(inner)
+
+
+def _names_a_file(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get("train"), str)
+
+
+def _rounded_width(flat: Mapping[str, Any]) -> int:
+    """
+    A width of two thirds of four times the hidden size, rounded up.
+
+    References
+    ----------
+    FlagScale, flagscale/train/arguments.py: ``multiple_of`` and ``hidden_dim_multiplier``.
+    """
+    step, hidden = (degree(flat.get(name), name) for name in ("multiple_of", "hidden_size"))
+    more = flat.get("hidden_dim_multiplier") or 1
+    if not isinstance(more, (int, float)) or not 0 < more < 1024:
+        raise SpecError("hidden_dim_multiplier", f"expected a number above 0, got {shown(more)}.")
+    return step * -(-int(int(4 * hidden * 2 / 3) * more) // step)
+
+
+# --- Primus ------------------------------------------------------------------------------------------------
+
+PRIMUS = ("primus/configs", "configs", ".")
+"""Folders that have the trainers' and the models' files."""
+
+
+def primus_job(file: File) -> Imported:
+    """A trainer's file, a model's file and overrides on top, each on the files that it extends."""
+    module = file.content["modules"]["pre_trainer"]
+    module = {name: resolved(module[name], name, file.content, file.given) for name in module}
+    framework, own = text_of(module.get("framework", "megatron")), module.get("overrides") or {}
+    if framework not in ("megatron", "torchtitan"):
+        raise SpecError("modules.pre_trainer.framework", f"is {shown(framework)}; megatron and torchtitan are read.")
+    if not isinstance(own, Mapping):
+        raise SpecError("modules.pre_trainer.overrides", f"expected a mapping, got {shown(own)}.")
+    refuse_entries(own, str(file.path))
+    trainer = _extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
+    model = _extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
+    notes = [] if trainer else ["Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
+    whole = _merged(_merged(trainer, model), own)
+    if framework == "torchtitan":
+        return torchtitan_job(whole, file.overrides, notes)
+    flat = file.flat(whole)
+    usual = {**trainer, **_extended(file, f"models/{framework}/language_model.yaml", ())}
+    changed = [name for name, value in model.items() if name not in usual or usual[name] != value]
+    meaning = meaning_of("primus", flat, section="", own={*flat_entries(own, {}), *changed})
+    meaning.notes += notes
+    if not model:
+        meaning.words += _model_words(file, text_of(module.get("model")), flat.get("seq_length"))
+    _deal_padded(flat, meaning)
+    listed = flat.get("recompute_layer_ids")
+    if not is_on(listed):
+        return _job(file, meaning, {})
+    meaning.words += ["--recompute-method", "block", "--recompute-num-layers", "1"]
+    return _with_layers_in_full(_job(file, meaning, {}), text_of(listed).strip("[]").split(","))
+
+
+def _extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """A file with those that it extends, of which the last one counts; empty: there is none."""
+    found = file.named(name, PRIMUS)
+    if found is None or len(above) > MOST_FOLDERS or name in above:
+        return {}
+    content, whole = read_mapping(found), dict[str, Any]()
+    for key in ("bases", "extends"):
+        bases = content.pop(key, None) or []
+        for base in bases if isinstance(bases, list) else [bases]:
+            whole |= _extended(file, f"{name.rpartition('/')[0]}/{text_of(base)}", (*above, name))
+    return {**whole, **content}
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings, the second one on top."""
+    inner = {name for name in over if isinstance(over[name], Mapping) and isinstance(under.get(name), Mapping)}
+    return {**under, **over, **{name: _merged(under[name], over[name]) for name in inner}}
+
+
+def _model_words(file: File, named: str, length: Any) -> list[str]:
+    """The architecture of the command's model, where the model's file is not there."""
+    entry, known = file.says("model"), model_named(named.removesuffix(".yaml").replace("_", "-"))
+    if entry is None:
+        hint = f"Put it there, or add model={known if isinstance(known, str) else 'NAME'}."
+        raise SpecError("modules.pre_trainer.model", f"names {shown(named)}, which is not beside it.", hint)
+    return architecture_words(read(model_named(entry) or entry, Path()).model, length if isinstance(length, int) else 0)
+
+
+def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:
+    """Where layers do not divide, Primus pads them: the last rank has fewer (``allow_padding_num_layers``)."""
+    layers, ranks = flat.get("num_layers"), flat.get("pipeline_model_parallel_size")
+    dealt = ("pipeline_model_parallel_layout", "decoder_last_pipeline_num_layers", "decoder_first_pipeline_num_layers")
+    if not is_on(flat.get("allow_padding_num_layers")) or any(is_on(flat.get(name)) for name in dealt):
+        return
+    if isinstance(layers, int) and isinstance(ranks, int) and ranks > 1 and layers % ranks:
+        last = layers - (ranks - 1) * -(-layers // ranks)
+        if last > 0:
+            meaning.words += ["--decoder-last-pipeline-num-layers", str(last)]
+            meaning.notes.append(f"allow_padding_num_layers: {layers} layers on {ranks} ranks, the last has {last}.")
+
+
+def _with_layers_in_full(imported: Imported, listed: Sequence[str]) -> Imported:
+    """The strategy with numbered layers recomputed in full, each on the rank that holds it."""
+    strategy = imported.document["strategy"]
+    ends = [*accumulate(strategy["layout"]["layers"])]
+    if not all(one.strip().isdecimal() and int(one) < ends[-1] for one in listed):
+        raise SpecError("recompute_layer_ids", f"expected numbers of layers below {ends[-1]}, got {shown(listed)}.")
+    stages = Counter(bisect_right(ends, int(one)) % strategy["pp"] for one in {*listed})
+    layout = {**strategy["layout"], "full_layers": [stages[rank] for rank in range(strategy["pp"])]}
+    document = {**imported.document, "strategy": {**strategy, "layout": layout}}
+    load(document)
+    return Imported(document=document, notes=imported.notes)

@@ -1,0 +1,324 @@
+"""Configurations of other tools: read by one table of keys, none of which is dropped in silence."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.models.parameters import parameters
+from planner import import_job, load
+from planner.frameworks.imports.tools.entries import NANOTRON
+from planner.frameworks.imports.tools.references import flat_entries
+
+DEVICE = "cluster.device=h100-80gb-sxm"
+
+SAMPLES = Path(__file__).parents[1] / "data" / "tools"
+"""A small file of each kind, its keys on lines of their own and other than the tool's defaults."""
+
+FILES = {path.name: path.read_text() for path in sorted(SAMPLES.iterdir()) if path.is_file()}
+NEMO, NEOX, FLAGSCALE, PRIMUS = (FILES[name] for name in ("nemo.yaml", "neox.yml", "flagscale.yaml", "primus.yaml"))
+
+OUTER = """
+defaults:
+  - _self_
+  - train: mine
+experiment:
+  task: {type: train, backend: megatron, entrypoint: flagscale/train/train_gpt.py}
+  runner: {nnodes: 2, nproc_per_node: 8}
+  envs: {PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:True"}
+"""
+
+
+BESIDE = {
+    "deepspeed.json": ("cluster.num_devices=32", "model=llama3-8b", "training.sequence_length=4096"),
+    "accelerate.yaml": ("model=llama3-8b", "training.sequence_length=4096", "strategy.mbs=2"),
+    "nemo.yaml": (),
+    "nanotron.yaml": (),
+}
+"""What the command says beside a file that says its devices, or leaves out more than them."""
+
+
+def found(tmp_path, name, text, *entries, **given):
+    """The job of a file, or the refusal."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    if name == "primus.yaml":
+        shutil.copytree(SAMPLES / "primus", tmp_path / "primus", dirs_exist_ok=True)
+    return import_job(path, [DEVICE, *BESIDE.get(name, ("cluster.num_devices=64",)), *entries], given)
+
+
+def figures(job):
+    """Degrees, batches and what else is compared."""
+    strategy, training = job.document["strategy"], job.document["training"]
+    degrees = [strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")]
+    batches = (training["global_batch_size"], training["sequence_length"], training["precision"])
+    return degrees, *batches, strategy["sharding"], strategy["recompute"], strategy["dp_overlap"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 64 = tp 2 x cp 2 x pp 4 x dp 4; 5 chunks of 2 layers; 3 layers of a chunk in full are a layout
+        ("nemo.yaml", ([2, 2, 4, 4, 1, 5, 2], 256, 4096, "bf16", "optimizer", "none", True)),
+        # 64 = tp 4 x pp 2 x dp 8; 4 x 3 x 8 = 96 sequences
+        ("neox.yml", ([4, 1, 2, 8, 1, 1, 4], 96, 2048, "bf16", "gradients", "full", True)),
+        ("flagscale.yaml", ([2, 1, 2, 16, 1, 1, 2], 1024, 4096, "bf16", "optimizer", "full", True)),
+        ("primus.yaml", ([2, 1, 2, 16, 8, 1, 4], 256, 4096, "bf16", "optimizer", "none", True)),
+        # 4 x 2 x 2 = 16 devices; 3 x 2 x 4 = 24 sequences
+        ("nanotron.yaml", ([2, 1, 2, 4, 1, 1, 3], 24, 4096, "bf16", "optimizer", "full", True)),
+        ("foundry.yaml", ([1, 1, 1, 64, 1, 1, 4], 512, 2048, "fp16", "gradients", "full", True)),
+    ],
+)
+def test_a_configuration_is_what_its_tool_would_run(tmp_path, name, expected):
+    """Degrees, batches, precision, sharding, recomputation and overlap by hand."""
+    assert figures(found(tmp_path, name, FILES[name])) == expected
+
+
+def test_nemos_optimizer_says_overlap_and_gradients(tmp_path):
+    """overlap_grad_sync, overlap_param_sync and grad_sync_dtype; three layers of each chunk of two are all six."""
+    job = found(tmp_path, "nemo.yaml", NEMO).document
+
+    assert (job["settings"]["gradient_dtype"], job["strategy"]["tp_overlap"]) == ("bf16", True)
+    assert job["model"]["ffn_hidden_size"] == 4 * 5120
+    assert job["model"]["vocab_size"] == 64000
+    assert job["cluster"]["framework"].startswith("nemo-")
+
+
+def test_widths_that_a_tool_computes(tmp_path):
+    """GPT-NeoX has gate and projection in one, a third each; FlagScale rounds 8/3 of the hidden size up."""
+    neox = found(tmp_path, "neox.yml", NEOX).document["model"]
+    flagscale = found(tmp_path, "flagscale.yaml", FLAGSCALE).document["model"]
+
+    assert (neox["ffn_hidden_size"], neox["parallel_blocks"], neox["num_kv_heads"]) == (33024 // 3, True, 8)
+    # 4 x 2048 x 2 / 3 = 5461, x 1.3 = 7099, up to a multiple of 256
+    assert flagscale["ffn_hidden_size"] == 7168
+
+
+def test_gpt_neox_has_defaults_of_its_own(tmp_path):
+    """FP16, a tied embedding with learned positions, GELU, no ZeRO, no recomputation, one micro-batch a step."""
+    text = '{"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "seq_length": 1024,\n'
+    text += '"max_position_embeddings": 1024, "train_micro_batch_size_per_gpu": 4}'
+    job = found(tmp_path, "plain.yml", text)
+
+    assert figures(job) == ([1, 1, 1, 64, 1, 1, 4], 256, 1024, "fp16", "none", "none", False)
+    # 12 layers of 12 h^2 + 13 h, a table of 50,257 words and 1,024 positions, the last norm
+    assert parameters(load(job.document).facts.model) == 12 * (12 * 768**2 + 13 * 768) + (50257 + 1024) * 768 + 2 * 768
+
+
+def test_gpt_neox_merges_the_files_of_a_run(tmp_path):
+    """A local_setup.yml beside it has the tokenizer: 50,277 words."""
+    (tmp_path / "local_setup.yml").write_text('{"vocab-file": "20B_tokenizer.json", "data-path": "x"}')
+    text = NEOX.replace('"vocab_file": "20B_tokenizer.json",', "")
+    job = found(tmp_path, "neox.yml", text)
+
+    assert job.document["model"]["vocab_size"] == 50277
+    assert any("local_setup.yml beside it counts" in note for note in job.notes)
+
+
+def test_flagscale_starts_with_an_outer_file(tmp_path):
+    """The outer file has the devices and the environment; either file leads to the other."""
+    conf = tmp_path / "conf"
+    (conf / "train").mkdir(parents=True)
+    (conf / "train.yaml").write_text(OUTER)
+    (conf / "train" / "mine.yaml").write_text(FLAGSCALE)
+    jobs = [import_job(conf / name, [DEVICE]).document for name in ("train.yaml", "train/mine.yaml")]
+
+    assert jobs[0] == jobs[1]
+    assert (jobs[0]["cluster"]["num_devices"], jobs[0]["settings"]["allocator"]) == (16, "expandable")
+
+
+def test_primus_stands_on_files_that_it_names(tmp_path):
+    """The model's file counts more than what it extends, the overrides more than both; variables have defaults."""
+    plain = found(tmp_path, "primus.yaml", PRIMUS).document
+    wide = found(tmp_path, "primus.yaml", PRIMUS, PRIMUS_TP="1").document
+
+    model = load(plain).facts.model
+    assert (model.num_layers, model.has_experts) == (16, True)
+    assert plain["strategy"]["token_dispatcher"] == "deepep"
+    assert (plain["strategy"]["tp"], wide["strategy"]["tp"]) == (2, 1)
+    # 16 layers in two ranks, two of each in full
+    assert plain["strategy"]["layout"]["full_layers"] == [2, 2]
+
+
+def test_numbered_layers_are_recomputed_where_they_lie(tmp_path):
+    """Of ranks with layers 0 to 7 and 8 to 15 the first holds 0, 1 and 5."""
+    listed = PRIMUS.replace("recompute_method: block", 'recompute_layer_ids: "0,1,5,9"')
+
+    assert found(tmp_path, "primus.yaml", listed).document["strategy"]["layout"]["full_layers"] == [3, 1]
+
+
+def test_layers_that_do_not_divide_are_padded_by_primus(tmp_path):
+    """17 layers on 2 ranks are 9 and 8."""
+    padded = found(tmp_path, "primus.yaml", PRIMUS.replace("lr: 1e-5", "num_layers: 17"))
+
+    assert padded.document["strategy"]["layout"]["layers"] == [9, 8]
+    assert "the last has 8" in " ".join(padded.notes)
+
+
+def test_a_model_of_primus_that_is_not_there_is_asked_for(tmp_path):
+    """The hint names the model; with it the overrides are enough."""
+    text = PRIMUS.replace("PRIMUS_MODEL:mine", "PRIMUS_MODEL:llama3.1_8B").replace("expert_model_parallel_size: 8", "")
+    path = tmp_path / "run.yaml"
+    path.write_text(text.replace("use_turbo_deepep: true", ""))
+    with pytest.raises(SpecError, match=r"which is not beside it.*add model=llama3-8b"):
+        import_job(path, [DEVICE, "cluster.num_devices=64"])
+    job = import_job(path, [DEVICE, "cluster.num_devices=64", "model=llama3-8b"]).document
+
+    assert (job["model"], job["strategy"]["pp"], job["strategy"]["dp"]) == ("llama3-8b", 2, 16)
+
+
+def lines_of_keys():
+    """Each line that gives a key a value, with the file that has it."""
+    for name, text in FILES.items():
+        for number, line in enumerate(text.splitlines()):
+            key, _, value = line.strip().partition(" = " if name.endswith("toml") else ":")
+            if value.strip() not in ("", "{") and not key.startswith(("#", "-", "exp_name", "framework", "config")):
+                yield pytest.param(name, number, id=f"{name}-{key.strip(chr(34))}")
+
+
+@pytest.mark.parametrize(("name", "number"), list(lines_of_keys()))
+def test_no_key_is_dropped_in_silence(tmp_path, name, number):
+    """Without a key the job is another one, or is refused; else a note says that the key is ignored, and why."""
+    lines = FILES[name].splitlines()
+    key = lines[number].replace("=", ":").partition(":")[0].strip(' "')
+    whole = found(tmp_path, name, FILES[name])
+    without = "\n".join([*lines[:number], *lines[number + 1 :]])
+    try:
+        other = found(tmp_path, name, without)
+    except SpecError:
+        return
+    spelled = (key, key.replace("-", "_"), key.replace("_", "-"))
+    said = any(one in note for note in whole.notes for one in spelled)
+
+    assert other.document != whole.document or said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "data: !include my.yaml\nmodel: {type: llama}\ntrainer: {num_train_steps: 9}\n", "Levanter"),
+        ("a.yaml", "base_emb_dim: 4096\nici_fsdp_parallelism: 8\n", "MaxText"),
+        ("a.yaml", "model: {x: 1}\nparallel: {fsdp_modules: [a]}\ntraining: {stage: pt}\n", "MindSpeed-LLM's FSDP2"),
+        ("a.yaml", "model: {d_model: 64}\nfsdp: {precision: pure}\n", "OLMo"),
+        ("a.py", "from olmo_core.train import TrainerConfig\n", "OLMo-core"),
+        ("a.py", "import nanotron\n", "nanotron.*run it and import what it writes"),
+    ],
+)
+def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
+    """The message says whose it is, what that is, and what is read."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SpecError, match=f"{message}.*Write the job by hand"):
+        import_job(path, [DEVICE])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("nemo.yaml", ("megatron_amp_O2: true", "megatron_amp_O2: false"), "model.megatron_amp_O2: is false: keeps"),
+        ("nemo.yaml", ("unheard_of: 3", "my_parallel_size: 3"), "model.my_parallel_size: is 3, a key that is not"),
+        ("nemo.yaml", ("tensor_model_parallel_size: 2", "tensor_model_parallel_size: ${tp}"), "--set tp=VALUE"),
+        ("nemo.yaml", ("num_layers: 40", "num_layers: many"), "model.num_layers: expected a whole number"),
+        ("nemo.yaml", ("precision: bf16", "precision: 32"), "trainer.precision: is 32: expected bf16 or 16"),
+        ("neox.yml", ('"flash"', '"rwkv"'), "attention_config: .*RWKV"),
+        ("neox.yml", ('"flash"', '"mamba"'), "attention_config: .*Mamba of the first kind"),
+        ("neox.yml", ('"stage": 2', '"stage": 5'), "zero_optimization.stage: is 5: expected 0, 1, 2 or 3"),
+        ("neox.yml", ('"num-layers": 32,', ""), "merges several files"),
+        (
+            "neox.yml",
+            ('"precision": "bfloat16"', '"precision": "fp32"'),
+            "precision: is 'fp32': expected fp16 or bfloat16",
+        ),
+        ("neox.yml", ('"seq_length": 2048', '"seq_length": {}'), "seq_length: expected a value, got {}"),
+        ("flagscale.yaml", ("swiglu: true", "enable_hetero: true"), "devices of several kinds"),
+        ("flagscale.yaml", ("num_layers: 24", "num_layers: 23"), "23 layers do not divide"),
+        ("primus.yaml", ("framework: megatron", "framework: maxtext"), "megatron and torchtitan are read"),
+        ("primus.yaml", ("unheard_of: 3", "patch_zero_bubble: true"), "zero-bubble"),
+        ("primus.yaml", ("${PRIMUS_MODEL:mine}", "../../secret"), "which is not beside it"),
+        ("nanotron.yaml", ("is_llama_config", "is_mamba_config"), "Mamba of the first kind"),
+        ("nanotron.yaml", ("pp_engine: 1f1b", "pp_engine: afab"), "parallelism.pp_engine"),
+        ("nanotron.yaml", ("dp: 4", "dp: 0"), "expected a whole number of at least 1"),
+        ("foundry.yaml", ("microbatch_size: 4", "microbatch_size: auto"), "say strategy.mbs=N"),
+        ("foundry.yaml", ("SHARD_GRAD_OP", "HYBRID_SHARD"), "expected FULL_SHARD"),
+        ("foundry.yaml", ("mpt_causal_lm", "hf_t5"), "T5|expected mpt_causal_lm"),
+        ("deepspeed.json", ('"partition_activations"', '"cpu_checkpointing"'), "checkpoints of activations in host"),
+        ("deepspeed.json", ('"reduce_bucket_size": 500000000', '"zero_quantized_weights": true'), "in 8 bits"),
+        ("deepspeed.json", ('"unheard_of": 3', '"my_offload": true'), "my_offload: is true, a key that is not known"),
+    ],
+)
+def test_what_is_refused_names_the_key(tmp_path, name, change, message):
+    """What has no costs, is left open, or may decide the cost and is not known."""
+    text = FILES[name].replace(*change)
+    assert text != FILES[name]
+    with pytest.raises(SpecError, match=message):
+        found(tmp_path, name, text)
+
+
+def test_references_are_those_of_omegaconf():
+    """Entries from the root, beside and above, sums, variables with defaults; what nobody says stays as it is."""
+    content = {
+        "a": {"b": 4, "c": "${.b}", "d": {"e": "${..b}", "f": "${a.b}"}},
+        "sum": "${multiply:3, ${a.b}}",
+        "text": "x-${a.b}-y",
+        "variable": "${TP:8}",
+        "environment": "${oc.env:MINE,null}",
+        "given": "${SAID:1}",
+        "under": "${training.a.b}",
+        "open": "${nothing}",
+        "must": "${path:??}",
+    }
+    flat = flat_entries(content, {"SAID": "true"})
+
+    assert [flat[name] for name in ("a.c", "a.d.e", "a.d.f", "sum", "text")] == [4, 4, 4, 12, "x-4-y"]
+    assert [flat[name] for name in ("variable", "environment", "given", "under")] == [8, None, True, 4]
+    assert [flat[name] for name in ("open", "must")] == ["${nothing}", "${path:??}"]
+    with pytest.raises(SpecError, match="refers to itself"):
+        flat_entries({"a": "${b}", "b": "${a}"}, {})
+
+
+@pytest.mark.parametrize(("given", "expected"), [("true", True), ("false", False)])
+def test_a_variable_of_model_args_has_the_types_of_yaml(tmp_path, given, expected):
+    """``--set X=true`` is a switch that is on, not the word behind it."""
+    path = tmp_path / "args.yaml"
+    path.write_text(
+        "MODEL_ARGS:\n  --num-layers: ${LAYERS}\n  --hidden-size: 1024\n  --num-attention-heads: 16\n"
+        "  --seq-length: 2048\n  --micro-batch-size: 1\n  --global-batch-size: 64\n  --bf16: true\n"
+        "  --vocab-size: 32000\n  --max-position-embeddings: 2048\n  --use-distributed-optimizer: ${X}\n"
+    )
+    job = import_job(path, [DEVICE, "cluster.num_devices=8"], {"X": given, "LAYERS": "12"}).document
+
+    assert (job["strategy"]["sharding"] == "optimizer") is expected
+    assert job["model"]["num_layers"] == 12
+
+
+VALUES = ("null", "-1", "[]", "{}", "[1, 2]", "{a: 1}", "true", "???", "${x}", "${.y}", "auto", "1e30", ".nan", "&a 3")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_is_written_is_a_job_or_a_message(tmp_path, name):
+    """Forty files with lines removed, doubled, cut, moved or of other types."""
+    chance = random.Random(name)
+    for _ in range(40):
+        lines = FILES[name].splitlines()
+        place = chance.randrange(len(lines))
+        key, colon, _ = lines[place].partition(":")
+        value = f"{key}{colon} {chance.choice(VALUES)}"
+        lines[place : place + 1] = chance.choice([[], [lines[place]] * 2, [lines[place][:-2]], [value], [value, value]])
+        try:
+            job = found(tmp_path, name, "\n".join(lines))
+        except SpecError:
+            continue
+        load(job.document)
+
+
+def test_nanotron_is_costed_as_its_measured_runs():
+    """The entry that replays nanotron's grid of runs."""
+    grid = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "grid" / "nanotron.yaml").read_text())
+
+    assert yaml.safe_load(NANOTRON) == grid["cluster"]["framework"]

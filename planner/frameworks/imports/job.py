@@ -16,7 +16,7 @@ from planner.frameworks.imports.arguments import megatron_job, refuse_open, requ
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.bridge.performance import recipe_job
+from planner.frameworks.imports.bridge.performance import published, recipe_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
 from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
@@ -250,8 +250,8 @@ def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: 
     file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
     if file is not None:
         return _from_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
-    if not fields and not said and recipe_named(recipe) is None:
-        return recipe_job(launch.words, overrides, launch.environment, notes)
+    if not fields and (published(recipe) or (not said and recipe_named(recipe) is None)):
+        return recipe_job(launch.words, overrides, launch.environment, notes, recipe)
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))

@@ -17,9 +17,18 @@ from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_fi
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import published, recipe_job
-from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
-from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
+from planner.frameworks.imports.documents import read_json, read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.printed import (
+    Printed,
+    cluster_of,
+    entries_of,
+    printed_configuration,
+    replicas_of,
+    said_in,
+    words_of,
+)
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
@@ -63,15 +72,16 @@ def import_job(
         case ".toml":
             return _from_toml(text, str(place), overrides)
         case ".json":
-            config = read_deepspeed(text, str(place))
-            refuse_entries(config, str(place))
-            return deepspeed_job(config, Trainer(), overrides)
+            return _from_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
             return _from_yaml(read_yaml(text, str(place)), place, overrides, variables)
         case ".py" if is_torchtitan(text):
             return torchtitan_job(read_python(text, str(place)), overrides)
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
+    printed = printed_configuration(text, str(place), variables.get("run", ""))
+    if printed is not None:
+        return _from_printed(printed, text, str(place), overrides)
     return _from_script(text, place.parent, overrides, variables)
 
 
@@ -134,6 +144,38 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     names = ", ".join(shown(name) for name in list(content)[:5])
     kinds = "MODEL_ARGS of Megatron-LM, sections of NeMo or Megatron-Bridge, or keys of Accelerate"
     raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
+
+
+def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
+    """The job configuration that torchtitan saves, or DeepSpeed's."""
+    if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
+        refuse_entries(content, str(path))
+        return torchtitan_job(said_in(content), overrides)
+    config = require_deepspeed(content, str(path))
+    refuse_entries(config, str(path))
+    return deepspeed_job(config, Trainer(), overrides)
+
+
+def _from_printed(found: Printed, text: str, source: str, overrides: Sequence[str]) -> Imported:
+    """A configuration out of a log, with what the log says of its devices and software."""
+    content, entries = found.content, dict(cluster_of(text, found.kind))
+    if found.kind == "megatron":
+        entries |= entries_of(content, text)
+    elif found.kind == "deepspeed":
+        content = require_deepspeed(content, source)
+        entries |= replicas_of(content, text)
+    with_entries = [*(f"{name}={value}" for name, value in entries.items()), *overrides]
+    read_from = f"Read from line {found.line} on of {Path(source).name}, as {found.kind} printed it."
+    match found.kind:
+        case "megatron":
+            imported = megatron_job(words_of(content), with_entries, {}, uses={})
+        case "bridge":
+            imported = nested_job(content, source, "", with_entries)
+        case "torchtitan":
+            imported = torchtitan_job(said_in(content), with_entries)
+        case _:
+            imported = deepspeed_job(content, Trainer(), with_entries)
+    return Imported(document=imported.document, notes=(read_from, *imported.notes))
 
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:

@@ -13,10 +13,12 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
 from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
+from planner.frameworks.imports.bridge.container import container_job, is_container
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.bridge.performance import published, recipe_job
+from planner.frameworks.imports.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
@@ -24,9 +26,11 @@ from planner.frameworks.imports.printed import (
     Printed,
     cluster_of,
     entries_of,
+    is_arguments,
     printed_configuration,
     replicas_of,
     said_in,
+    whole_arguments,
     words_of,
 )
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
@@ -66,7 +70,7 @@ def import_job(
         If it is no such file, leaves open what planning needs, or is of a model that the planner does not know.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
-    place, variables = Path(path), dict(given or {})
+    place, variables = text_of_checkpoint(Path(path)), dict(given or {})
     text = read_text(place)
     match place.suffix.lower():
         case ".toml":
@@ -134,6 +138,10 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
+    if is_arguments(content):
+        return _from_arguments(content, str(path), overrides)
+    if is_container(content):
+        return container_job(content, overrides)
     if "distributed_type" in content:
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
@@ -151,9 +159,18 @@ def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
         return torchtitan_job(said_in(content), overrides)
+    if is_arguments(content):
+        return _from_arguments(content, str(path), overrides)
     config = require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
     return deepspeed_job(config, Trainer(), overrides)
+
+
+def _from_arguments(content: Mapping[str, Any], source: str, overrides: Sequence[str]) -> Imported:
+    """Arguments of Megatron-LM by name, as a logger or somebody saves them."""
+    texts = whole_arguments(content, source)
+    entries = [f"{name}={value}" for name, value in entries_of(texts, "").items()]
+    return megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
 
 
 def _from_printed(found: Printed, text: str, source: str, overrides: Sequence[str]) -> Imported:
@@ -170,7 +187,7 @@ def _from_printed(found: Printed, text: str, source: str, overrides: Sequence[st
         case "megatron":
             imported = megatron_job(words_of(content), with_entries, {}, uses={})
         case "bridge":
-            imported = nested_job(content, source, "", with_entries)
+            imported = container_job(content, with_entries)
         case "torchtitan":
             imported = torchtitan_job(said_in(content), with_entries)
         case _:

@@ -162,25 +162,43 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
 
 
 def _whole(block: Printed, source: str) -> Printed:
-    """A block that ended, if it has what every release prints, and degrees that make its world."""
-    place, content = f"{source}, line {block.line}", block.content
-    differing = {name: (content[name], value) for name, value in block.others.items() if name not in OWN}
+    """A block that ended, of ranks that agree."""
+    place = f"{source}, line {block.line}"
+    differing = {name: (block.content[name], value) for name, value in block.others.items() if name not in OWN}
     if differing:
         raise SpecError(place, f"is of ranks that disagree: {'; '.join(_named(differing))}.")
-    missing = [name for name in NEEDED if name not in content]
-    experts = content.get("num_experts", "None") not in ("None", "0")
-    missing += [name for name in ("expert_model_parallel_size",) if experts and name not in content]
-    if missing:
-        problem = f"begins a block of arguments without {', '.join(missing)}: lines of it are missing."
-        raise SpecError(place, problem, "Give the whole block.")
-    degrees = [f"{name}_size" for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")]
-    world = 1
-    for name in (*degrees, "data_parallel_size"):
-        world *= _number(content, name)
-    if "data_parallel_size" in content and world != _number(content, "world_size"):
-        problem = f"has degrees of {world} ranks, and world_size {content['world_size']}: lines of it are missing."
-        raise SpecError(place, problem, "Give the whole block.")
+    block.content = whole_arguments(block.content, place)
     return block
+
+
+def is_arguments(content: Any) -> bool:
+    """Whether a document holds arguments of Megatron-LM by name."""
+    return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
+
+
+def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
+    """
+    Texts of arguments, if there is what every release has, and degrees that make the world.
+
+    Raises
+    ------
+    SpecError
+        If some are missing.
+    """
+    values = {name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()}
+    texts = {name: str(value) for name, value in values.items()}
+    missing = [name for name in NEEDED if name not in texts]
+    experts = texts.get("num_experts", "None") not in ("None", "0")
+    missing += [name for name in ("expert_model_parallel_size",) if experts and name not in texts]
+    if missing:
+        raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
+    world = 1
+    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
+        world *= _number(texts, f"{name}_size")
+    if "data_parallel_size" in texts and world != _number(texts, "world_size"):
+        problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
+        raise SpecError(place, problem, "Give all of them.")
+    return texts
 
 
 def _number(content: Mapping[str, str], name: str) -> int:
@@ -279,6 +297,13 @@ def _rows() -> Mapping[str, dict[str, str]]:
         return {row["name"]: row for row in csv.DictReader(lines)}
 
 
+def name_of(option: str, name: str = "") -> str | None:
+    """The name under which an option's value is printed, or a name itself; None: there is none."""
+    if name:
+        return name if name in _rows() else None
+    return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
+
+
 def words_of(content: Mapping[str, str]) -> list[str]:
     """
     Arguments by name as words of a command line; defaults say nothing.
@@ -291,7 +316,8 @@ def words_of(content: Mapping[str, str]) -> list[str]:
 
 def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
     row = _rows().get(name, {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""})
-    option, defaults, values = options().get(row["option"]), row["defaults"].split(";"), _values(text)
+    option, defaults = options().get(row["option"]), row["defaults"].split(";")
+    values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
     derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]
     if row["why"] or text in ("None", *defaults, *derived) or " ".join(values) in defaults:
         return []
@@ -300,11 +326,15 @@ def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
     return [row["option"], *values]
 
 
-def _values(text: str) -> list[str]:
+def _values(text: str, *, is_single: bool) -> list[str]:
     """Texts of Python's values: a list, a type of torch, a member of an enumeration."""
     plain = re.sub(r"<\w+\.(\w+): [^>]*>", r"\1", text)
     inner = plain[1:-1].split(", ") if re.fullmatch(r"[\[(].*[\])]", plain) else [plain]
-    return [DTYPES.get(one, re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", one)) for one in (part.strip("'\"") for part in inner)]
+    names = [re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", part.strip("'\"")) for part in inner]
+    values = [DTYPES.get(name, name) for name in names]
+    if is_single and plain[:1] in ("[", "("):
+        return ["[{}]".format(",".join(values)) if plain[:1] == "[" else ",".join(values)]
+    return values
 
 
 DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))}

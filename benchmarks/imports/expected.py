@@ -52,6 +52,9 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
     "MBS": ("1",),
     "MOE_GROUPED_GEMM": ("true",),
     "MOE_TOKEN_DISPATCHER": ("alltoall",),
+    "LAYERS_PER_VP": ("false",),
+    "PP_FIRST": ("false",),
+    "PP_LAST": ("false",),
 }
 """Values of what a row needs, by name; several are tried in turn."""
 
@@ -130,6 +133,8 @@ def _given(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
     named = [part for part in needs if part in GIVEN]
     given = {number: GIVEN[name][0] for number, name in positional.items() if name in GIVEN}
     given |= {name: GIVEN[name][0] for name in named}
+    if "launches" in row["needs"]:
+        given["launch"] = "1"
     sizes = [number for number, name in positional.items() if name == "MODEL_SIZE"]
     for size in GIVEN["MODEL_SIZE"] if sizes else ("",):
         yield given | dict.fromkeys(sizes, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ from planner.frameworks.imports.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.modelzoo import (
+    catalog_words,
+    chosen_launch,
+    file_named,
+    template_devices,
+    template_variables,
+    template_words,
+)
 from planner.frameworks.imports.printed import (
     Printed,
     cluster_of,
@@ -39,7 +47,7 @@ from planner.frameworks.imports.torchtitan_python import installed_config, is_to
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.script import WHERE, Script, follow
+from planner.frameworks.shell.script import WHERE, Command, Script, follow
 from planner.frameworks.shell.text import known_part, unknown, written
 from planner.jobs.document import read_text
 
@@ -215,13 +223,16 @@ def _from_model_arguments(
     if not any(str(name).startswith("--") for name in arguments):
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
-    words: list[str] = []
-    for name, value in arguments.items():
-        if value is not False and value is not None:
-            words += [str(name), *_values(value)]
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    expanded = [_expanded(word, given) for word in words]
-    return megatron_job(expanded, overrides, {**own, **given}, uses={})
+    return megatron_job(list(_model_words(arguments, given)), overrides, {**own, **given}, uses={})
+
+
+def _model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    """Words of ``MODEL_ARGS``, whose variables have values of any type: a switch may be on or off by one."""
+    for name, value in arguments.items():
+        filled = _expanded(value, given) if isinstance(value, str) else value
+        if filled is not None and str(filled).lower() != "false":
+            yield from (str(name), *_values(filled))
 
 
 def _values(value: object) -> list[str]:
@@ -230,7 +241,7 @@ def _values(value: object) -> list[str]:
         return []
     if isinstance(value, (list, tuple)):
         return [str(one) for one in value]
-    text = str(value).strip()
+    text = re.sub(r"^(['\"])(.*)\1$", r"\2", str(value).strip())
     inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
     return (inner[1].replace(",", " ") if inner else text).split()
 
@@ -248,6 +259,9 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         refuse_options(listed)
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
+    filled = chosen_launch(script.commands, given.get("launch", ""))
+    if filled is not None:
+        return _from_template(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
     refuse_options(launch.words)
@@ -281,6 +295,25 @@ def _from_yaml_file(
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+
+
+def _from_template(command: Command, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+    """A launch of Megatron-MoE-ModelZoo; a configuration that is not at hand is the model's of the catalog."""
+    variables = template_variables(command, folder, given)
+    name = variables.get("MODEL", "")
+    path = file_named(f"model_configs/benchmarking/{name}.yaml", folder)
+    notes = [] if path is None else [f"The model's arguments are those of {path.name}."]
+    if path is not None:
+        content = read_yaml(read_text(path), str(path))
+        config = list(_model_words(content.get("MODEL_ARGS") or {}, variables))
+    else:
+        config, note = catalog_words(name, variables)
+        notes.append(note)
+    number = template_devices(variables)
+    said = [f"cluster.num_devices={number}"] if number is not None else []
+    words = list(template_words(command, config, variables))
+    imported = megatron_job(words, [*said, *overrides], variables, uses={})
+    return Imported(document=imported.document, notes=(*notes, *imported.notes))
 
 
 def _other_script(name: str, folder: Path) -> str | None:

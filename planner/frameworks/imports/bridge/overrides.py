@@ -193,7 +193,7 @@ def bridge_job(
     entries.setdefault("cluster.framework", release)
     length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
     rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*_architecture(facts, length), *words], rest, environment, uses={})
+    imported = megatron_job([*architecture_words(facts, length), *words], rest, environment, uses={})
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
@@ -212,8 +212,8 @@ def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str
     return own | {path for path, saying in SAYING.items() if {*saying} & {*options_given}}
 
 
-def _architecture(model: Model, length: int) -> list[str]:
-    """A model's options; of one for which Megatron-LM has no words those of another with its layers and experts."""
+def architecture_words(model: Model, length: int) -> list[str]:
+    """Options of a model; of one for which Megatron-LM has no words those of another with its layers and experts."""
     try:
         lines = argument_lines(model_entries(model, length))
     except SpecError:

@@ -3,8 +3,8 @@
 
 The folder has folders of its own, such as ``megatron_examples`` (scripts), ``megatron_test_arguments`` (MODEL_ARGS),
 ``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes
-of Megatron-Bridge's package come from the planner's own table. Beside the folder stands ``recipes/dgxc.csv``, whose layouts
-launches are compared with (``recipes.py``).
+of Megatron-Bridge's package come from the planner's own table. Beside the folder stands ``recipes/dgxc.csv``,
+whose layouts launches are compared with (``recipes.py``).
 
 A folder with ``expected.csv`` is compared with its values, too (``expected.py``).
 
@@ -43,8 +43,8 @@ UNKNOWN = (
     "which may have another layout",
 )
 """
-What refusals say of models and layers that the planner does not know, and of launches that their script refuses itself or
-for which the release that it names has no recipe.
+What refusals say of models and layers that the planner does not know, and of launches that their script refuses itself
+or for which the release that it names has no recipe.
 """
 
 PERFORMANCE = "dgxc"

@@ -1,7 +1,7 @@
 """
 Launches of dgxc-benchmarking against the layouts that its scripts result in: rows of ``recipes/dgxc.csv``.
 
-Each row says what a script hands to Megatron-Bridge's ``setup_experiment.py`` at a scale, and the layout that comes of it.
+Each row says what a script hands to Megatron-Bridge's ``setup_experiment.py``, and the layout that comes of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from costmodel.errors import SpecError
 from planner import import_job
-from planner.frameworks.imports.bridge.performance import PRECISIONS
+from planner.frameworks.imports.published.performance import PRECISIONS
 
 TABLE = Path("recipes/dgxc.csv")
 LEAST_SHARE = 0.95

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,42 +12,26 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
-from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known
-from planner.frameworks.imports.bridge.container import container_job, is_container
+from planner.frameworks.imports.arguments import megatron_job, model_words, refuse_open, require_known
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.bridge.performance import published, recipe_job
-from planner.frameworks.imports.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_yaml
 from planner.frameworks.imports.launch import Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.modelzoo import (
-    catalog_words,
-    chosen_launch,
-    file_named,
-    template_devices,
-    template_variables,
-    template_words,
-)
-from planner.frameworks.imports.printed import (
-    Printed,
-    cluster_of,
-    entries_of,
-    is_arguments,
-    printed_configuration,
-    replicas_of,
-    said_in,
-    whole_arguments,
-    words_of,
-)
+from planner.frameworks.imports.printed.checkpoints import text_of_checkpoint
+from planner.frameworks.imports.printed.container import container_job, is_container
+from planner.frameworks.imports.printed.jobs import arguments_job, printed_job, titan_job
+from planner.frameworks.imports.printed.names import is_arguments
+from planner.frameworks.imports.published.modelzoo import chosen_launch, zoo_job
+from planner.frameworks.imports.published.performance import published, recipe_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.script import WHERE, Command, Script, follow
+from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.text import known_part, unknown, written
 from planner.jobs.document import read_text
 
@@ -91,11 +75,20 @@ def import_job(
             return torchtitan_job(read_python(text, str(place)), overrides)
         case ".py":
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = printed_configuration(text, str(place), variables.get("run", ""))
+    printed = printed_job(text, str(place), overrides, variables.get("run", ""))
     if printed is not None:
-        return _from_printed(printed, text, str(place), overrides)
-    return _from_script(text, place.parent, overrides, variables)
+        return printed
+    try:
+        return _from_script(text, place.parent, overrides, variables)
+    except SpecError as error:
+        if type(error) is not SpecError or not LOG_SAYS.search(f"{error.problem} {error.hint}"):
+            raise
+        raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
 
+
+LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
+LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")
+"""Words of refusals of scripts whose logs say more."""
 
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
@@ -147,7 +140,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if is_arguments(content):
-        return _from_arguments(content, str(path), overrides)
+        return arguments_job(content, str(path), overrides)
     if is_container(content):
         return container_job(content, overrides)
     if "distributed_type" in content:
@@ -166,41 +159,12 @@ def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
     """The job configuration that torchtitan saves, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
-        return torchtitan_job(said_in(content), overrides)
+        return titan_job(content, overrides)
     if is_arguments(content):
-        return _from_arguments(content, str(path), overrides)
+        return arguments_job(content, str(path), overrides)
     config = require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
     return deepspeed_job(config, Trainer(), overrides)
-
-
-def _from_arguments(content: Mapping[str, Any], source: str, overrides: Sequence[str]) -> Imported:
-    """Arguments of Megatron-LM by name, as a logger or somebody saves them."""
-    texts = whole_arguments(content, source)
-    entries = [f"{name}={value}" for name, value in entries_of(texts, "").items()]
-    return megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
-
-
-def _from_printed(found: Printed, text: str, source: str, overrides: Sequence[str]) -> Imported:
-    """A configuration out of a log, with what the log says of its devices and software."""
-    content, entries = found.content, dict(cluster_of(text, found.kind))
-    if found.kind == "megatron":
-        entries |= entries_of(content, text)
-    elif found.kind == "deepspeed":
-        content = require_deepspeed(content, source)
-        entries |= replicas_of(content, text)
-    with_entries = [*(f"{name}={value}" for name, value in entries.items()), *overrides]
-    read_from = f"Read from line {found.line} on of {Path(source).name}, as {found.kind} printed it."
-    match found.kind:
-        case "megatron":
-            imported = megatron_job(words_of(content), with_entries, {}, uses={})
-        case "bridge":
-            imported = container_job(content, with_entries)
-        case "torchtitan":
-            imported = torchtitan_job(said_in(content), with_entries)
-        case _:
-            imported = deepspeed_job(content, Trainer(), with_entries)
-    return Imported(document=imported.document, notes=(read_from, *imported.notes))
 
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
@@ -224,30 +188,7 @@ def _from_model_arguments(
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    return megatron_job(list(_model_words(arguments, given)), overrides, {**own, **given}, uses={})
-
-
-def _model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
-    """Words of ``MODEL_ARGS``, whose variables have values of any type: a switch may be on or off by one."""
-    for name, value in arguments.items():
-        filled = _expanded(value, given) if isinstance(value, str) else value
-        if filled is not None and str(filled).lower() != "false":
-            yield from (str(name), *_values(filled))
-
-
-def _values(value: object) -> list[str]:
-    """A switch has none; lists stand in brackets as text, too."""
-    if value is True or str(value).lower() == "true":
-        return []
-    if isinstance(value, (list, tuple)):
-        return [str(one) for one in value]
-    text = re.sub(r"^(['\"])(.*)\1$", r"\2", str(value).strip())
-    inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
-    return (inner[1].replace(",", " ") if inner else text).split()
-
-
-def _expanded(word: str, given: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
+    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given}, uses={})
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -261,7 +202,7 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
     filled = chosen_launch(script.commands, given.get("launch", ""))
     if filled is not None:
-        return _from_template(filled, folder, overrides, given)
+        return zoo_job(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
     notes = [*launch.notes, *_asked(script), *script.notes, *_unused(given, script)]
     refuse_options(launch.words)
@@ -295,25 +236,6 @@ def _from_yaml_file(
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
-
-
-def _from_template(command: Command, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
-    """A launch of Megatron-MoE-ModelZoo; a configuration that is not at hand is the model's of the catalog."""
-    variables = template_variables(command, folder, given)
-    name = variables.get("MODEL", "")
-    path = file_named(f"model_configs/benchmarking/{name}.yaml", folder)
-    notes = [] if path is None else [f"The model's arguments are those of {path.name}."]
-    if path is not None:
-        content = read_yaml(read_text(path), str(path))
-        config = list(_model_words(content.get("MODEL_ARGS") or {}, variables))
-    else:
-        config, note = catalog_words(name, variables)
-        notes.append(note)
-    number = template_devices(variables)
-    said = [f"cluster.num_devices={number}"] if number is not None else []
-    words = list(template_words(command, config, variables))
-    imported = megatron_job(words, [*said, *overrides], variables, uses={})
-    return Imported(document=imported.document, notes=(*notes, *imported.notes))
 
 
 def _other_script(name: str, folder: Path) -> str | None:

@@ -36,9 +36,12 @@ def text_of_checkpoint(path: Path) -> Path:
         for name in TEXTS:
             if os.path.isfile(folder / name):
                 return folder / name
-    what = "is a folder without" if is_folder else f"is {path.suffix or shown(path.name)}, a pickle, and beside it is no"
+    what = (
+        "is a folder without" if is_folder else f"is {path.suffix or shown(path.name)}, a pickle, and beside it is no"
+    )
     problem = f"{what} {TEXTS[0]} or {TEXTS[1]}; a pickle is code, which is not executed."
-    hint = "Give the log of the run's first minute, or write its arguments: json.dump(vars(args), open('args.json', 'w'), default=str)."
+    written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
+    hint = f"Give the log of the run's first minute, or write its arguments: {written}."
     raise SpecError(str(path), problem, hint)
 
 

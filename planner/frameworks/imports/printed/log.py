@@ -2,31 +2,23 @@
 Configurations as frameworks print them: found in a log among other lines, of several ranks and runs.
 
 Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
-torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are passed over.
+torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are passed
+over.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.megatron.options import options
-
-NAMES = Path(__file__).parent / "printed.csv"
-"""
-Names that Megatron-LM prints (core 0.17 to main of 2026-08-22, dashes of older ones): the option that fills each, and values that
-say nothing, by ``;``: its defaults, or ``=`` with the name whose value it takes then. ``why`` says what others come from.
-"""
+from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_arguments
 
 TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -44,12 +36,6 @@ LABEL = re.compile(r"[:|>\]] ?")
 
 OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
 """Names whose values are a rank's own."""
-
-NEEDED = (
-    *("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "global_batch_size"),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "world_size", "bf16", "fp16"),
-)
-"""Names that every release prints."""
 
 MOST_NAMED = 3
 
@@ -171,52 +157,13 @@ def _whole(block: Printed, source: str) -> Printed:
     return block
 
 
-def is_arguments(content: Any) -> bool:
-    """Whether a document holds arguments of Megatron-LM by name."""
-    return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
-
-
-def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
-    """
-    Texts of arguments, if there is what every release has, and degrees that make the world.
-
-    Raises
-    ------
-    SpecError
-        If some are missing.
-    """
-    values = {name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()}
-    texts = {name: str(value) for name, value in values.items()}
-    missing = [name for name in NEEDED if name not in texts]
-    experts = texts.get("num_experts", "None") not in ("None", "0")
-    missing += [name for name in ("expert_model_parallel_size",) if experts and name not in texts]
-    if missing:
-        raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
-    world = 1
-    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
-        world *= _number(texts, f"{name}_size")
-    if "data_parallel_size" in texts and world != _number(texts, "world_size"):
-        problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
-        raise SpecError(place, problem, "Give all of them.")
-    return texts
-
-
-def _number(content: Mapping[str, str], name: str) -> int:
-    text = content.get(name, "1")
-    return int(text) if text.isdecimal() else 1
-
-
 def _apart(one: Printed, other: Printed) -> dict[str, tuple[Any, Any]]:
     """Values that differ, by name."""
     names = [name for name in {**one.content, **other.content} if name not in OWN]
     pairs = {name: (one.content.get(name), other.content.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and _counts(one.kind, name)}
-
-
-def _counts(kind: str, name: str) -> bool:
-    """Whether a name says something that an import reads."""
-    option = options().get(_rows()[name]["option"]) if kind == "megatron" and name in _rows() else None
-    return option is None or option.in_import == "read"
+    return {
+        name: pair for name, pair in pairs.items() if pair[0] != pair[1] and (one.kind != "megatron" or is_read(name))
+    }
 
 
 def _named(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
@@ -235,7 +182,9 @@ def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
     for number, one in ((number, one) for ranks in by_label.values() for number, one in enumerate(ranks)):
         differing = _apart(runs[number], one)
         if differing:
-            ranks_named = f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
+            ranks_named = (
+                f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
+            )
             raise SpecError(source, f"has ranks that disagree, {ranks_named}: {'; '.join(_named(differing))}.")
     return runs
 
@@ -288,91 +237,9 @@ def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tu
     raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
 
 
-# --- what is said ------------------------------------------------------------------------------------------
+# --- devices and software -----------------------------------------------------------------------------------
 
-
-@cache
-def _rows() -> Mapping[str, dict[str, str]]:
-    with NAMES.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: row for row in csv.DictReader(lines)}
-
-
-def name_of(option: str, name: str = "") -> str | None:
-    """The name under which an option's value is printed, or a name itself; None: there is none."""
-    if name:
-        return name if name in _rows() else None
-    return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
-
-
-def words_of(content: Mapping[str, str]) -> list[str]:
-    """
-    Arguments by name as words of a command line; defaults say nothing.
-
-    >>> words_of({"bf16": "True", "add_bias_linear": "False", "recompute_modules": "['mlp', 'moe']", "fp8": "None"})
-    ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
-    """
-    return [word for name, text in content.items() for word in _words(name, text, content)]
-
-
-def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
-    row = _rows().get(name, {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""})
-    option, defaults = options().get(row["option"]), row["defaults"].split(";")
-    values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
-    derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]
-    if row["why"] or text in ("None", *defaults, *derived) or " ".join(values) in defaults:
-        return []
-    if (option is None or option.nargs == "0") and text in ("True", "False"):
-        return [row["option"]] if (text == "False") == ("True" in defaults) else []
-    return [row["option"], *values]
-
-
-def _values(text: str, *, is_single: bool) -> list[str]:
-    """Texts of Python's values: a list, a type of torch, a member of an enumeration."""
-    plain = re.sub(r"<\w+\.(\w+): [^>]*>", r"\1", text)
-    inner = plain[1:-1].split(", ") if re.fullmatch(r"[\[(].*[\])]", plain) else [plain]
-    names = [re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", part.strip("'\"")) for part in inner]
-    values = [DTYPES.get(name, name) for name in names]
-    if is_single and plain[:1] in ("[", "("):
-        return ["[{}]".format(",".join(values)) if plain[:1] == "[" else ",".join(values)]
-    return values
-
-
-DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))}
-
-ZERO = ("none", "optimizer", "gradients", "weights")
-PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
-
-
-def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
-    """Entries of the job that Megatron-LM prints, or one of its forks, but no option says."""
-    found = {"cluster.num_devices": content["world_size"]}
-    vocabulary = set(PADDED.findall(text))
-    if content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
-        found["model.vocab_size"] = vocabulary.pop()
-    stage = content.get("zero_stage", "0").partition(".")[0]
-    if content.get("deepspeed") == "True" and stage in ("1", "2", "3"):
-        found["strategy.sharding"] = ZERO[int(stage)]
-    return found
-
-
-def replicas_of(config: Mapping[str, Any], text: str) -> dict[str, str]:
-    """Devices of a DeepSpeed engine, which prints its replicas as world_size."""
-    said = set(re.findall(r"  world_size \.+ (\d+)", text))
-    tensors = config.get("tensor_parallel")
-    width = tensors.get("autotp_size", 1) if isinstance(tensors, Mapping) else 1
-    return {"cluster.num_devices": str(int(said.pop()) * int(width))} if len(said) == 1 else {}
-
-
-def said_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved configuration without entries that say nothing."""
-    return {
-        name: said_in(value) if isinstance(value, Mapping) else value
-        for name, value in content.items()
-        if value is not None
-    }
-
-
-DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}\w*(?: [A-Z0-9][\w.-]*){0,4})")
+DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}[\w-]*(?: [A-Z0-9][\w.-]*){0,4})")
 VERSIONS = (
     ("megatron-bridge", r"megatron[-_ ]bridge\D{1,12}v?(\d+\.\d+[\w.]*)"),
     ("megatron-core", r"megatron[-_ ]core\D{1,12}v?(\d+\.\d+[\w.]*)"),
@@ -383,8 +250,8 @@ VERSIONS = (
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:
     """Entries of the cluster that a log says: its device, where it names one alone, and the release."""
-    named = {known.device for name in set(DEVICE.findall(text)) if (known := _known(name)) is not None}
-    found = {"cluster.device": named.pop()} if len(named) == 1 else {}
+    named = {known.device if (known := _known(name)) is not None else "" for name in set(DEVICE.findall(text))}
+    found = {"cluster.device": named.pop()} if len(named) == 1 and named != {""} else {}
     stacks = {"megatron": ("megatron-core",), "bridge": ("megatron-bridge",)}.get(kind, (kind,))
     for stack, pattern in VERSIONS:
         said = set(re.findall(pattern, text, re.IGNORECASE))

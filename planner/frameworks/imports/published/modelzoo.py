@@ -1,8 +1,8 @@
 """
 Launches of Megatron-MoE-ModelZoo: an environment for its template, which fills the configuration of a model.
 
-What the template adds is that of its sbatch_benchmarking.sh (main of August 2026); defaults of a model are read from its
-runtime.conf, and the model's own arguments from model_configs/benchmarking, where these files are at hand.
+What the template adds is that of its sbatch_benchmarking.sh (main of August 2026); defaults of a model are read from
+its runtime.conf, and the model's own arguments from model_configs/benchmarking, where these files are at hand.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
+from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.named import model_named
+from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
 from planner.jobs.document import read_text
 from planner.jobs.model import read
@@ -91,21 +94,49 @@ def chosen_launch(commands: Sequence[Command], number: str) -> Command | None:
     return found[int(number) - 1 if number else 0] if found else None
 
 
-def file_named(name: str, folder: Path) -> Path | None:
+def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+    """
+    A launch of Megatron-MoE-ModelZoo as a job; a configuration that is not at hand is the model's of the catalog.
+
+    Raises
+    ------
+    SpecError
+        If neither says what is needed, or as ``megatron_job``.
+    """
+    variables = _template_variables(command, folder, given)
+    name = variables.get("MODEL", "")
+    path = _file_named(f"model_configs/benchmarking/{name}.yaml", folder)
+    notes = [] if path is None else [f"The model's arguments are those of {path.name}."]
+    if path is not None:
+        content = read_yaml(read_text(path), str(path))
+        config = list(model_words(content.get("MODEL_ARGS") or {}, variables))
+    else:
+        config, note = _catalog_words(name, variables)
+        notes.append(note)
+    number = _template_devices(variables)
+    said = [f"cluster.num_devices={number}"] if number is not None else []
+    words = list(_template_words(command, config, variables))
+    imported = megatron_job(words, [*said, *overrides], variables, uses={})
+    return Imported(document=imported.document, notes=(*notes, *imported.notes))
+
+
+def _file_named(name: str, folder: Path) -> Path | None:
     """A file of the repository from a folder in it: there, above it, or beside it with its folders in its name."""
     places = [above / name for above in (folder, *folder.absolute().parents[:3])]
     return next((path for path in (*places, folder / name.replace("/", "__")) if os.path.isfile(path)), None)
 
 
-def template_variables(command: Command, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+def _template_variables(command: Command, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Variables as the template completes them: what is given, what the launch sets, and a model's defaults."""
     said = {**command.environment, **given}
-    path = file_named(DEFAULTS, folder)
+    path = _file_named(DEFAULTS, folder)
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
     found = {**UNSAID, **own, **said}
-    layers, pp, vpp = (int(found[name]) if found.get(name, "").isdecimal() else 0 for name in ("NUM_LAYERS", "PP", "VPP"))
+    layers, pp, vpp = (
+        int(found[name]) if found.get(name, "").isdecimal() else 0 for name in ("NUM_LAYERS", "PP", "VPP")
+    )
     if vpp <= 1 or (pp and layers):
         found.setdefault("LAYERS_PER_VP", str(layers // pp // vpp) if vpp > 1 else "false")
     if pp and layers % pp == 0:
@@ -113,7 +144,7 @@ def template_variables(command: Command, folder: Path, given: Mapping[str, str])
     return found
 
 
-def catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], str]:
+def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], str]:
     """
     Arguments of a model that is known by its name, with what every configuration of the repository says.
 
@@ -133,11 +164,13 @@ def catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], s
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):
         sizes += ACCOUNTED
     degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
-    note = f"{file} is not at hand: sizes are those of {model}, other options what the configurations there share ({SHARED})."
+    note = (
+        f"{file} is not at hand: sizes are those of {model}, other options those of all of its neighbours ({SHARED})."
+    )
     return [*sizes, *degrees, *SHARED.split()], note
 
 
-def template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
+def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
     """The words that the template hands to Megatron-LM: the configuration's, the command's, and its own."""
     place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
     whole = [*config, *command.words[place + 1 :]]
@@ -154,7 +187,7 @@ def template_words(command: Command, config: Sequence[str], variables: Mapping[s
             yield from options.split()
 
 
-def template_devices(variables: Mapping[str, str]) -> str | None:
+def _template_devices(variables: Mapping[str, str]) -> str | None:
     """So many nodes of four GPUs where the cluster is one of GB200, else of eight; None: nothing says the nodes."""
     nodes, per_node = variables.get("NNODES", ""), 4 if variables["GB200_CLUSTER"] == "1" else 8
     return str(int(nodes) * per_node) if nodes.isdecimal() else None

@@ -1,4 +1,4 @@
-"""A whole ConfigContainer of Megatron-Bridge, as a run prints it or saves it (``run_config.yaml``), as Megatron-LM's arguments."""
+"""A whole ConfigContainer of Megatron-Bridge, printed or saved (``run_config.yaml``), as Megatron-LM's arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
 from planner.frameworks.imports.finish import newest, release_assumed
-from planner.frameworks.imports.printed import DTYPES, name_of, words_of
+from planner.frameworks.imports.printed.names import DTYPES, name_of, words_of
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.read import Imported
 
@@ -81,7 +81,10 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Impor
             elif value is not None:
                 found[argument] = value
     found |= dict(_more(found, content))
-    entries = [*([] if any(entry.startswith("cluster.framework=") for entry in overrides) else [_framework()]), *overrides]
+    entries = [
+        *([] if any(entry.startswith("cluster.framework=") for entry in overrides) else [_framework()]),
+        *overrides,
+    ]
     imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {}, uses={})
     notes = list(release_assumed(newest("megatron-bridge-"), overrides))
     length, data = found.get("seq_length"), content.get("dataset")
@@ -121,7 +124,9 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
     if value in (None, False) or isinstance(value, Mapping):
         return []
     if any(part in name for part in DECIDES) and name not in HARMLESS:
-        raise SpecError(path, f"is {shown(value)}, a field that is not known here, and may say what matters.", "Take it out.")
+        raise SpecError(
+            path, f"is {shown(value)}, a field that is not known here, and may say what matters.", "Take it out."
+        )
     return [path]
 
 

@@ -6,7 +6,8 @@ The folder has folders of its own, such as ``megatron_examples`` (scripts), ``me
 of Megatron-Bridge's package come from the planner's own table. Beside the folder stands ``recipes/dgxc.csv``,
 whose layouts launches are compared with (``recipes.py``).
 
-A folder with ``expected.csv`` is compared with its values, too (``expected.py``).
+A folder with ``expected.csv`` is compared with its values, too (``expected.py``), and so are printed configurations
+(``printed.py``).
 
 Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
 examples, many of which are lists that other scripts complete.
@@ -22,7 +23,7 @@ from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
 
-from benchmarks.imports import expected, recipes
+from benchmarks.imports import expected, printed, recipes
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
@@ -62,7 +63,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
     folder = parser.parse_args().folder
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
-    apart = {outcome.folder for outcome in compared} | {"printed"}
+    apart = {outcome.folder for outcome in compared} | {printed.FOLDER}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]
     shares = {kind.name: list(_outcomes(kind)) for kind in kinds}
     shares["Megatron-Bridge's package"] = [_of_recipe(name) for name in recipe_names()]
@@ -76,8 +77,9 @@ def main() -> int:
     print("\nWhy others are not:")
     for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
         print(f"{number:4} {text[:150]}")
-    low = low or ((folder.parent / recipes.TABLE).exists() and bool(recipes.report(folder.parent)))
-    return int(low) | (expected.report(compared) if compared else 0)
+    failed = recipes.report(folder.parent) if (folder.parent / recipes.TABLE).exists() else 0
+    failed |= printed.report(folder) if (folder / printed.FOLDER).exists() else 0
+    return int(low) | failed | (expected.report(compared) if compared else 0)
 
 
 def _outcomes(kind: Path) -> Iterator[str]:

@@ -149,7 +149,7 @@ def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_coun
     got["gbs"] = str(document["training"]["global_batch_size"])
     got["seq_len"] = str(document["training"]["sequence_length"])
     got["precision"] = str(document["training"].get("precision", "bf16"))
-    got["recompute"] = _recompute(strategy)
+    got["recompute"] = recompute_of(strategy)
     if not is_count_given:
         got["n_gpus"] = str(document["cluster"]["num_devices"])
     for name, value in got.items():
@@ -158,7 +158,8 @@ def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_coun
             yield f"{name}: {expected}, got {value}"
 
 
-def _recompute(strategy: Mapping[str, Any]) -> str:
+def recompute_of(strategy: Mapping[str, Any]) -> str:
+    """A strategy's recomputation in the words of the table."""
     said = strategy.get("recompute", "none")
     if strategy.get("full_layers") or said == "full":
         return "full"

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from costmodel.errors import SpecError
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
+from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.printed.container import container_job
 from planner.frameworks.imports.printed.log import cluster_of, printed_configuration
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
 from planner.frameworks.imports.torchtitan import torchtitan_job
+from planner.frameworks.imports.torchtitan_python import CONFIG, MODES
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -31,9 +34,33 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     return megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
 
 
+OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
+"""Classes of activation checkpoints by a field that they alone have: their name is not saved."""
+
+
 def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
-    """The job configuration that torchtitan saves, as a job."""
-    return torchtitan_job(_said(content), overrides)
+    """
+    The configuration that torchtitan saves, as a job: by sections, from 0.3 on with the specification of the model.
+
+    Raises
+    ------
+    SpecError
+        If its layers are converted to another precision, which it does not say, or as ``torchtitan_job``.
+    """
+    said, spec = _said(content), content.get("model_spec")
+    if not isinstance(spec, Mapping):
+        return torchtitan_job(said, overrides)
+    if spec.get("converters"):
+        raise SpecError(
+            "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
+        )
+    given = content.get("activation_checkpoint")
+    kind = next((kind for field, kind in OF_MODES.items() if given and field in given), "FullAC")
+    tables = {name: said[name] for name in CONFIG if name in said}
+    model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
+    recomputed = MODES[kind] if given else {"mode": "none"}
+    whole = {**tables, "framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
+    return torchtitan_job(whole, overrides)
 
 
 def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:

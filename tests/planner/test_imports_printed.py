@@ -25,20 +25,27 @@ ARGUMENTS = {
     "expert_tensor_parallel_size": 1,
     "ffn_hidden_size": 4096,
     "fp16": False,
+    "fp8": None,
     "global_batch_size": 64,
+    "group_query_attention": False,
     "hidden_size": 1024,
     "max_position_embeddings": 4096,
     "micro_batch_size": 2,
     "moe_grouped_gemm": True,
     "moe_layer_freq": [0, 1, 1, 1],
     "moe_token_dispatcher_type": "alltoall",
+    "normalization": "LayerNorm",
     "num_attention_heads": 16,
     "num_experts": 8,
     "num_layers": 4,
+    "num_layers_per_virtual_pipeline_stage": None,
+    "overlap_grad_reduce": False,
     "params_dtype": "torch.bfloat16",
     "pipeline_model_parallel_size": 2,
+    "position_embedding_type": "learned_absolute",
     "rank": 0,
     "recompute_granularity": "selective",
+    "recompute_method": None,
     "recompute_modules": ["core_attn", "moe_act"],
     "seq_length": 4096,
     "sequence_parallel": True,
@@ -46,6 +53,7 @@ ARGUMENTS = {
     "tensor_model_parallel_size": 2,
     "train_iters": 100,
     "transformer_pipeline_model_parallel_size": 2,
+    "untie_embeddings_and_output_weights": False,
     "use_distributed_optimizer": True,
     "virtual_pipeline_model_parallel_size": None,
     "vocab_size": 32000,
@@ -150,8 +158,10 @@ def test_a_block_that_is_cut_says_what_is_missing(tmp_path):
         imported(tmp_path, whole[9:])
     with pytest.raises(SpecError, match=r"has arguments without hidden_size: some are missing"):
         imported(tmp_path, [line for line in whole if "  hidden_size" not in line])
-    with pytest.raises(SpecError, match=r"degrees of 8 ranks, and world_size 16"):
+    with pytest.raises(SpecError, match=r"has arguments without context_parallel_size: some are missing"):
         imported(tmp_path, [line for line in whole if "  context_parallel_size" not in line])
+    with pytest.raises(SpecError, match=r"degrees of 8 ranks, and world_size 16"):
+        imported(tmp_path, block(data_parallel_size=2))
 
 
 def test_names_of_older_releases(tmp_path):

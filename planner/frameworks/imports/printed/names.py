@@ -25,6 +25,18 @@ NEEDED = (
 )
 """Names that every release prints."""
 
+SINCE_2023 = (
+    *("context_parallel_size", "expert_model_parallel_size", "num_experts", "sequence_parallel", "fp8"),
+    *("use_distributed_optimizer", "overlap_grad_reduce", "recompute_granularity", "recompute_method"),
+    *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "moe_grouped_gemm", "normalization"),
+    *("position_embedding_type", "untie_embeddings_and_output_weights", "seq_length", "ffn_hidden_size"),
+)
+"""Names that every release prints which knows context or expert parallelism (core 0.5 on)."""
+
+KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size", "moe_grouped_gemm")
+BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
+"""Names of recomputation, the newest first: one of them is printed."""
+
 
 @cache
 def _rows() -> Mapping[str, dict[str, str]]:
@@ -114,9 +126,8 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
     }
     texts = {name: str(value) for name, value in values.items()}
-    missing = [name for name in NEEDED if name not in texts]
-    experts = texts.get("num_experts", "None") not in ("None", "0")
-    missing += [name for name in ("expert_model_parallel_size",) if experts and name not in texts]
+    needed = (*NEEDED, *(SINCE_2023 if {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]))
+    missing = [name for name in needed if name not in texts]
     if missing:
         raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
     world = 1

@@ -14,9 +14,9 @@ from planner.frameworks.megatron.options import options
 
 NAMES = Path(__file__).parent / "names.csv"
 """
-Names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones): the option that fills each, and values
-that say nothing, by ``;``: its defaults, or ``=`` with the name whose value it takes then. ``why`` names what others
-come from.
+Names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with the option that fills it.
+``defaults`` are values that say nothing, by ``;``, or ``=`` with the name whose value it takes then. ``why`` names what
+others come from.
 """
 
 NEEDED = (

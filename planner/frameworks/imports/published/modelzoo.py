@@ -7,6 +7,7 @@ its runtime.conf, and the model's own arguments from model_configs/benchmarking,
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,26 +33,8 @@ COLUMNS = (
 )
 """What a line of the defaults says, in this order."""
 
-STATES = (
-    "--use-precision-aware-optimizer --main-grads-dtype fp32 --main-params-dtype fp32 "
-    "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
-)
-GATHERED = "--reuse-grad-buf-for-mxfp8-param-ag --overlap-grad-reduce --overlap-param-gather"
-ADDED = {
-    ("PR", "bf16"): "--tp-comm-overlap",
-    ("PR", "fp8"): f"--fp8-recipe blockwise --fp8-format e4m3 {STATES}",
-    ("PR", "mxfp8"): f"--fp8-recipe mxfp8 --fp8-format e4m3 {STATES}",
-    ("DISPATCHER", "alltoall"): "--moe-token-dispatcher-type alltoall",
-    ("DISPATCHER", "deepep"): "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
-    ("DISPATCHER", "hybridep"): (
-        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32"
-    ),
-    ("A2A_OVERLAP", "1"): "--delay-wgrad-compute --overlap-moe-expert-parallel-comm",
-    ("OPTIMIZER_OFFLOAD", "1"): "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d",
-    ("OPTIMIZER_OFFLOAD", "0 fp8"): "--fp8-param-gather",
-    ("OPTIMIZER_OFFLOAD", "0 mxfp8"): f"--fp8-param-gather {GATHERED}",
-}
-"""Options that the template adds by a variable's value, of the optimizer's with the precision."""
+ADDED = Path(__file__).parent / "modelzoo.csv"
+"""Options that the template adds by a variable's value, of the optimizer's also with the precision."""
 
 DEGREES = {
     "--tensor-model-parallel-size": "TP",
@@ -181,10 +164,10 @@ def _template_words(command: Command, config: Sequence[str], variables: Mapping[
     if uneven != "false" and CHUNKS[0] not in whole and "--decoder-first-pipeline-num-layers" not in whole:
         yield from ("--decoder-first-pipeline-num-layers", uneven)
         yield from ("--decoder-last-pipeline-num-layers", variables["PP_LAST"])
-    offload = f"{variables['OPTIMIZER_OFFLOAD']} {variables['PR']}"
-    for key, options in ADDED.items():
-        if variables[key[0]] == key[1] or (key[0] == "OPTIMIZER_OFFLOAD" and offload == key[1]):
-            yield from options.split()
+    values = {*variables.items(), ("OPTIMIZER_OFFLOAD", f"{variables['OPTIMIZER_OFFLOAD']} {variables['PR']}")}
+    with ADDED.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            yield from row["options"].split() if (row["variable"], row["value"]) in values else ()
 
 
 def _template_devices(variables: Mapping[str, str]) -> str | None:

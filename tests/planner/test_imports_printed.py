@@ -164,6 +164,13 @@ def test_a_block_that_is_cut_says_what_is_missing(tmp_path):
         imported(tmp_path, block(data_parallel_size=2))
 
 
+def test_a_log_without_a_configuration_is_no_script(tmp_path):
+    """It may be long, too: a day of lines behind the block is no reason to refuse it."""
+    with pytest.raises(SpecError, match=r"train.log: prints no configuration that is known here"):
+        imported(tmp_path, ["iteration 1/10", "torchrun pretrain_gpt.py --num-layers 4"])
+    assert imported(tmp_path, [*block(), *["[rank0]: iteration 1/10 | lm loss: 1.0E+01 |"] * 30_000])
+
+
 def test_names_of_older_releases(tmp_path):
     """Recomputation of 2021, a stage of ZeRO under Megatron-LM, a vocabulary that is printed later."""
     older = {"checkpoint_activations": True, "DDP_impl": "local", "encoder_seq_length": 4096, "deepspeed": True}

@@ -63,7 +63,8 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = text_of_checkpoint(Path(path)), dict(given or {})
-    text = read_text(place)
+    is_log = place.suffix.lower() in LOGS
+    text = read_text(place, *([MOST_OF_A_LOG] if is_log else []))
     match place.suffix.lower():
         case ".toml":
             return _from_toml(text, str(place), overrides)
@@ -78,6 +79,9 @@ def import_job(
     printed = printed_job(text, str(place), overrides, variables.get("run", ""))
     if printed is not None:
         return printed
+    if is_log:
+        problem = "prints no configuration that is known here: arguments of Megatron-LM, a ConfigContainer, or JSON."
+        raise SpecError(str(place), problem, "Give the log from its first line on, of the rank that prints them.")
     try:
         return _from_script(text, place.parent, overrides, variables)
     except SpecError as error:
@@ -85,6 +89,9 @@ def import_job(
             raise
         raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
 
+
+LOGS = (".log", ".out", ".err")
+MOST_OF_A_LOG = 64 << 20
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
 LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")

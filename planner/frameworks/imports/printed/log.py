@@ -30,7 +30,7 @@ CONTAINER = re.compile(r"^(.*?)_target_: megatron\.bridge\.training\.config\.Con
 IN_YAML = re.compile(r"\s|- |[a-z_]\w*:( |$)|$")
 OBJECTS = {
     "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
-    "deepspeed": re.compile(r"^(.*?)json = (?=\{)"),
+    "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
 }
 LABEL = re.compile(r"[:|>\]] ?")
 
@@ -38,6 +38,8 @@ OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
 """Names whose values are a rank's own."""
 
 MOST_NAMED = 3
+LONGEST = 20_000
+"""Lines in which a JSON object ends, those of other ranks between them."""
 
 
 @dataclass(slots=True)
@@ -202,7 +204,9 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
-                label, content = _object(line[begin.end() :], lines[number:], begin[1], f"{source}, line {number}")
+                label, content = _object(
+                    line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
+                )
                 yield Printed(kind, _label(label), number, content)
 
 

@@ -3,9 +3,9 @@ Megatron-LM's own parser without GPUs: ``python -m benchmarks.exports.parse_argu
 
 The first line of stdout has the options of the parser with their choices. Each line of stdin is a case (``world_size``,
 ``architecture``, ``environment``, ``arguments``), each further line of stdout its verdict: ``error`` is empty where
-``parse_args``, ``validate_args`` and the transformer's configuration take the arguments, and ``model`` holds facts of
-the model that they make of them. A process can import one release only, so :mod:`benchmarks.exports.releases` runs one
-for each.
+``parse_args``, ``validate_args`` and the transformer's configuration take the arguments, ``model`` holds facts of
+the model that they make of them, and ``printed`` what they print. A process can import one release only, so
+:mod:`benchmarks.exports.releases` runs one for each.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def verdict(module: Any, case: dict[str, Any]) -> dict[str, Any]:
             arguments.world_size, arguments.rank = case["world_size"], 0
             module.validate_args(arguments)
             config = core_transformer_config_from_args(arguments)
-            return {"error": "", "model": facts(arguments, config)}
+            return {"error": "", "model": facts(arguments, config), "printed": said.getvalue()}
     except SystemExit:
         return {"error": said.getvalue().strip().splitlines()[-1]}
     except Exception as error:

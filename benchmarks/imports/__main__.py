@@ -3,15 +3,17 @@
 
 The folder has folders of its own, such as ``megatron_examples`` (scripts), ``megatron_test_arguments`` (MODEL_ARGS),
 ``torchtitan`` (TOML) and ``dgxc`` (launch scripts of performance recipes, for each device and precision). The recipes
-of Megatron-Bridge's package come from the planner's own table.
+of Megatron-Bridge's package come from the planner's own table. Beside the folder stands ``recipes/dgxc.csv``,
+whose layouts launches are compared with (``recipes.py``).
 
-A folder with ``expected.csv`` is compared with its values, too (``expected.py``).
+A folder with ``expected.csv`` is compared with its values, too (``expected.py``), and so are printed configurations
+(``printed.py``).
 
 ``--mutations N`` imports N mutated files of the folder instead (``mutations.py``); ``--bash`` compares scripts with
 Bash.
 
 Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
-performance recipes, whose layouts are in no package, and examples, many of which are lists that other scripts complete.
+examples, many of which are lists that other scripts complete.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from shutil import copy
+from tempfile import TemporaryDirectory
 
-from benchmarks.imports import expected, mutations
+from benchmarks.imports import expected, mutations, printed, recipes
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
@@ -37,11 +42,20 @@ UNKNOWN = (
     "is no model that is known",
     "only GPT models",
     "the planner plans pretraining",
+    "ends with an error after it says",
+    "is not known here, and the script leaves the layout to it",
+    "which may have another layout",
 )
-"""What refusals of models and layers say that the planner does not know."""
+"""
+What refusals say of models and layers that the planner does not know, and of launches that their script refuses itself
+or for which the release that it names has no recipe.
+"""
 
 PERFORMANCE = "dgxc"
 LEAST_SHARE = 0.9
+BESIDE = ("deepseek_v3_671b.toml", "torchtitan/v0.2.2__deepseek_v3__deepseek_v3_671b.toml")
+"""A file that a launch script of torchtitan names, and the published one that it is."""
+
 DEVICES = ("gb300", "gb200", "b300", "b200", "h100")
 PRECISIONS = ("fp8", "bf16", "nvfp4")
 
@@ -57,7 +71,7 @@ def main() -> int:
     if given.mutations:
         return mutations.run(folder, given.mutations, bash=given.bash)
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
-    apart = {outcome.folder for outcome in compared} | {"printed"}
+    apart = {outcome.folder for outcome in compared} | {printed.FOLDER}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]
     shares = {kind.name: list(_outcomes(kind)) for kind in kinds}
     shares["Megatron-Bridge's package"] = [_of_recipe(name) for name in recipe_names()]
@@ -66,21 +80,25 @@ def main() -> int:
     for kind, refusals in shares.items():
         known = [text for text in refusals if not any(part in text for part in UNKNOWN)]
         imported = sum(not text for text in refusals)
-        low = low or (kind != PERFORMANCE and imported < LEAST_SHARE * len(known) and not kind.endswith("examples"))
+        low = low or (imported < LEAST_SHARE * len(known) and not kind.endswith("examples"))
         print(f"{kind:28} {imported:8} {len(known):8} {len(refusals):6}")
     print("\nWhy others are not:")
     for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
         print(f"{number:4} {text[:150]}")
-    return int(low) | (expected.report(compared) if compared else 0)
+    failed = recipes.report(folder.parent) if (folder.parent / recipes.TABLE).exists() else 0
+    failed |= printed.report(folder) if (folder / printed.FOLDER).exists() else 0
+    return int(low) | failed | (expected.report(compared) if compared else 0)
 
 
 def _outcomes(kind: Path) -> Iterator[str]:
     for path in sorted(kind.iterdir()):
         if kind.name == PERFORMANCE:
-            for device in DEVICES:
-                for precision in PRECISIONS:
+            with TemporaryDirectory() as place:
+                script = Path(copy(path, place))
+                copy(kind.parent / BESIDE[1], Path(place) / BESIDE[0])
+                for device, precision in product(DEVICES, PRECISIONS):
                     given = {"GPU_TYPE": device, "JOB_TOTAL_GPUS": "256", "DTYPE": precision}
-                    yield _refusal(path, [f"cluster.device={device}"], given)
+                    yield _refusal(script, [f"cluster.device={device}"], given)
         else:
             yield _refusal(path, [f"cluster.device={'gb200' if 'gb200' in path.name else 'h100-80gb-sxm'}"], {})
 

@@ -56,6 +56,9 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
     "MBS": ("1",),
     "MOE_GROUPED_GEMM": ("true",),
     "MOE_TOKEN_DISPATCHER": ("alltoall",),
+    "LAYERS_PER_VP": ("false",),
+    "PP_FIRST": ("false",),
+    "PP_LAST": ("false",),
 }
 """Values of what a row needs, by name; several are tried in turn."""
 
@@ -150,6 +153,8 @@ def _given(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
     named = [part for part in needs if part in GIVEN]
     given = {number: GIVEN[name][0] for number, name in positional.items() if name in GIVEN}
     given |= {name: GIVEN[name][0] for name in named}
+    if "launches" in row["needs"]:
+        given["launch"] = "1"
     sizes = [number for number, name in positional.items() if name == "MODEL_SIZE"]
     for size in GIVEN["MODEL_SIZE"] if sizes else ("",):
         yield given | dict.fromkeys(sizes, size)
@@ -164,7 +169,7 @@ def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_coun
     got["gbs"] = str(document["training"]["global_batch_size"])
     got["seq_len"] = str(document["training"]["sequence_length"])
     got["precision"] = str(document["training"].get("precision", "bf16"))
-    got["recompute"] = _recompute(strategy)
+    got["recompute"] = recompute_of(strategy)
     if not is_count_given:
         got["n_gpus"] = str(document["cluster"]["num_devices"])
     for name, value in got.items():
@@ -173,7 +178,8 @@ def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_coun
             yield f"{name}: {expected}, got {value}"
 
 
-def _recompute(strategy: Mapping[str, Any]) -> str:
+def recompute_of(strategy: Mapping[str, Any]) -> str:
+    """A strategy's recomputation in the words of the table."""
     said = strategy.get("recompute", "none")
     if strategy.get("layout", {}).get("full_layers") or said == "full":
         return "full"

@@ -14,7 +14,8 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), a recipe of "
         "Megatron-Bridge or NeMo (by name, Python, overrides, YAML), a configuration of torchtitan (TOML, Python), "
-        "DeepSpeed (JSON) or Accelerate (YAML) - and "
+        "DeepSpeed (JSON) or Accelerate (YAML) - or what a run printed or saved (a log, run_config.yaml, arguments "
+        "beside a checkpoint), and "
         "writes the job with its strategy, which 'estimate' and 'compare' take. Nothing of it is executed. What the "
         "file does not say comes as key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64."
     )

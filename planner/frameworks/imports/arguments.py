@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import lcm
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
@@ -18,7 +18,7 @@ from planner.frameworks.imports.forks.words import in_megatron_words, model_entr
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
-from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.text import known_part, unknown, unknown_names, written
 from planner.frameworks.shell.variables import Variables
 
 OTHERS = Path(__file__).parent / "others.csv"
@@ -140,6 +140,29 @@ def megatron_job(
         hint = f"{error.hint} Options that are not known here may say it: {', '.join(found.strangers)}.".strip()
         raise SpecError(error.where, error.problem, hint) from None
     return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+
+
+def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    """Words of ``MODEL_ARGS``, whose variables have values of any type: a switch may be on or off by one."""
+    for name, value in arguments.items():
+        filled = _expanded(value, given) if isinstance(value, str) else value
+        if filled is not None and str(filled).lower() not in ("false", "null"):
+            yield from (str(name), *_values(filled))
+
+
+def _values(value: object) -> list[str]:
+    """A switch has none; lists stand in brackets as text, too."""
+    if value is True or str(value).lower() == "true":
+        return []
+    if isinstance(value, (list, tuple)):
+        return [str(one) for one in value]
+    text = re.sub(r"^(['\"])(.*)\1$", r"\2", str(value).strip())
+    inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
+    return (inner[1].replace(",", " ") if inner else text).split()
+
+
+def _expanded(word: str, given: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
 
 
 def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:

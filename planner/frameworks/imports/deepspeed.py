@@ -48,7 +48,18 @@ def read_deepspeed(text: str, source: str) -> dict[str, Any]:
     SpecError
         If it is no JSON, or none of DeepSpeed.
     """
-    config = read_json(text, source)
+    return require_deepspeed(read_json(text, source), source)
+
+
+def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
+    """
+    Return a configuration that has keys of DeepSpeed.
+
+    Raises
+    ------
+    SpecError
+        If it has none.
+    """
     if not isinstance(config, dict):
         raise SpecError(source, f"expected an object of DeepSpeed's keys, got {shown(config)}.")
     if "architectures" in config or "model_type" in config:

@@ -12,18 +12,29 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
-from planner.frameworks.imports.arguments import megatron_job, refuse_open, require_known, understand, without_own
+from planner.frameworks.imports.arguments import (
+    megatron_job,
+    model_words,
+    refuse_open,
+    require_known,
+    understand,
+    without_own,
+)
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.bridge.performance import recipe_job
-from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed
-from planner.frameworks.imports.documents import read_tagged, read_yaml
+from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
+from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.printed.checkpoints import text_of_checkpoint
+from planner.frameworks.imports.printed.container import container_job, is_container
+from planner.frameworks.imports.printed.jobs import arguments_job, printed_job, titan_job
+from planner.frameworks.imports.printed.names import is_arguments
+from planner.frameworks.imports.published.modelzoo import chosen_launch, zoo_job
+from planner.frameworks.imports.published.performance import published, recipe_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
-from planner.frameworks.imports.tools.references import resolved
 from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
 from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
@@ -60,15 +71,14 @@ def import_job(
         If it is no such file, leaves open what planning needs, or is of a model that the planner does not know.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
-    place, variables = Path(path), dict(given or {})
-    text = read_text(place)
+    place, variables = text_of_checkpoint(Path(path)), dict(given or {})
+    is_log = place.suffix.lower() in LOGS
+    text = read_text(place, *([MOST_OF_A_LOG] if is_log else []))
     match place.suffix.lower():
         case ".toml":
             return _from_toml(text, str(place), overrides)
         case ".json":
-            config = read_deepspeed(text, str(place))
-            refuse_entries(config, str(place))
-            return deepspeed_job(config, Trainer(), overrides)
+            return _from_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
             return _from_yaml(_read(text, place), place, overrides, variables)
         case ".py" if is_torchtitan(text):
@@ -76,8 +86,26 @@ def import_job(
         case ".py":
             refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    return _from_script(text, place.parent, overrides, variables)
+    printed = printed_job(text, str(place), overrides, variables.get("run", ""))
+    if printed is not None:
+        return printed
+    if is_log:
+        problem = "prints no configuration that is known here: arguments of Megatron-LM, a ConfigContainer, or JSON."
+        raise SpecError(str(place), problem, "Give the log from its first line on, of the rank that prints them.")
+    try:
+        return _from_script(text, place.parent, overrides, variables)
+    except SpecError as error:
+        if type(error) is not SpecError or not LOG_SAYS.search(f"{error.problem} {error.hint}"):
+            raise
+        raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
 
+
+LOGS = (".log", ".out", ".err")
+MOST_OF_A_LOG = 64 << 20
+
+LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
+LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")
+"""Words of refusals of scripts whose logs say more."""
 
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
 """Entries of YAML files that are no jobs."""
@@ -151,6 +179,10 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
+    if is_arguments(content):
+        return arguments_job(content, str(path), overrides)
+    if is_container(content):
+        return container_job(content, overrides)
     if "distributed_type" in content:
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
@@ -163,6 +195,18 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     names = ", ".join(shown(name) for name in list(content)[:5])
     kinds = "MODEL_ARGS of Megatron-LM, sections of NeMo or Megatron-Bridge, or keys of a tool that is known here"
     raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
+
+
+def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
+    """The job configuration that torchtitan saves, or DeepSpeed's."""
+    if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
+        refuse_entries(content, str(path))
+        return titan_job(content, overrides)
+    if is_arguments(content):
+        return arguments_job(content, str(path), overrides)
+    config = require_deepspeed(content, str(path))
+    refuse_entries(config, str(path))
+    return deepspeed_job(config, Trainer(), overrides)
 
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
@@ -185,29 +229,8 @@ def _from_model_arguments(
     if not any(str(name).startswith("--") for name in arguments):
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
-    words: list[str] = []
-    for name, written_value in arguments.items():
-        value = resolved(written_value, str(name), {}, given)
-        if value is not False and value is not None:
-            words += [str(name), *_values(value)]
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    expanded = [_expanded(word, given) for word in words]
-    return megatron_job(expanded, overrides, {**own, **given}, uses={})
-
-
-def _values(value: object) -> list[str]:
-    """A switch has none; lists stand in brackets as text, too."""
-    if value is True or str(value).lower() == "true":
-        return []
-    if isinstance(value, (list, tuple)):
-        return [str(one) for one in value]
-    text = str(value).strip()
-    inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
-    return (inner[1].replace(",", " ") if inner else text).split()
-
-
-def _expanded(word: str, given: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
+    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given}, uses={})
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -219,6 +242,9 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
         refuse_options(listed)
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
+    filled = chosen_launch(script.commands, given.get("launch", ""))
+    if filled is not None:
+        return zoo_job(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
     _refuse_decisive(script, launch, text, folder, given)
@@ -305,8 +331,8 @@ def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: 
     file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
     if file is not None:
         return _from_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
-    if not fields and not said and recipe_named(recipe) is None:
-        return recipe_job(launch.words, overrides, launch.environment, notes)
+    if not fields and (published(recipe) or (not said and recipe_named(recipe) is None)):
+        return recipe_job(launch.words, overrides, launch.environment, notes, recipe)
     devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))

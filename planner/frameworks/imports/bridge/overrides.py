@@ -213,7 +213,7 @@ def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str
 
 
 def architecture_words(model: Model, length: int) -> list[str]:
-    """A model's options; of one for which Megatron-LM has no words those of another with its layers and experts."""
+    """Options of a model; of one for which Megatron-LM has no words those of another with its layers and experts."""
     try:
         lines = argument_lines(model_entries(model, length))
     except SpecError:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import yaml
 
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel import catalog
+from costmodel.catalog.files import entry
+from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from costmodel.validation import shown
@@ -24,11 +25,12 @@ from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.model import read
 from planner.jobs.values import plain_value
+from planner.recipes.catalog import Recipe, recipes
 
-RECIPES = Path(__file__).parent / "performance.csv"
+STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """
-What recipes say for a model, device, precision and release: rows of benchmarks/measured_runs/runs.csv by their ``id``,
-from Megatron-Bridge's performance summaries.
+Whose recipes of the catalog they are. Those of dgxc-benchmarking have its own options in them, or are of commits
+between releases: they count in its scripts alone, for the numbers of devices that it publishes.
 """
 
 DEVICES = {"h100": "h100-80gb-sxm"}
@@ -60,15 +62,24 @@ SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
 WORK = ("global_batch_size", "sequence_length")
 """Entries of the training that it must say besides."""
 
-CHANGED = ("--hidden_size", "--num_layers", "--first_k_dense_replace", "--num_moe_experts")
-"""Options that make the model another one, for which the catalog has no name."""
+CHANGED = {
+    "--hidden_size": ("hidden_size",),
+    "--num_layers": ("num_hidden_layers",),
+    "--first_k_dense_replace": ("first_k_dense_replace",),
+    "--num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
+}
+"""Options that make the model another one, by the entries of its configuration."""
 
 
 def recipe_job(
-    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], notes: Sequence[str] = ()
+    words: Sequence[str],
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    notes: Sequence[str] = (),
+    recipe: str = "",
 ) -> Imported:
     """
-    Words of ``setup_experiment.py`` or ``run_script.py`` as a job.
+    Words of ``setup_experiment.py`` or ``run_script.py`` as a job, or of what runs a published recipe by its name.
 
     Raises
     ------
@@ -77,14 +88,18 @@ def recipe_job(
         layout itself, or it changes the model.
     """
     given = _given(words)
-    entries = dict(entry.partition("=")[::2] for entry in overrides)
-    for option in CHANGED:
-        if option in given:
-            problem = f"is {given[option]}: a model of other sizes than the recipe's, which no name says."
-            raise SpecError(option, problem, "Write the job file by hand.")
-    document = _document(given, environment)
-    row = _row(document, entries)
-    document, remarks = _with_row(document, row)
+    entries = dict(one.partition("=")[::2] for one in overrides)
+    named = published(recipe)
+    document = _document(given, environment, named)
+    if entries.get("cluster.num_devices", "").isdecimal():
+        document["cluster"]["num_devices"] = int(entries["cluster.num_devices"])
+    variant = given.get("--config_variant", "").lower()
+    publishers = (SOURCE, DGXC) if any("LLMB_" in word for word in words) else (SOURCE,)
+    found = named or _recipe(document, entries, variant, publishers)
+    document, remarks = _with_recipe(document, found)
+    if found is not None and variant not in ("", _variant(found)):
+        remarks.append(f"No variant {variant} of it is known of this release: {found.name} is taken.")
+    document["model"] = _changed(document["model"], given)
     _apply(document, given)
     document = prepared(document, overrides)
     _require(document)
@@ -93,8 +108,23 @@ def recipe_job(
         training.setdefault(
             "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
         )
-    said = [] if "FW_VERSION" in environment else release_assumed(document["cluster"]["framework"], overrides)
+    said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
     return finished(document, [*notes, *said, *remarks])
+
+
+def _changed(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
+    """The model with the sizes that the command gives, as proxies of large ones have them."""
+    said = {option: given[option] for option in CHANGED if option in given}
+    if not said:
+        return model
+    config: dict[str, Any] = dict(entry("models", model).get("config") or {})
+    for option, value in said.items():
+        name = next((name for name in CHANGED[option] if name in config), None)
+        if name is None or not value.isdecimal():
+            problem = f"is {shown(value)}, which {model} cannot be changed to."
+            raise SpecError(option, problem, "Write the job file by hand.")
+        config[name] = int(value)
+    return config
 
 
 def _require(document: Mapping[str, Any]) -> None:
@@ -143,7 +173,16 @@ READ = (
 )
 
 
-def _document(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
+def published(name: str) -> Recipe | None:
+    """The recipe of Megatron-Bridge's performance scripts that has a name; None: none has it."""
+    return next((one for one in recipes() if one.cells["source"] == SOURCE and one.name == name), None)
+
+
+def _document(given: Mapping[str, str], environment: Mapping[str, str], one: Recipe | None) -> dict[str, Any]:
+    if one is not None:
+        number = int(given.get("--num_gpus", one.cells["cluster.num_devices"]))
+        cluster = {"device": one.device, "framework": one.cells["cluster.framework"], "num_devices": number}
+        return {"model": one.model, "cluster": cluster, "training": {"precision": one.precision}}
     name = given.get("--model_recipe_name", "_".join(filter(None, map(given.get, ("--model_name", "--model_size")))))
     model = model_named(name)
     if model is None:
@@ -154,7 +193,7 @@ def _document(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[
         raise SpecError("--gpu", f"is {shown(gpu)}, no device of the catalog.", "Add cluster.device=NAME.")
     if dtype not in PRECISIONS:
         raise SpecError("--compute_dtype", f"expected one of {', '.join(PRECISIONS)}, got {shown(dtype)}.")
-    cluster: dict[str, Any] = {"device": device, "framework": _framework(environment.get("FW_VERSION", ""))}
+    cluster = {"device": device, "framework": _framework(environment.get("FW_VERSION", ""))}
     if given.get("--num_gpus", "").isdecimal():
         cluster["num_devices"] = int(given["--num_gpus"])
     return {"model": model, "cluster": cluster, "training": {"precision": PRECISIONS[dtype]}}
@@ -162,40 +201,62 @@ def _document(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[
 
 def _framework(release: str) -> str:
     """The release that the script names; else the newest."""
-    name = f"megatron-bridge-{release}"
+    name = re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")
     try:
         catalog.framework(name)
     except SpecError:
-        return newest("megatron-bridge-")
+        return newest(f"{STACK}-")
     return name
 
 
-def _row(document: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str] | None:
+def _recipe(
+    document: Mapping[str, Any], entries: Mapping[str, str], variant: str, publishers: Sequence[str]
+) -> Recipe | None:
     """The recipe of the release, for as many devices if there is one; recipes of other releases may be others."""
-    cluster, release = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
-    number = int(entries.get("cluster.num_devices", cluster.get("num_devices", 0)))
-    wanted = {
-        "model": document["model"],
-        "cluster.device": _device(entries.get("cluster.device", cluster["device"])),
-        "training.precision": entries.get("training.precision", document["training"]["precision"]),
-    }
-    fitting = [row for row in _recipes() if all(row[name] == value for name, value in wanted.items())]
-
-    def distance(row: Mapping[str, str]) -> tuple[bool, bool, bool, str]:
-        return (
-            row["cluster.framework"] == release or _month(row["cluster.framework"]) == _month(release),
-            row["cluster.framework"] == release,
-            int(row["cluster.num_devices"]) == number,
-            row["cluster.framework"],
+    cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
+    number = cluster.get("num_devices", 1)
+    wanted = (
+        document["model"],
+        _device(entries.get("cluster.device", cluster["device"])),
+        entries.get("training.precision", document["training"]["precision"]),
+    )
+    fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
+    fitting = [one for one in fitting if one.cells["source"] in publishers]
+    release = release_of(named)
+    own = [one for one in fitting if any(_is_of(one.framework(name), release) for name in one.releases)]
+    if not own and fitting:
+        known = sorted({name for one in fitting for name in one.releases})
+        problem = (
+            f"of {wanted[0]} on {wanted[1]} in {wanted[2]} is known of {STACK}-{', '.join(known)}, not of {named}, "
         )
+        hint = f"Add cluster.framework={STACK}-{known[-1]} to take that one."
+        raise SpecError("recipe", f"{problem}which may have another layout.", hint)
 
-    best = max(fitting, key=distance, default=None)
-    if best is not None and _month(best["cluster.framework"]) != _month(release):
-        known = ", ".join(sorted({row["cluster.framework"] for row in fitting}))
-        problem = f"of {wanted['model']} on {wanted['cluster.device']} in {wanted['training.precision']} is known of "
-        hint = f"Add cluster.framework={best['cluster.framework']} to take that one."
-        raise SpecError("recipe", f"{problem}{known}, not of {release}, which may have another layout.", hint)
-    return best
+    def distance(one: Recipe) -> tuple[bool, int, bool, float]:
+        exact = any(one.framework(name) == release for name in one.releases)
+        apart = min(abs(log2(scale / number)) for scale in one.scales)
+        choice = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
+        return not exact, choice, _variant(one) != (variant or USUAL), apart
+
+    found = min(own, key=distance, default=None)
+    if found is not None and found.refused:
+        raise SpecError("recipe", f"{found.id}: {found.refused}.")
+    return found
+
+
+USUAL = "v2"
+"""The variant of a recipe that is taken where the command names none."""
+
+
+def _variant(one: Recipe) -> str:
+    """The variant that a recipe's name says: what is neither the first one nor for special cases is the usual one."""
+    found = re.search(r"_(v1|large_scale|\w*dev)(_config)?$", one.name.lower())
+    return found[1] if found else USUAL
+
+
+def _is_of(one: Release, release: Release | None) -> bool:
+    """Whether two releases are of one month, which later numbers repair."""
+    return release is not None and one.number[:2] == release.number[:2]
 
 
 def _device(name: str) -> str:
@@ -206,27 +267,22 @@ def _device(name: str) -> str:
         return name
 
 
-def _month(release: str) -> str:
-    """A release without its number of a month."""
-    return ".".join(release.rsplit("-", 1)[-1].split(".")[:2])
-
-
-def _with_row(document: dict[str, Any], row: Mapping[str, str] | None) -> tuple[dict[str, Any], list[str]]:
+def _with_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
     """The recipe's entries; batches grow with the devices, as recipes scale them."""
     whole: dict[str, Any] = {"settings": {}, "strategy": {}, **document}
-    if row is None:
+    if one is None:
         return whole, []
-    for path, text in row.items():
+    for path, text in one.cells.items():
         if text and path.partition(".")[0] in ("training", "settings", "strategy"):
             set_entry(whole, path, yaml.safe_load(text))
-    own, number = int(row["cluster.num_devices"]), whole["cluster"].get("num_devices", int(row["cluster.num_devices"]))
-    notes = [f"Layout and settings are those of {row['cluster.framework']}'s recipe on {own} devices ({row['id']})."]
+    own = int(one.cells["cluster.num_devices"])
+    number = whole["cluster"].setdefault("num_devices", own)
+    notes = [f"Layout and settings are those of the recipe {one.name} ({one.source})."]
     if number != own:
         batch = whole["training"]["global_batch_size"] * number / own
         whole["training"]["global_batch_size"] = int(batch)
         notes.append(f"The global batch grows with the devices, as recipes scale it: {int(batch)} on {number}.")
         whole["strategy"].pop("dp", None)
-    whole["cluster"].setdefault("num_devices", own)
     return whole, notes
 
 
@@ -260,17 +316,9 @@ def _apply(document: dict[str, Any], given: Mapping[str, str]) -> None:
 
 def _unknown(document: Mapping[str, Any]) -> str:
     """What is known of the model instead."""
-    others = {
-        (row["cluster.device"], row["training.precision"]) for row in _recipes() if row["model"] == document["model"]
-    }
+    others = {(one.device, one.precision) for one in recipes() if one.model == document["model"] and one.stack == STACK}
     listed = ", ".join(f"{device} in {precision}" for device, precision in sorted(others)) or "nothing"
     return (
         f"of {document['model']} on {document['cluster']['device']} in {document['training']['precision']} is not "
         f"known here, and the script leaves the layout to it; known are: {listed}."
     )
-
-
-@cache
-def _recipes() -> tuple[dict[str, str], ...]:
-    with RECIPES.open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(lines))

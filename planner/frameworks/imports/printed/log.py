@@ -1,0 +1,270 @@
+"""
+Configurations as frameworks print them: found in a log among other lines, of several ranks and runs.
+
+Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
+torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are passed
+over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_arguments
+
+TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+STAMP = re.compile(rf"^((?:\S{{1,60}}[:|>] ?)?)\[?{TIME}\]?(?:: ?|[ \t|])")
+
+EDGE = re.compile(r"^(.*?)-{4,} (end of )?arguments -{4,}\s*$")
+ENTRY = re.compile(r"^(.*?) ?(?<!\S)([A-Za-z_]\w*) (?:\.+|) (.*)$")
+CONTAINER = re.compile(r"^(.*?)_target_: megatron\.bridge\.training\.config\.ConfigContainer\s*$")
+IN_YAML = re.compile(r"\s|- |[a-z_]\w*:( |$)|$")
+OBJECTS = {
+    "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
+    "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
+}
+LABEL = re.compile(r"[:|>\]] ?")
+
+OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
+"""Names whose values are a rank's own."""
+
+MOST_NAMED = 3
+LONGEST = 20_000
+"""Lines in which a JSON object ends, those of other ranks between them."""
+
+
+@dataclass(slots=True)
+class Printed:
+    """
+    A configuration in a log.
+
+    Parameters
+    ----------
+    kind
+        Whose it is, as of ``Launch``.
+    label
+        What stands in front of its lines: the rank, where the launcher says it.
+    line
+        On which it begins.
+    content
+        What it says: of Megatron-LM texts by name.
+    others
+        Values of names that differ between ranks whose lines have no labels.
+    depth
+        How often it has begun and not ended.
+    """
+
+    kind: str
+    label: str
+    line: int
+    content: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    depth: int = 1
+
+
+def printed_configuration(text: str, source: str, run: str = "") -> Printed | None:
+    """
+    The configuration that a log prints; None: it prints none.
+
+    Parameters
+    ----------
+    text
+        The log.
+    source
+        What messages call it.
+    run
+        Number of the run, of a log of several.
+
+    Raises
+    ------
+    SpecError
+        If its block is cut, if ranks disagree, or if the log has several runs and none is chosen.
+    """
+    lines = [STAMP.sub(r"\1", COLOUR.sub("", line)) for line in re.split(r"\r\n|\n|\r", text)]
+    found = [*_blocks(lines, source), *_documents(lines, source)]
+    kind = next((kind for kind in ("megatron", "bridge", "torchtitan", "deepspeed") if _of(found, kind)), None)
+    if kind is None:
+        return None
+    runs = _runs(_of(found, kind), source)
+    distinct = [one for place, one in enumerate(runs) if all(_apart(one, other) for other in runs[:place])]
+    if run and not (run.isdecimal() and 0 < int(run) <= len(runs)):
+        raise SpecError("run", f"is {shown(run)}; {source} has {len(runs)}.", "Give --set run=N.")
+    if not run and len(distinct) > 1:
+        places = ", ".join(f"{number} on line {one.line}" for number, one in enumerate(runs, 1))
+        differing = "; ".join(_named(_apart(runs[0], distinct[1])))
+        problem = f"has {len(runs)} runs ({places}) of different configurations: {differing}."
+        raise SpecError(source, problem, "Say which one: --set run=1.")
+    return runs[int(run) - 1 if run else 0]
+
+
+def _of(found: Sequence[Printed], kind: str) -> list[Printed]:
+    return [one for one in found if one.kind == kind]
+
+
+def _label(prefix: str) -> str:
+    return prefix.strip()
+
+
+# --- Megatron-LM's arguments -------------------------------------------------------------------------------
+
+
+def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
+    """Blocks of arguments; ranks without labels print into one."""
+    opened: dict[str, Printed] = {}
+    for number, line in enumerate(lines, 1):
+        edge, entry = EDGE.match(line), ENTRY.match(line)
+        if edge is not None and not edge[2]:
+            label = _label(edge[1])
+            if label in opened:
+                opened[label].depth += 1
+            else:
+                opened[label] = Printed("megatron", label, number)
+        elif edge is not None:
+            block = opened.get(_label(edge[1]))
+            if block is None:
+                problem = "ends a block of arguments that begins before the log."
+                raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
+            block.depth -= 1
+            if not block.depth:
+                yield _whole(opened.pop(_label(edge[1])), source)
+        elif entry is not None and (block := opened.get(_label(entry[1]))) is not None:
+            name, value = entry[2], entry[3].strip()
+            if block.content.setdefault(name, value) != value:
+                block.others[name] = value
+    for block in opened.values():
+        last = next(reversed(block.content), "")
+        missing = [name for name in NEEDED if name not in block.content]
+        behind = f" behind {last}" if last else ""
+        lacking = f": {', '.join(missing)} are missing" if missing else ""
+        problem = f"begins the block of arguments, which is cut{behind}{lacking}."
+        raise SpecError(f"{source}, line {block.line}", problem, "Give the log up to 'end of arguments'.")
+
+
+def _whole(block: Printed, source: str) -> Printed:
+    """A block that ended, of ranks that agree."""
+    place = f"{source}, line {block.line}"
+    differing = {name: (block.content[name], value) for name, value in block.others.items() if name not in OWN}
+    if differing:
+        raise SpecError(place, f"is of ranks that disagree: {'; '.join(_named(differing))}.")
+    block.content = whole_arguments(block.content, place)
+    return block
+
+
+def _apart(one: Printed, other: Printed) -> dict[str, tuple[Any, Any]]:
+    """Values that differ, by name."""
+    names = [name for name in {**one.content, **other.content} if name not in OWN]
+    pairs = {name: (one.content.get(name), other.content.get(name)) for name in names}
+    return {
+        name: pair for name, pair in pairs.items() if pair[0] != pair[1] and (one.kind != "megatron" or is_read(name))
+    }
+
+
+def _named(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    for name, (one, other) in list(differing.items())[:MOST_NAMED]:
+        yield f"{name} is {shown(one)} and {shown(other)}"
+    if len(differing) > MOST_NAMED:
+        yield f"{len(differing) - MOST_NAMED} more"
+
+
+def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
+    """One configuration for each run, which every rank that prints it has alike."""
+    by_label: dict[str, list[Printed]] = {}
+    for one in found:
+        by_label.setdefault(one.label, []).append(one)
+    runs = max(by_label.values(), key=len)
+    for number, one in ((number, one) for ranks in by_label.values() for number, one in enumerate(ranks)):
+        differing = _apart(runs[number], one)
+        if differing:
+            ranks_named = (
+                f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
+            )
+            raise SpecError(source, f"has ranks that disagree, {ranks_named}: {'; '.join(_named(differing))}.")
+    return runs
+
+
+# --- YAML and JSON -----------------------------------------------------------------------------------------
+
+
+def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
+    for number, line in enumerate(lines, 1):
+        container = CONTAINER.match(line)
+        if container is not None:
+            label = container[1]
+            text = "\n".join(_yaml_lines(lines[number - 1 :], label))
+            yield Printed("bridge", _label(label), number, _container(text, f"{source}, line {number}"))
+        for kind, pattern in OBJECTS.items():
+            begin = pattern.match(line)
+            if begin is not None:
+                label, content = _object(
+                    line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
+                )
+                yield Printed(kind, _label(label), number, content)
+
+
+def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith(label.rstrip()):
+            continue
+        inner = line.removeprefix(label)
+        if not IN_YAML.match(inner) or re.match(r"-{4,}", inner):
+            return
+        yield inner
+
+
+def _container(text: str, place: str) -> dict[str, Any]:
+    content = read_yaml(text, place)
+    missing = [name for name in ("model", "train") if name not in content]
+    if missing:
+        problem = f"begins a configuration without {', '.join(missing)}: it is cut."
+        raise SpecError(place, problem, "Give all lines of it.")
+    return dict(content)
+
+
+def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:
+    """A JSON object whose further lines have the launcher's label alone, not that of the logger."""
+    ends = [found.end() for found in LABEL.finditer(prefix)]
+    for label in [prefix[:end] for end in reversed(ends)] + [""]:
+        text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
+        try:
+            return label, json.JSONDecoder().raw_decode(text)[0]
+        except ValueError:
+            continue
+    raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
+
+
+# --- devices and software -----------------------------------------------------------------------------------
+
+DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}[\w-]*(?: [A-Z0-9][\w.-]*){0,4})")
+VERSIONS = (
+    ("megatron-bridge", r"megatron[-_ ]bridge\D{1,12}v?(\d+\.\d+[\w.]*)"),
+    ("megatron-core", r"megatron[-_ ]core\D{1,12}v?(\d+\.\d+[\w.]*)"),
+    ("torchtitan", r"torchtitan version: (\d+\.\d+[\w.]*)"),
+    ("deepspeed", r"DeepSpeed info: version=(\d+\.\d+\.\d+)"),
+)
+
+
+def cluster_of(text: str, kind: str) -> dict[str, str]:
+    """Entries of the cluster that a log says: its device, where it names one alone, and the release."""
+    named = {known.device if (known := _known(name)) is not None else "" for name in set(DEVICE.findall(text))}
+    found = {"cluster.device": named.pop()} if len(named) == 1 and named != {""} else {}
+    stacks = {"megatron": ("megatron-core",), "bridge": ("megatron-bridge",)}.get(kind, (kind,))
+    for stack, pattern in VERSIONS:
+        said = set(re.findall(pattern, text, re.IGNORECASE))
+        if stack in stacks and len(said) == 1:
+            found["cluster.framework"] = f"{stack}-{said.pop()}"
+    return found
+
+
+def _known(name: str) -> Any:
+    """A name of a driver's tools in the catalog, without words behind it that are none of it."""
+    words = name.split()
+    return next((one for end in range(len(words), 0, -1) if (one := catalog.known_name(" ".join(words[:end])))), None)

@@ -1,0 +1,144 @@
+"""Arguments of Megatron-LM by the names under which they are printed and saved."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from planner.frameworks.megatron.options import options
+
+NAMES = Path(__file__).parent / "names.csv"
+"""
+Names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with the option that fills it.
+``defaults`` are values that say nothing, by ``;``, or ``=`` with the name whose value it takes then. ``why`` names what
+others come from.
+"""
+
+NEEDED = (
+    *("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "global_batch_size"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "world_size", "bf16", "fp16"),
+)
+"""Names that every release prints."""
+
+SINCE_2023 = (
+    *("context_parallel_size", "expert_model_parallel_size", "num_experts", "sequence_parallel", "fp8"),
+    *("use_distributed_optimizer", "overlap_grad_reduce", "recompute_granularity", "recompute_method"),
+    *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "moe_grouped_gemm", "normalization"),
+    *("position_embedding_type", "untie_embeddings_and_output_weights", "seq_length", "ffn_hidden_size"),
+)
+"""Names that every release prints which knows context or expert parallelism (core 0.5 on)."""
+
+KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size", "moe_grouped_gemm")
+BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
+"""Names of recomputation, the newest first: one of them is printed."""
+
+
+@cache
+def _rows() -> Mapping[str, dict[str, str]]:
+    with NAMES.open(encoding="utf-8", newline="") as lines:
+        return {row["name"]: row for row in csv.DictReader(lines)}
+
+
+def name_of(option: str, name: str = "") -> str | None:
+    """The name under which an option's value is printed, or a name itself; None: there is none."""
+    if name:
+        return name if name in _rows() else None
+    return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
+
+
+def is_read(name: str) -> bool:
+    """Whether a name may say something that an import reads."""
+    option = options().get(_rows()[name]["option"]) if name in _rows() else None
+    return option is None or option.in_import == "read"
+
+
+def words_of(content: Mapping[str, str]) -> list[str]:
+    """
+    Arguments by name as words of a command line; defaults say nothing.
+
+    >>> words_of({"bf16": "True", "add_bias_linear": "False", "recompute_modules": "['mlp', 'moe']", "fp8": "None"})
+    ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
+    """
+    return [word for name, text in content.items() for word in _words(name, text, content)]
+
+
+def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
+    row = _rows().get(name, {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""})
+    option, defaults = options().get(row["option"]), row["defaults"].split(";")
+    values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
+    derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]
+    if row["why"] or text in ("None", *defaults, *derived) or " ".join(values) in defaults:
+        return []
+    if (option is None or option.nargs == "0") and text in ("True", "False"):
+        return [row["option"]] if (text == "False") == ("True" in defaults) else []
+    return [row["option"], *values]
+
+
+def _values(text: str, *, is_single: bool) -> list[str]:
+    """Texts of Python's values: a list, a type of torch, a member of an enumeration."""
+    plain = re.sub(r"<\w+\.(\w+): [^>]*>", r"\1", text)
+    inner = plain[1:-1].split(", ") if re.fullmatch(r"[\[(].*[\])]", plain) else [plain]
+    names = [re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", part.strip("'\"")) for part in inner]
+    values = [DTYPES.get(name, name) for name in names]
+    if is_single and plain[:1] in ("[", "("):
+        return ["[{}]".format(",".join(values)) if plain[:1] == "[" else ",".join(values)]
+    return values
+
+
+DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))}
+
+ZERO = ("none", "optimizer", "gradients", "weights")
+PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
+
+
+def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
+    """Entries of the job that Megatron-LM prints, or one of its forks, but no option says."""
+    found = {"cluster.num_devices": content["world_size"]}
+    vocabulary = set(PADDED.findall(text))
+    if content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
+        found["model.vocab_size"] = vocabulary.pop()
+    stage = content.get("zero_stage", "0").partition(".")[0]
+    if content.get("deepspeed") == "True" and stage in ("1", "2", "3"):
+        found["strategy.sharding"] = ZERO[int(stage)]
+    return found
+
+
+def is_arguments(content: Any) -> bool:
+    """Whether a document holds arguments of Megatron-LM by name."""
+    return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
+
+
+def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
+    """
+    Texts of arguments, if there is what every release has, and degrees that make the world.
+
+    Raises
+    ------
+    SpecError
+        If some are missing.
+    """
+    values = {
+        name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
+    }
+    texts = {name: str(value) for name, value in values.items()}
+    needed = (*NEEDED, *(SINCE_2023 if {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]))
+    missing = [name for name in needed if name not in texts]
+    if missing:
+        raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
+    world = 1
+    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
+        world *= _number(texts, f"{name}_size")
+    if "data_parallel_size" in texts and world != _number(texts, "world_size"):
+        problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
+        raise SpecError(place, problem, "Give all of them.")
+    return texts
+
+
+def _number(content: Mapping[str, str], name: str) -> int:
+    text = content.get(name, "1")
+    return int(text) if text.isdecimal() else 1

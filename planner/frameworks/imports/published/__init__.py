@@ -1,0 +1,1 @@
+"""Launches of published collections, which name a recipe or fill a template."""

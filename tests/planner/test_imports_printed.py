@@ -1,0 +1,350 @@
+"""Configurations that runs print or save: found in logs, exact, of ranks that agree; pickles are never executed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import yaml
+
+from costmodel.errors import SpecError
+from planner import import_job
+
+DEVICE = ["cluster.device=h100-80gb-sxm"]
+
+ARGUMENTS = {
+    "accumulate_allreduce_grads_in_fp32": True,
+    "add_bias_linear": False,
+    "attention_backend": "AttnBackend.auto",
+    "bf16": True,
+    "context_parallel_size": 1,
+    "data_parallel_size": 4,
+    "exp_avg_dtype": "torch.float32",
+    "expert_model_parallel_size": 4,
+    "expert_tensor_parallel_size": 1,
+    "ffn_hidden_size": 4096,
+    "fp16": False,
+    "fp8": None,
+    "global_batch_size": 64,
+    "group_query_attention": False,
+    "hidden_size": 1024,
+    "max_position_embeddings": 4096,
+    "micro_batch_size": 2,
+    "moe_grouped_gemm": True,
+    "moe_layer_freq": [0, 1, 1, 1],
+    "moe_token_dispatcher_type": "alltoall",
+    "normalization": "LayerNorm",
+    "num_attention_heads": 16,
+    "num_experts": 8,
+    "num_layers": 4,
+    "num_layers_per_virtual_pipeline_stage": None,
+    "overlap_grad_reduce": False,
+    "params_dtype": "torch.bfloat16",
+    "pipeline_model_parallel_size": 2,
+    "position_embedding_type": "learned_absolute",
+    "rank": 0,
+    "recompute_granularity": "selective",
+    "recompute_method": None,
+    "recompute_modules": ["core_attn", "moe_act"],
+    "seq_length": 4096,
+    "sequence_parallel": True,
+    "swiglu": True,
+    "tensor_model_parallel_size": 2,
+    "train_iters": 100,
+    "transformer_pipeline_model_parallel_size": 2,
+    "untie_embeddings_and_output_weights": False,
+    "use_distributed_optimizer": True,
+    "virtual_pipeline_model_parallel_size": None,
+    "vocab_size": 32000,
+    "world_size": 16,
+}
+
+
+def block(**changes):
+    """What Megatron-LM prints: names in order, dots up to 48 characters."""
+    whole = {**ARGUMENTS, **changes}
+    lines = [f"  {name} {'.' * (48 - len(name))} {whole[name]}" for name in sorted(whole, key=str.lower)]
+    return [f"{'-' * 24} arguments {'-' * 24}", *lines, f"{'-' * 20} end of arguments {'-' * 21}"]
+
+
+def imported(tmp_path, lines, entries=DEVICE, **given):
+    """A log of these lines."""
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(["using world size: 16", *lines, "> building the dataset", ""]))
+    return import_job(path, entries, given)
+
+
+def test_a_printed_block_is_the_job(tmp_path):
+    """Nothing is asked but the device, which no line names."""
+    result = imported(tmp_path, block())
+
+    job, strategy = result.document, result.document["strategy"]
+    names = ("tp", "pp", "cp", "dp", "ep", "etp", "vpp", "mbs")
+    assert tuple(strategy[name] for name in names) == (2, 2, 1, 4, 4, 1, 1, 2)
+    assert (strategy["recompute"], strategy["sharding"]) == ("core_attention+expert_activation", "optimizer")
+    assert job["cluster"]["num_devices"] == 16
+    assert (job["training"]["global_batch_size"], job["training"]["sequence_length"]) == (64, 4096)
+    assert (job["model"]["num_experts"], job["model"]["first_dense_layers"]) == (8, 1)
+    assert job["settings"]["gradient_dtype"] == "fp32"
+
+
+def test_the_log_says_the_device_and_the_release(tmp_path):
+    """As the driver's tools and a package name them; of two devices neither is taken."""
+    lines = ["| 0  NVIDIA H100 80GB HBM3   On |", "megatron-core version: 0.17.1", *block()]
+
+    cluster = imported(tmp_path, lines, []).document["cluster"]
+
+    assert (cluster["device"], cluster["framework"]) == ("h100-80gb-sxm", "megatron-core-0.17.1")
+    with pytest.raises(SpecError, match=r"cluster.device"):
+        imported(tmp_path, ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", *block()], [])
+
+
+LABELS = {
+    "torchrun": "[rank0]:{}",
+    "elastic": "[default0]:{}",
+    "slurm": " 0: {}",
+    "mpi": "[1,0]<stdout>:{}",
+    "host": "worker-3: {}",
+    "container": "[pod/train-0/pytorch] {}",
+    "time": "2025-01-02 03:04:05,678 {}",
+    "both": "[rank0]: 2025-01-02T03:04:05.123456Z {}",
+    "colours": "\x1b[32m{}\x1b[0m",
+    "windows": "{}\r",
+}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_labels_times_and_colours_are_passed_over(label, tmp_path):
+    """With lines of another rank in between."""
+    lines = [line for one in block() for line in (LABELS[label].format(one), "[rank7]: W0102 something else ... 3")]
+
+    assert imported(tmp_path, lines).document == imported(tmp_path, block()).document
+
+
+@pytest.mark.parametrize("labels", [("[rank0]:", "[rank1]:"), ("", "")])
+def test_ranks_that_print_together(labels, tmp_path):
+    """Their own rank may differ; what else differs is named."""
+    pairs = zip(block(), block(rank=1), strict=True)
+    lines = [label + line for pair in pairs for label, line in zip(labels, pair, strict=True)]
+    differing = zip(block(), block(rank=1, micro_batch_size=1), strict=True)
+
+    assert imported(tmp_path, lines).document == imported(tmp_path, block()).document
+    with pytest.raises(SpecError, match=r"ranks that disagree.*micro_batch_size is '2' and '1'"):
+        imported(tmp_path, [label + line for pair in differing for label, line in zip(labels, pair, strict=True)])
+
+
+def test_one_of_two_runs_is_asked_for(tmp_path):
+    """A restart with the same arguments is the same run."""
+    other = block(micro_batch_size=1)
+
+    with pytest.raises(SpecError, match=r"has 2 runs \(1 on line 2, 2 on line \d+\).*micro_batch_size is '2' and '1'"):
+        imported(tmp_path, [*block(), *other])
+    assert imported(tmp_path, [*block(), *other], run="2").document["strategy"]["mbs"] == 1
+    assert imported(tmp_path, [*block(), *block()]).document["strategy"]["mbs"] == 2
+    with pytest.raises(SpecError, match=r"run: is '3'; .* has 2"):
+        imported(tmp_path, [*block(), *other], run="3")
+
+
+def test_a_block_that_is_cut_says_what_is_missing(tmp_path):
+    """At its end, at its beginning, or in the middle, where the degrees do not make the world any more."""
+    whole = block(context_parallel_size=2, data_parallel_size=2)
+
+    with pytest.raises(
+        SpecError, match=r"line 2: begins the block .* cut behind micro_batch_size: num_layers, .*world"
+    ):
+        imported(tmp_path, whole[: whole.index("  micro_batch_size ................................ 2") + 1])
+    with pytest.raises(SpecError, match=r"ends a block of arguments that begins before the log"):
+        imported(tmp_path, whole[9:])
+    with pytest.raises(SpecError, match=r"has arguments without hidden_size: some are missing"):
+        imported(tmp_path, [line for line in whole if "  hidden_size" not in line])
+    with pytest.raises(SpecError, match=r"has arguments without context_parallel_size: some are missing"):
+        imported(tmp_path, [line for line in whole if "  context_parallel_size" not in line])
+    with pytest.raises(SpecError, match=r"degrees of 8 ranks, and world_size 16"):
+        imported(tmp_path, block(data_parallel_size=2))
+
+
+def test_a_log_without_a_configuration_is_no_script(tmp_path):
+    """It may be long, too: a day of lines behind the block is no reason to refuse it."""
+    with pytest.raises(SpecError, match=r"train.log: prints no configuration that is known here"):
+        imported(tmp_path, ["iteration 1/10", "torchrun pretrain_gpt.py --num-layers 4"])
+    assert imported(tmp_path, [*block(), *["[rank0]: iteration 1/10 | lm loss: 1.0E+01 |"] * 30_000])
+
+
+def test_names_of_older_releases(tmp_path):
+    """Recomputation of 2021, a stage of ZeRO under Megatron-LM, a vocabulary that is printed later."""
+    older = {"checkpoint_activations": True, "DDP_impl": "local", "encoder_seq_length": 4096, "deepspeed": True}
+    unused = {"recompute_granularity": None, "recompute_modules": None, "use_distributed_optimizer": False}
+    dense = {"num_experts": None, "moe_layer_freq": 1, "expert_model_parallel_size": 1}
+    lines = block(**older, **unused, zero_stage=1.0, vocab_size=None, **dense)
+    lines += [" > padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)"]
+
+    job = imported(tmp_path, lines).document
+
+    assert (job["strategy"]["recompute"], job["strategy"]["sharding"]) == ("full", "optimizer")
+    assert job["model"]["vocab_size"] == 50257
+
+
+def test_an_argument_that_decides_is_not_passed_over(tmp_path):
+    """A fork's own, which nothing here knows."""
+    with pytest.raises(SpecError, match=r"--my-parallel-size"):
+        imported(tmp_path, block(my_parallel_size=4))
+
+
+# --- other frameworks --------------------------------------------------------------------------------------
+
+CONTAINER = {
+    "_target_": "megatron.bridge.training.config.ConfigContainer",
+    "ddp": {"use_distributed_optimizer": True, "grad_reduce_in_fp32": False, "overlap_grad_reduce": True},
+    "mixed_precision": {"bf16": True, "fp16": False, "fp8": None},
+    "model": {
+        "_target_": "megatron.bridge.models.llama.llama_provider.LlamaModelProvider",
+        "activation_func": {"_call_": False, "_target_": "torch.nn.functional.silu"},
+        "add_bias_linear": False,
+        "attention_backend": {"_args_": [1], "_call_": True, "_target_": "megatron.core.transformer.enums.AttnBackend"},
+        "context_parallel_size": 2,
+        "ffn_hidden_size": 4096,
+        "gated_linear_unit": True,
+        "hidden_size": 1024,
+        "normalization": "RMSNorm",
+        "num_attention_heads": 16,
+        "num_layers": 8,
+        "num_query_groups": 4,
+        "pipeline_model_parallel_layout": [
+            ["embedding", "decoder"],
+            ["decoder"] * 3,
+            ["decoder"] * 3,
+            ["decoder", "loss"],
+        ],
+        "pipeline_model_parallel_size": 2,
+        "position_embedding_type": "rope",
+        "recompute_granularity": None,
+        "seq_length": 8192,
+        "sequence_parallel": True,
+        "share_embeddings_and_output_weights": False,
+        "tensor_model_parallel_size": 2,
+        "virtual_pipeline_model_parallel_size": 2,
+        "vocab_size": 32000,
+    },
+    "optimizer": {"use_distributed_optimizer": True, "exp_avg_dtype": {"_call_": False, "_target_": "torch.float32"}},
+    "train": {"global_batch_size": 32, "micro_batch_size": 1, "train_iters": 10},
+}
+ON_16 = [*DEVICE, "cluster.num_devices=16"]
+
+
+@pytest.mark.parametrize("label", ["", "0: ", "[rank0]:"])
+def test_a_container_is_read_where_it_is_printed_and_saved(label, tmp_path):
+    """Fields of the provider are the model: no name is asked for."""
+    text = yaml.safe_dump(CONTAINER)
+    (tmp_path / "run_config.yaml").write_text(text)
+
+    saved = import_job(tmp_path / "run_config.yaml", ON_16).document
+    printed = imported(
+        tmp_path, [label + line for line in ["--- Task Configuration ---", *text.splitlines(), "-" * 34]], ON_16
+    )
+
+    assert printed.document == saved
+    strategy, model = saved["strategy"], saved["model"]
+    assert tuple(strategy[name] for name in ("tp", "cp", "pp", "dp", "vpp", "mbs")) == (2, 2, 2, 2, 2, 1)
+    assert (model["num_kv_heads"], model["gated"], model["tied_embeddings"]) == (4, True, False)
+    assert (saved["training"]["precision"], saved["settings"]["gradient_dtype"]) == ("bf16", "bf16")
+
+
+def test_a_container_without_its_end_is_refused(tmp_path):
+    """The batch stands in the last section."""
+    lines = yaml.safe_dump({name: value for name, value in CONTAINER.items() if name != "train"}).splitlines()
+
+    with pytest.raises(SpecError, match=r"line 2: begins a configuration without train: it is cut"):
+        imported(tmp_path, lines)
+
+
+TITAN = {
+    "job": {"config_file": "x.toml", "save_config_file": None},
+    "model": {"name": "llama3", "flavor": "8B", "converters": []},
+    "training": {
+        "local_batch_size": 2,
+        "global_batch_size": -1,
+        "seq_len": 4096,
+        "steps": 10,
+        "mixed_precision_param": "bfloat16",
+    },
+    "parallelism": {
+        "data_parallel_shard_degree": -1,
+        "tensor_parallel_degree": 4,
+        "pipeline_parallel_layers_per_stage": None,
+    },
+    "activation_checkpoint": {"mode": "full"},
+}
+ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "bf16": {"enabled": True}}
+ZERO |= {"zero_optimization": {"stage": 2}}
+
+
+def test_torchtitan_prints_and_saves_json(tmp_path):
+    """Lines behind the first have the launcher's label alone."""
+    (tmp_path / "job.json").write_text(json.dumps(TITAN, indent=2))
+    first, *others = f"Running with args: {json.dumps(TITAN, indent=2)}".splitlines()
+    lines = [
+        f"[rank0]:[titan] 2025-01-02 03:04:05,678 - root - INFO - {first}",
+        *(f"[rank0]:{line}" for line in others),
+    ]
+
+    saved = import_job(tmp_path / "job.json", ON_16).document
+    printed = imported(tmp_path, lines, ON_16).document
+
+    assert printed == saved
+    assert (saved["strategy"]["tp"], saved["strategy"]["dp"], saved["training"]["global_batch_size"]) == (4, 4, 8)
+
+
+def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
+    """2 sequences x 3 micro-batches x 8 replicas."""
+    lines = [f"[2025-01-02 03:04:05,678] [INFO] [config.py:904:print]   world_size {'.' * 19} 8"]
+    lines += (
+        f"[2025-01-02 03:04:05,678] [INFO] [config.py:906:print]   json = {json.dumps(ZERO, indent=4)}".splitlines()
+    )
+
+    job = imported(tmp_path, lines, [*DEVICE, "model=llama3-8b", "training.sequence_length=4096"]).document
+
+    assert (job["cluster"]["num_devices"], job["training"]["global_batch_size"]) == (8, 48)
+    assert (job["strategy"]["sharding"], job["strategy"]["mbs"]) == ("gradients", 2)
+    with pytest.raises(SpecError, match=r"line 3: begins a configuration in JSON that is cut"):
+        imported(tmp_path, lines[:-2])
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------
+
+
+class Executed:
+    """What a pickle would run."""
+
+    def __reduce__(self):
+        """Raise, where somebody loads it."""
+        return (exec, ("raise AssertionError('executed')",))
+
+
+def test_a_checkpoint_is_read_from_text_beside_its_pickles(tmp_path):
+    """The newest step's arguments by name; without them the pickle is refused, and not executed."""
+    for step in ("iter_0000010", "iter_0000020"):
+        (tmp_path / step).mkdir()
+        (tmp_path / step / "common.pt").write_bytes(pickle.dumps(Executed()))
+    pickled = tmp_path / "iter_0000020/common.pt"
+
+    with pytest.raises(SpecError, match=r"is .pt, a pickle, .* not executed. Give the log of the run's first minute"):
+        import_job(pickled, DEVICE)
+    with pytest.raises(SpecError, match=r"is a folder without run_config.yaml or args.json"):
+        import_job(tmp_path, DEVICE)
+    (tmp_path / "iter_0000020/args.json").write_text(json.dumps(ARGUMENTS))
+    (tmp_path / "train.log").write_text("\n".join(block()))
+    expected = import_job(tmp_path / "train.log", DEVICE).document
+    assert import_job(tmp_path, DEVICE).document == import_job(pickled, DEVICE).document == expected
+
+
+def test_a_refused_script_asks_for_the_log(tmp_path):
+    """Where the log would say what the script leaves open; a model that is not known is the log's as well."""
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun pretrain_gpt.py $(python make_arguments.py)\n")
+
+    with pytest.raises(SpecError, match=r"Or give the log of the run's first minute"):
+        import_job(path, ON_16)
+    path.write_text("torchrun pretrain_t5.py --num-layers 4\n")
+    with pytest.raises(SpecError, match=r"trains T5, [^\n]*alone\.$"):
+        import_job(path, ON_16)

@@ -31,7 +31,7 @@ from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.partial.published import with_published
+from planner.recipes.published import with_published
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory

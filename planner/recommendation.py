@@ -19,7 +19,7 @@ from planner.evidence.kinds import architecture_of
 from planner.evidence.traits import measured_ground
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.partial.published import published
+from planner.recipes.published import published
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below

@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.partial.published import by_hand, published_headroom_bytes
+from planner.recipes.published import by_hand, published_headroom_bytes
 from planner.plan import judged
 from planner.recipes.catalog import LISTED, recipe
 from planner.recipes.layouts import (

@@ -34,8 +34,8 @@ COMFORTABLE = 0.85
 """
 Share of a device's memory beyond which a plan is tight.
 
-In the grid of nanotron on 80 GB (``benchmarks.grid``) doubling the micro-batch loses a third of the speed in 37 of 448
-runs below 60 GB, 3 of 25 up to 66, 1 of 6 up to 70 and 8 of 8 above that.
+In the grid of nanotron on 80 GB (``benchmarks.grid``) a doubled micro-batch loses a third of the speed in 37 of 448
+runs below 60 GB. Above 60 GB it does in 3 of 25 runs, above 66 in 1 of 6, above 70 in 8 of 8.
 """
 
 # --- the order ---------------------------------------------------------------------------------------------

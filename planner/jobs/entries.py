@@ -213,8 +213,8 @@ class SearchSection:
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
         Device memory to leave free, in GiB. Default: as much as leaves a chance of 95 % to fit, by the errors of
-        predicted peaks, and of 95 % that PyTorch's allocator never retries where weights are whole; 4 % of the memory
-        more where tokens are routed; 2 GiB at least.
+        predicted peaks, and of 95 % that PyTorch's allocator never retries where weights are whole; 2 GiB at least.
+        Models with experts leave 4 % of the memory more.
     target
         What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest
         release is the cluster's framework, and every plan can be exported to it. Default: any.

@@ -26,6 +26,7 @@ from costmodel.strategy import Strategy
 from planner.infeasibility import conflict
 from planner.infeasibility.memory_gap import MemoryGap, closest
 from planner.jobs.problem import Problem
+from planner.jobs.setting_choices import Value, text_of, with_effect
 from planner.search.branch_and_bound import (
     GROUP_DECISIONS,
     SHORTEST_SECONDS,
@@ -38,7 +39,6 @@ from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.stages.search import StageSearchStats
-from planner.setting_choices import Value, text_of, with_effect
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that explanations have at least."""

@@ -49,11 +49,6 @@ if TYPE_CHECKING:
     from planner.batch.jobs import BatchJob as BatchJob
     from planner.batch.run import plan_many as plan_many
     from planner.certificate import Certificate as Certificate
-    from planner.checkpoints import CheckpointSchedule as CheckpointSchedule
-    from planner.conventions import Conventions as Conventions
-    from planner.conventions import ModelSummary as ModelSummary
-    from planner.evidence.features import Unproven as Unproven
-    from planner.evidence.ground import Gap as Gap
     from planner.explanation.any_job import AnyJob as AnyJob
     from planner.explanation.any_job import read_any as read_any
     from planner.explanation.compare import Comparison as Comparison
@@ -69,6 +64,9 @@ if TYPE_CHECKING:
     from planner.explanation.recipes import JudgedLayout as JudgedLayout
     from planner.explanation.recipes import compare_recipe as compare_recipe
     from planner.explanation.recipes import judge_recipes as judge_recipes
+    from planner.explanation.studies.device_counts import PlansBySize as PlansBySize
+    from planner.explanation.studies.device_counts import SizedPlan as SizedPlan
+    from planner.explanation.studies.device_counts import plan_for_sizes as plan_for_sizes
     from planner.frameworks import export as export
     from planner.frameworks.accelerate import to_accelerate as to_accelerate
     from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
@@ -81,6 +79,9 @@ if TYPE_CHECKING:
     from planner.frameworks.target import Export as Export
     from planner.frameworks.target import Program as Program
     from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
+    from planner.jobs.checkpoints import CheckpointSchedule as CheckpointSchedule
+    from planner.jobs.conventions import Conventions as Conventions
+    from planner.jobs.conventions import ModelSummary as ModelSummary
     from planner.jobs.document import Document as Document
     from planner.jobs.limits import SearchLimits as SearchLimits
     from planner.jobs.problem import Alternative as Alternative
@@ -107,9 +108,8 @@ if TYPE_CHECKING:
     from planner.search.branch_and_bound import Status as Status
     from planner.search.listed import CandidateListReport as CandidateListReport
     from planner.sizes.idle_devices import FewerDevices as FewerDevices
-    from planner.studies.device_counts import PlansBySize as PlansBySize
-    from planner.studies.device_counts import SizedPlan as SizedPlan
-    from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
+    from planner.uncertainty.evidence.features import Unproven as Unproven
+    from planner.uncertainty.evidence.ground import Gap as Gap
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
@@ -142,7 +142,7 @@ _NAMES = {
     "planner.report.screen": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
     "planner.saved_plan": "read_plan",
-    "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
+    "planner.explanation.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }
 """Verbs, the records that they take and return, and errors, by the module that defines them."""
 
@@ -159,8 +159,8 @@ _HELD = {
     "planner.batch.job_result": "JobOutcome JobStatus",
     "planner.batch.jobs": "BatchJob",
     "planner.certificate": "Certificate",
-    "planner.checkpoints": "CheckpointSchedule",
-    "planner.conventions": "Conventions ModelSummary",
+    "planner.jobs.checkpoints": "CheckpointSchedule",
+    "planner.jobs.conventions": "Conventions ModelSummary",
     "planner.explanation.compare": "Side Unlike",
     "planner.explanation.explain": "Binding Difference",
     "planner.explanation.gain": "Gain",
@@ -177,8 +177,8 @@ _HELD = {
     "planner.saved_plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
-    "planner.evidence.features": "Unproven",
-    "planner.evidence.ground": "Gap",
+    "planner.uncertainty.evidence.features": "Unproven",
+    "planner.uncertainty.evidence.ground": "Gap",
     "planner.uncertainty.intervals": "Interval",
     "planner.uncertainty.operators": "TimedOperator",
     "planner.uncertainty.peaks": "Chance",

@@ -29,13 +29,13 @@ from constraints.joint import CostTables, JointModel, joint_model, narrowed
 from costmodel.events import log_event
 from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
+from planner.jobs.setting_choices import text_of
 from planner.search.branch_and_bound import Outcome, Status
 from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints, by_mode, capacity, in_time
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, spread, strategy_of
-from planner.setting_choices import text_of
 
 MAX_ENTRIES = 100_000
 """Rows of both cost tables after which a model is not built: it would take hundreds of MB and a minute to solve."""

@@ -23,10 +23,9 @@ from costmodel.reliability import on_cluster
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import DECISIONS, Strategy
-from planner.checkpoints import schedule_checkpoints
-from planner.conventions import Conventions, conventions_of, model_summary
-from planner.evidence.ground import ground_of
 from planner.frameworks.runnable import require_runnable, with_runnable_stages
+from planner.jobs.checkpoints import schedule_checkpoints
+from planner.jobs.conventions import Conventions, conventions_of, model_summary
 from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
@@ -38,6 +37,7 @@ from planner.search.freed_memory import releases_memory
 from planner.search.listed import listed
 from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
+from planner.uncertainty.evidence.ground import ground_of
 from planner.uncertainty.intervals import noise_fraction
 from planner.uncertainty.operators import timed_operators
 from planner.uncertainty.records import interval_and_record

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from constraints.limits import Bound
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Recompute, Sharding, Strategy
-from planner.evidence.features import FEWEST_RUNS, unproven_of
-from planner.evidence.kinds import architecture_of
-from planner.evidence.traits import measured_ground
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.recipes.published import published
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below
+from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
+from planner.uncertainty.evidence.kinds import architecture_of
+from planner.uncertainty.evidence.traits import measured_ground
 
 if TYPE_CHECKING:
     from planner.search.clock import Clock

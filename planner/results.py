@@ -14,14 +14,14 @@ from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
-from planner.checkpoints import CheckpointSchedule, schedule_costs
-from planner.conventions import Conventions, ModelSummary
-from planner.evidence.features import MEGATRON, Unproven, line_of, unproven_of
-from planner.evidence.ground import Gap
+from planner.jobs.checkpoints import CheckpointSchedule, schedule_costs
+from planner.jobs.conventions import Conventions, ModelSummary
 from planner.jobs.problem import Problem
 from planner.partial.complete import CompletedBy
 from planner.search.listed import CandidateListReport
 from planner.search.node_counts import num_held, num_spares
+from planner.uncertainty.evidence.features import MEGATRON, Unproven, line_of, unproven_of
+from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator
 from planner.uncertainty.peaks import Chance, chance_to_fit

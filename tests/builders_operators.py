@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Operands, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Operands, Trace, Track
 
 MAIN = Track("thread", "1", "1")
 AUTOGRAD = Track("thread", "1", "2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Trace, Track
 
 TYPES = {
     "category": np.int8,

@@ -85,8 +85,8 @@ def a_decision(copy: Extended) -> None:
     copy.edit(
         "costmodel/strategy.py",
         (
-            "    layout\n        Stages, where",
-            "    half_gradients\n        Whether half.\n    layout\n        Stages, where",
+            "    layout\n        Custom pipeline layout;",
+            "    half_gradients\n        True for half.\n    layout\n        Custom pipeline layout;",
         ),
         (
             "    layout: StageLayout | None = None\n",

@@ -25,7 +25,7 @@ FOREIGN = {
 }
 """What a package may not import from outside; ``yaml`` in the cost model only where the catalog is read."""
 
-MEASURES = ("planner/sampling", "torch")
+MEASURES = ("planner/measure/sample", "torch")
 """The room that measures operators, and what it measures them with: an extra, imported inside functions."""
 
 FILES = python_files(*STAIRCASE)

@@ -10,7 +10,7 @@ import yaml
 
 import costmodel
 from benchmarks.accuracy.profile_text import with_numbers
-from planner.calibration.constants import Constant, written_fields
+from planner.measure.calibrate.constants import Constant, written_fields
 
 CATALOG = Path(costmodel.__file__).parent / "catalog"
 MARK = "fitted by benchmarks.accuracy.fit"

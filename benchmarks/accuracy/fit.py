@@ -26,10 +26,10 @@ from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, held_out_ro
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
-from planner.calibration.cases import Predictor, calibrations_of, measured_logarithms, setting_of, source_weights
-from planner.calibration.constants import Constant, constants, prior_factors
-from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.jobs.cluster import Fitted as FittedConstants
+from planner.measure.calibrate.cases import Predictor, calibrations_of, measured_logarithms, setting_of, source_weights
+from planner.measure.calibrate.constants import Constant, constants, prior_factors
+from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, unreported_recompute
 from planner.runs.table import RejectedRow, Run

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import planner.calibration.learning as learning
+import planner.measure.calibrate.learning as learning
 from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, worths
 from benchmarks.learning_curve.spread import spread_lines
 from benchmarks.learning_curve.stacks import measured, stacks
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
     parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
     parser.add_argument("--variants", action="store_true", help="other ways to calibrate, on two halves of the stacks")
-    parser.add_argument("--write", action="store_true", help="write planner/calibration/learning_curve.yaml")
+    parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.yaml")
     return parser
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import yaml
 
 from benchmarks.learning_curve.stacks import Stack
-from planner.calibration.calibrate import run_weights, stack_fit
-from planner.calibration.cases import measured_logarithms, seconds_of
-from planner.calibration.constants import with_values
-from planner.calibration.first import greedy, joint_covariance
-from planner.calibration.fit import NOISE, Array, Fit, Priors, fit, priors_of
-from planner.calibration.learning import Worth, models_of
-from planner.calibration.processes import over_processes
+from planner.measure.calibrate.calibrate import run_weights, stack_fit
+from planner.measure.calibrate.cases import measured_logarithms, seconds_of
+from planner.measure.calibrate.constants import with_values
+from planner.measure.calibrate.first import greedy, joint_covariance
+from planner.measure.calibrate.fit import NOISE, Array, Fit, Priors, fit, priors_of
+from planner.measure.calibrate.learning import Worth, models_of
+from planner.measure.calibrate.processes import over_processes
 
 RUNS = (2, 4, 8, 16)
 FEWEST_OTHERS = 4
@@ -184,7 +184,7 @@ def _worth(same: Sequence[Point], models: Any) -> Worth:
 
 
 def document(found: Sequence[Point]) -> str:
-    """``planner/calibration/learning_curve.yaml``."""
+    """``planner/measure/calibrate/learning_curve.yaml``."""
     source = (
         "python -m benchmarks.learning_curve --write: stacks of benchmarks/measured_runs, each predicted by a fit "
         "without its source, calibrated with own runs, error on its other runs"

@@ -1,4 +1,4 @@
-"""How far stacks differ beyond constants: the likeliest :class:`planner.calibration.discrepancy.Discrepancy`."""
+"""How far stacks differ beyond constants: the likeliest :class:`planner.measure.calibrate.discrepancy.Discrepancy`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.learning_curve.stacks import Stack
-from planner.calibration.discrepancy import Discrepancy, distances
-from planner.calibration.fit import Array, priors_of
+from planner.measure.calibrate.discrepancy import Discrepancy, distances
+from planner.measure.calibrate.fit import Array, priors_of
 
 MOST_ROWS = 50
 """Rows of a stack that are looked at, drawn once: large stacks say little more."""

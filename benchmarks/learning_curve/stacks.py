@@ -14,11 +14,11 @@ from benchmarks.accuracy.fit import chosen_constants, timed_cases
 from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest, release_text
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel import catalog
-from planner.calibration.calibrate import base_name
-from planner.calibration.cases import Predictor, measured_logarithms, source_weights
-from planner.calibration.constants import Constant, around, prior_factors, with_values
-from planner.calibration.fit import Array, Fit, priors_of
 from planner.jobs.cluster import Fitted
+from planner.measure.calibrate.calibrate import base_name
+from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
+from planner.measure.calibrate.constants import Constant, around, prior_factors, with_values
+from planner.measure.calibrate.fit import Array, Fit, priors_of
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.learning_curve.curve import FEWEST_OTHERS, advised, linear_change
 from benchmarks.learning_curve.stacks import Stack
-from planner.calibration.advice import narrowed_by
-from planner.calibration.discrepancy import PUBLISHED, Discrepancy
-from planner.calibration.fit import NOISE, REACH, Array, priors_of
+from planner.measure.calibrate.advice import narrowed_by
+from planner.measure.calibrate.discrepancy import PUBLISHED, Discrepancy
+from planner.measure.calibrate.fit import NOISE, REACH, Array, priors_of
 
 DRAWS = 20
 RUNS = (4, 8, 16)

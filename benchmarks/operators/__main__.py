@@ -34,7 +34,7 @@ from benchmarks.operators.scores import (
 )
 from costmodel.errors import SpecError
 from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
-from planner.profiles.learning import learned
+from planner.measure.fit.learning import learned
 
 LIMITS = {"matmul": (0.05, 0.15), "attention": (0.05, 0.15), "other": (0.08, 0.20)}
 """Largest median and 90th percentile of an operator's errors."""

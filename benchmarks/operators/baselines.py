@@ -12,8 +12,8 @@ from sklearn.ensemble import RandomForestRegressor
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import Calls
 from costmodel.operators.gaussian_process import Rows
-from planner.profiles.communication import Measured
-from planner.profiles.estimation import Known, estimated
+from planner.measure.fit.communication import Measured
+from planner.measure.fit.estimation import Known, estimated
 
 LAUNCH, STEP, NETWORK_STEP = 5e-6, 2e-6, 5e-6
 """Seconds of a collective, of each step inside a node and of each between nodes, where only the datasheet is known."""

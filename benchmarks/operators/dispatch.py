@@ -15,7 +15,7 @@ from benchmarks.operators.unseen import Unseen, joined
 from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
 from costmodel.operators.gaussian_process import Rows
 from costmodel.operators.sampled import NORMAL_90
-from planner.profiles.dispatch import MeasuredExchanges, learned_dispatch
+from planner.measure.fit.dispatch import MeasuredExchanges, learned_dispatch
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8
 """Of all rows: elements of a token, experts that it visits, devices of a node on InfiniBand."""

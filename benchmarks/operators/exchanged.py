@@ -18,7 +18,7 @@ from benchmarks.operators.communication import (
     small_collectives,
 )
 from benchmarks.operators.unseen import Unseen, joined, line, lines
-from planner.profiles.communication import Measured
+from planner.measure.fit.communication import Measured
 
 MOST_OF_COLLECTIVES = 0.10
 """Largest median of the errors of collectives."""

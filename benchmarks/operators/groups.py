@@ -54,7 +54,7 @@ class Group:
     operators
         Operator of each sample, by which errors are reported; shape (rows,).
     shapes, seconds, families
-        As :func:`planner.profiles.learning.learned` takes them.
+        As :func:`planner.measure.fit.learning.learned` takes them.
     """
 
     device: str

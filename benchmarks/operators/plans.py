@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from planner.jobs.problem import Problem, load
+from planner.measure.fit.device import fitted_device
+from planner.measure.sample.job_shapes import job_shapes
+from planner.measure.sample.samples import Machine, Point, Sample, Timing
+from planner.measure.sample.shapes import points_to_measure
+from planner.measure.sample.work import least_flops, moved_bytes
 from planner.plan import plan
-from planner.profiles.device import fitted_device
-from planner.sampling.job_shapes import job_shapes
-from planner.sampling.samples import Machine, Point, Sample, Timing
-from planner.sampling.shapes import points_to_measure
-from planner.sampling.work import least_flops, moved_bytes
 
 MOST_RATIO = 1.5
 """Processor time with sampled operators and collectives over that with a roofline."""

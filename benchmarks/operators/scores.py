@@ -14,7 +14,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.gaussian_process import Rows
 from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
-from planner.profiles.learning import NUM_FOLDS, dealt, learned, unadapted
+from planner.measure.fit.learning import NUM_FOLDS, dealt, learned, unadapted
 
 FEW_FAMILIES = 12
 """Families up to which each is left out by itself."""

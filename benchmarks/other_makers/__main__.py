@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.evidence.ground import ground_of
 from planner.runs.jobs import references
 from planner.runs.predictions import Prediction, predictions
 from planner.runs.table import read
+from planner.uncertainty.evidence.ground import ground_of
 from planner.uncertainty.intervals import Interval, step_interval
 
 RUNS = Path(__file__).with_name("runs.csv")

@@ -35,7 +35,7 @@ from costmodel.step.rank_time import (
 )
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.checkpoints import schedule_checkpoints, schedule_every
+from planner.jobs.checkpoints import schedule_checkpoints, schedule_every
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,7 @@ Seconds = NDArray[np.float64]
 HOST_SECONDS = 0.7e-3
 """
 Seconds of the host per pass of a layer: eager layers launch no faster than 0.6 to 0.8 ms (vTrain's smallest models on
-any number of devices, ``planner/calibration/constants.yaml``).
+any number of devices, ``planner/measure/calibrate/constants.yaml``).
 """
 
 UPDATE_BYTES = 52.0

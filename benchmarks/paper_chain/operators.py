@@ -15,7 +15,7 @@ from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
 from costmodel.operators.sampled import SampledTimes
 from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
 from costmodel.operators.work import MatmulSize, Numbers, Operator
-from planner.profiles.learning import learned
+from planner.measure.fit.learning import learned
 
 LINEARS = {
     "qkv": "linear1",
@@ -35,7 +35,7 @@ Share of the memory's bandwidth that plain kernels reach: additions of more than
 """
 
 SCORES_FRACTION = 0.70
-"""The same of softmax and dropout of scores: before any measured run (``planner/calibration/constants.yaml``)."""
+"""The same of softmax and dropout of scores: before any measured run (``planner/measure/calibrate/constants.yaml``)."""
 
 ATTENTION_FRACTION = {"ampere": 0.60, "hopper": 0.55}
 """Share of the peak that fused attention reaches, from the papers on FlashAttention (the same file)."""

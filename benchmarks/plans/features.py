@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.tables import RUNS, read_table
-from planner.evidence import features, shown, traits
-from planner.evidence.features import shown_by
-from planner.evidence.kinds import stack_of
-from planner.evidence.shown import ShownFeatures, features_of_runs
-from planner.evidence.traits import Traits, tallies_of, traits_of
 from planner.runs.predictions import Case, cases
+from planner.uncertainty.evidence import features, shown, traits
+from planner.uncertainty.evidence.features import shown_by
+from planner.uncertainty.evidence.kinds import stack_of
+from planner.uncertainty.evidence.shown import ShownFeatures, features_of_runs
+from planner.uncertainty.evidence.traits import Traits, tallies_of, traits_of
 
 SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was shown, and write it where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.features", description=__doc__)
     files = f"{shown.TABLE}, {traits.TABLE} and {features.TABLE}"
-    parser.add_argument("--write", action="store_true", help=f"write planner/evidence/: {files}")
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/evidence/: {files}")
     options = parser.parse_args(arguments)
     ran = measured_cases()
     stacks, tallies = features_shown(ran), tallies_of(traits_shown(ran))

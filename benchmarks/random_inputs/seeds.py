@@ -16,10 +16,10 @@ from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel import catalog
-from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.cluster import device_text
-from planner.sampling.table import COLUMNS
+from planner.measure.sample.table import COLUMNS
+from planner.measure.traces.writing import write_trace
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"

@@ -25,9 +25,9 @@ from benchmarks.small_transformers.measure import measure, read_steps
 from benchmarks.small_transformers.ranks import ENVIRONMENT
 from benchmarks.small_transformers.step_profile import profiled
 from costmodel.errors import SpecError, did_you_mean
-from planner.sampling.machine import require_torch
-from planner.sampling.run import sample_operators
-from planner.sampling.table import read_samples
+from planner.measure.sample.machine import require_torch
+from planner.measure.sample.run import sample_operators
+from planner.measure.sample.table import read_samples
 
 LIMITS = {"cpu": 0.10, "cuda": 0.05}
 """Largest mean error."""

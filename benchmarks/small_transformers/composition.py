@@ -17,10 +17,10 @@ from benchmarks.small_transformers.configurations import Configuration, job_of
 from costmodel.operators.sampled import Rates, SampledTimes
 from costmodel.operators.sampled_shapes import Shapes
 from planner.jobs.problem import load
-from planner.profiles.learning import FEWEST, estimated_rates, learned
-from planner.sampling.job_shapes import job_shapes
-from planner.sampling.samples import Point, Sample, Sizes
-from planner.sampling.work import least_flops, moved_bytes
+from planner.measure.fit.learning import FEWEST, estimated_rates, learned
+from planner.measure.sample.job_shapes import job_shapes
+from planner.measure.sample.samples import Point, Sample, Sizes
+from planner.measure.sample.work import least_flops, moved_bytes
 
 ANY_DEVICE = "h100-80gb-sxm"
 """A device of the catalog to load jobs on: sizes of operators are the same on all."""

@@ -22,7 +22,7 @@ from benchmarks.small_transformers.configurations import Configuration
 from benchmarks.small_transformers.ranks import rank_processes
 from benchmarks.small_transformers.training import Training
 from costmodel.errors import SpecError
-from planner.sampling.machine import machine_of, require_torch
+from planner.measure.sample.machine import machine_of, require_torch
 
 COLUMNS = ("round", "name", "seconds", "processor_seconds", "device", "software")
 """Columns of the table of steps: a row for each step that was timed."""

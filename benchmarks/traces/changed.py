@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from benchmarks.traces.synthetic import Made, Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
-from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, rebuilt
-from costmodel.traces.events import Message
-from costmodel.traces.replay import measured, replay
-from costmodel.traces.structure import parts
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import Layout, rebuilt
+from planner.measure.traces.events import Message
+from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.structure import parts
 
 CALLS: Mapping[str, int] = {
     "cudaLaunchKernel": 4_000,

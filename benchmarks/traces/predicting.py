@@ -14,16 +14,16 @@ import numpy as np
 from benchmarks.traces.predicted import Prediction, lines, predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
 from benchmarks.traces.recorded.folder import read_recorded
-from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, rebuilt
-from costmodel.traces.events import UNKNOWN, Message, Trace
-from costmodel.traces.graph import ExecutionGraph, Kind
-from costmodel.traces.iterations import iterations
-from costmodel.traces.reading import read_traces
-from costmodel.traces.replay import replay
-from costmodel.traces.shapes import Sizes, message_factors, retimed, sizes_of
-from costmodel.traces.structure import parts
 from planner.jobs.problem import load
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import Layout, rebuilt
+from planner.measure.traces.events import UNKNOWN, Message, Trace
+from planner.measure.traces.graph import ExecutionGraph, Kind
+from planner.measure.traces.iterations import iterations
+from planner.measure.traces.reading import read_traces
+from planner.measure.traces.replay import replay
+from planner.measure.traces.shapes import Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.structure import parts
 from planner.plan import estimate
 
 

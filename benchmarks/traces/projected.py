@@ -26,13 +26,13 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate
 from costmodel.tables import Facts
-from planner.calibration.cases import Predictor, measured_logarithms, source_weights
-from planner.calibration.constants import Constant, prior_factors, read, with_values
-from planner.calibration.fit import Fit, fit, priors_of
 from planner.jobs.cluster import Fitted
-from planner.projection.anchor import Anchor, anchor
-from planner.projection.comparison import differences, require_cut_down
-from planner.projection.projected import deviation_of_constants, projected_interval, projected_parts
+from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
+from planner.measure.calibrate.constants import Constant, prior_factors, read, with_values
+from planner.measure.calibrate.fit import Fit, fit, priors_of
+from planner.measure.project.anchor import Anchor, anchor
+from planner.measure.project.comparison import differences, require_cut_down
+from planner.measure.project.projected import deviation_of_constants, projected_interval, projected_parts
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
 from planner.uncertainty.intervals import Kind, kind_of, step_interval
@@ -203,7 +203,7 @@ def constants_without(source: str, timed: Sequence[Case], known: References) -> 
     Constants of calibrations and frameworks fitted to rows of other sources and other models than a source has.
 
     The fit begins at the catalog's constants, which saw all rows, but ends where the others put it: it goes on until it
-    converges, as in :func:`planner.calibration.left_out.left_out_logarithms`.
+    converges, as in :func:`planner.measure.calibrate.left_out.left_out_logarithms`.
     """
     models = {large.run.model for _, large in siblings(timed) if large.run.source.startswith(source)}
     others = [one for one in timed if not one.run.source.startswith(source) and one.run.model not in models]

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
 from benchmarks.traces.recorded.folder import Index, read_recorded
 from planner.jobs.problem import Problem, load
+from planner.measure.project.projected import Projection, project
 from planner.plan import estimate
-from planner.projection.projected import Projection, project
 from planner.runs.predictions import Case
 from planner.runs.table import Run
 

@@ -102,7 +102,7 @@ def measure(path: Path, json_bytes: int) -> ReadingSpeed:
 
 
 def _read(path: Path) -> dict[str, float]:
-    from costmodel.traces.reading import read_trace
+    from planner.measure.traces.reading import read_trace
 
     begin, processor = perf_counter(), process_time()
     trace = read_trace(path)

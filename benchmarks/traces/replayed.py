@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel.traces.breakdown import Breakdown, breakdowns, length, union
-from costmodel.traces.building import execution_graph
-from costmodel.traces.comparisons import replay_without_events
-from costmodel.traces.events import ON_STREAMS, Trace
-from costmodel.traces.graph import Kind
-from costmodel.traces.iterations import iterations
-from costmodel.traces.reading import read_trace
-from costmodel.traces.replay import measured, replay
+from planner.measure.traces.breakdown import Breakdown, breakdowns, length, union
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.comparisons import replay_without_events
+from planner.measure.traces.events import ON_STREAMS, Trace
+from planner.measure.traces.graph import Kind
+from planner.measure.traces.iterations import iterations
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.replay import measured, replay
 
 MOST_ERROR = 0.03
 """Largest error of an iteration's replayed time."""

@@ -14,12 +14,12 @@ from benchmarks.traces.changed import CALLS, RingNetwork
 from benchmarks.traces.reading_speed import measure, write_long_trace
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
-from costmodel.traces.building import execution_graph
-from costmodel.traces.change import Layout, rebuilt, steady
-from costmodel.traces.events import UNKNOWN, Category, Events, Trace
-from costmodel.traces.reading import read_trace
-from costmodel.traces.replay import replay
-from costmodel.traces.structure import parts
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import Layout, rebuilt, steady
+from planner.measure.traces.events import UNKNOWN, Category, Events, Trace
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.replay import replay
+from planner.measure.traces.structure import parts
 
 GZIPPED_BYTES, READ_SECONDS = 100_000_000, 60.0
 NUM_EVENTS, GRAPH_SECONDS = 1_000_000, 30.0

@@ -130,7 +130,7 @@ class Measured:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Constants:
     """
-    Fitted or measured constants; each has a prior, a range and a source (``planner/calibration/constants.yaml``).
+    Fitted or measured constants; each has a prior, a range and a source (``planner/measure/calibrate/constants.yaml``).
 
     Parameters
     ----------

@@ -46,9 +46,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, [path for path in (arguments.runs, arguments.models) if path])
     require_new(arguments.output, force=arguments.force)
     with progress(f"calibrating on {arguments.runs}"):
-        from planner.calibration.calibrate import Unfit, calibrate
-        from planner.calibration.wording import calibration_text, first_text
         from planner.jobs.cluster import device_text
+        from planner.measure.calibrate.calibrate import Unfit, calibrate
+        from planner.measure.calibrate.wording import calibration_text, first_text
         from planner.runs.jobs import references
 
         known = references(arguments.models, arguments.runs.parent)

@@ -45,9 +45,9 @@ def run_fit(arguments: argparse.Namespace) -> int:
     require_new(arguments.output, force=arguments.force)
     with progress(f"learning from {arguments.samples}"):
         from planner.jobs.cluster import device_text
-        from planner.profiles.device import fitted_device
-        from planner.profiles.wording import fitted_text
-        from planner.sampling.table import read_samples
+        from planner.measure.fit.device import fitted_device
+        from planner.measure.fit.wording import fitted_text
+        from planner.measure.sample.table import read_samples
 
         samples = read_samples(arguments.samples, notify=note)
         facts = read_facts(arguments.facts) if arguments.facts else None

@@ -75,7 +75,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         help="runs of the job cut down, measured on this cluster: constants that follow from them take the place of "
-        "the device's (planner/projection/README.md); may be given several times",
+        "the device's (planner/measure/project/README.md); may be given several times",
     )
     add_target(parser)
     add_time_limit(parser, "the best plan so far is reported")
@@ -126,10 +126,10 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 def _planned_from(problem: Problem, paths: Sequence[Path]) -> PlanReport:
     """The plans for a job on the device that follows from small runs, with what those say."""
+    from planner.measure.project.anchor import anchor
+    from planner.measure.project.small_runs import small_runs
+    from planner.measure.project.wording import with_small_runs
     from planner.plan import plan
-    from planner.projection.anchor import anchor
-    from planner.projection.small_runs import small_runs
-    from planner.projection.wording import with_small_runs
 
     found = anchor(problem, small_runs(paths, problem))
     return with_small_runs(plan(found.applied(problem)), found, problem)

@@ -16,8 +16,8 @@ from planner.cli.terminal.messages import complain, current, note
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.sampling.run import Counts
-    from planner.sampling.samples import Point
+    from planner.measure.sample.run import Counts
+    from planner.measure.sample.samples import Point
 
 EXIT_CODES = """exit codes:
   0  the table has points; those without a time are counted with their reasons
@@ -77,8 +77,8 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
 def run_sample(arguments: argparse.Namespace) -> int:
     """Measure, and say what became of the points."""
     from planner.jobs.problem import load
-    from planner.sampling.ranks import LostRankError
-    from planner.sampling.run import sample_operators
+    from planner.measure.sample.ranks import LostRankError
+    from planner.measure.sample.run import sample_operators
 
     budget = budget_seconds(arguments.budget)
     problem = load(arguments.job) if arguments.job else None
@@ -115,9 +115,9 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
     if arguments.job is None:
         raise SpecError("more", "says of which device, --for of which job: give both.")
     from planner.jobs.problem import load
+    from planner.measure.fit.doubts import doubtful_points
+    from planner.measure.sample.job_shapes import job_shapes
     from planner.plan import plan
-    from planner.profiles.doubts import doubtful_points
-    from planner.sampling.job_shapes import job_shapes
 
     problem = load(arguments.job, [f"cluster.device={real(arguments.more)}"])
     if problem.facts.cluster.device.calibration.samples is None:

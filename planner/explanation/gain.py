@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, Strategy
-from planner.evidence.features import unproven_of
-from planner.evidence.ground import Gap
 from planner.plan import judged
 from planner.results import Plan
 from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
+from planner.uncertainty.evidence.features import unproven_of
+from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import COVERAGE, widens
 from planner.uncertainty.measured import Match, nearest_run
 

@@ -12,7 +12,6 @@ from costmodel.errors import SpecError
 from planner.explanation.compare import Comparison, planned
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.recipes.published import by_hand, published_headroom_bytes
 from planner.plan import judged
 from planner.recipes.catalog import LISTED, recipe
 from planner.recipes.layouts import (
@@ -23,6 +22,7 @@ from planner.recipes.layouts import (
     recipes_for,
     refused_recipes,
 )
+from planner.recipes.published import by_hand, published_headroom_bytes
 from planner.results import EstimateReport
 from planner.search.rules import problem_rules
 

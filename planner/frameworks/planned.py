@@ -7,7 +7,7 @@ from typing import Protocol
 from costmodel.facts.cluster import Cluster
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.checkpoints import CheckpointSchedule
+from planner.jobs.checkpoints import CheckpointSchedule
 from planner.uncertainty.intervals import Interval
 
 

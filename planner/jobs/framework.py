@@ -14,8 +14,8 @@ from costmodel.facts.features import MANY, MODULES, feature_of, lacks
 from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
+from planner.jobs.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
 from planner.jobs.values import below, decision_value, require_one_of
-from planner.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 """How an entry writes when it began."""

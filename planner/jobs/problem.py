@@ -48,9 +48,9 @@ from planner.jobs.line.entries import expand_lines, read_lines
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
+from planner.jobs.setting_choices import CHOOSABLE, Value, combined, split
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
-from planner.setting_choices import CHOOSABLE, Value, combined, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"

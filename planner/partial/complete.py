@@ -24,10 +24,10 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
+from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
 from planner.recipes.published import with_published
 from planner.search.clock import Clock
-from planner.setting_choices import value_text
 
 if TYPE_CHECKING:
     from planner.alternatives import JointOutcome

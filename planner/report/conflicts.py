@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
-from planner.evidence.rules import LIFTED as LIFTED_EVIDENCE
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section
 from planner.report.wording import count, gib
+from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
 
 if TYPE_CHECKING:
     from planner.report.records.outcome import ConflictRecord, SmallestClusterRecord

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
+from planner.jobs.setting_choices import text_of
 from planner.report.devices import searched_rows
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
 from planner.report.wording import count, gib
-from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.report.records.outcome import AlternativeRecord, CertificateRecord

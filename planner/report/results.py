@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from planner.evidence.ground import MOST_TOLD
 from planner.report.devices import counted_notes
 from planner.report.section import Section
 from planner.report.wording import (
@@ -21,6 +20,7 @@ from planner.report.wording import (
     share,
     span,
 )
+from planner.uncertainty.evidence.ground import MOST_TOLD
 
 if TYPE_CHECKING:
     from planner.report.records.plan import CheckpointRecord, GapRecord, NumberedPlanRecord, PlanRecord

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.facts.workload import Precision
+from planner.jobs.setting_choices import text_of
 from planner.report.devices import used_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
 from planner.report.wording import amount, count, gib, tflops
-from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.jobs.problem import Problem

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, ENUMS, OVERLAPS, default_microbatch_group
+from planner.jobs.setting_choices import OFFLOAD_OF, value_text, with_effect
 from planner.report.section import Section
 from planner.report.wording import NOTHING
-from planner.setting_choices import OFFLOAD_OF, value_text, with_effect
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord

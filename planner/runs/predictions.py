@@ -14,7 +14,6 @@ from costmodel.memory.rank import seen_bytes
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
-from planner.evidence.kinds import architecture_of
 from planner.jobs.problem import Problem
 from planner.runs.jobs import (
     References,
@@ -28,6 +27,7 @@ from planner.runs.jobs import (
 from planner.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.runs.relatives import replace_unknown_names
 from planner.runs.table import RejectedRow, Run
+from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.intervals import Interval, step_interval
 
 GIB = 2**30

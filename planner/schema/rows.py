@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.step.estimate import PARTS
+from planner.measure.sample.samples import DTYPES, OPERATORS, PASSES, Machine, Point, Sizes, Timing
+from planner.measure.sample.table import COLUMNS as OF_SAMPLES
 from planner.report.records.costs import CostsRecord
 from planner.report.records.outcome import EffortRecord, OutcomeRecord
 from planner.report.records.plan import ChanceRecord, CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
@@ -16,8 +18,6 @@ from planner.report.records.reports import EstimateReportRecord
 from planner.report.records.setting import ClusterRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.report.table_csv import COLUMNS
-from planner.sampling.samples import DTYPES, OPERATORS, PASSES, Machine, Point, Sizes, Timing
-from planner.sampling.table import COLUMNS as OF_SAMPLES
 from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
 
 CELL = {"type": ["boolean", "number", "string", "null"]}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from planner.projection.records import ProjectionRecord
+from planner.measure.project.records import ProjectionRecord
+from planner.measure.traces.report.comparison.text import ComparedStepRecord
+from planner.measure.traces.report.contents import TraceContents
+from planner.measure.traces.report.replay.document import ReplayRecord
+from planner.measure.traces.report.what_if_text import WhatIfRecord
 from planner.schema.records import Schema, record_schema, tree_schema, whole
-from planner.traces.comparison.text import ComparedStepRecord
-from planner.traces.contents import TraceContents
-from planner.traces.replay.document import ReplayRecord
-from planner.traces.what_if_text import WhatIfRecord
 
 
 def read_schema() -> Schema:

@@ -28,9 +28,9 @@ from costmodel.strategy import (
     Vocabulary,
 )
 from costmodel.tables import Facts
-from planner.evidence.features import FEATURES as PROVABLE
-from planner.evidence.features import evidence_for
 from planner.jobs.problem import Problem
+from planner.uncertainty.evidence.features import FEATURES as PROVABLE
+from planner.uncertainty.evidence.features import evidence_for
 
 Columns = dict[str, NDArray[Any]]
 

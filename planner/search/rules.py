@@ -31,11 +31,11 @@ from costmodel.strategy import (
     is_one_of,
 )
 from costmodel.tables import signature
-from planner.evidence.features import MEGATRON, line_of
-from planner.evidence.rules import evidence_rules
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
+from planner.uncertainty.evidence.features import MEGATRON, line_of
+from planner.uncertainty.evidence.rules import evidence_rules
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""

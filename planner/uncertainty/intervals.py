@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
-from planner.evidence.ground import Gap
-from planner.evidence.kinds import CHANGED, architecture_of
-from planner.evidence.stored import stored
+from planner.uncertainty.evidence.ground import Gap
+from planner.uncertainty.evidence.kinds import CHANGED, architecture_of
+from planner.uncertainty.evidence.stored import stored
 
 TABLE = "intervals.yaml"
 

@@ -16,8 +16,8 @@ from costmodel.facts.fields import STRICT
 from costmodel.memory.allocator import held_share
 from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Strategy
-from planner.evidence.kinds import ANY, stack_of
-from planner.evidence.stored import stored
+from planner.uncertainty.evidence.kinds import ANY, stack_of
+from planner.uncertainty.evidence.stored import stored
 
 TABLE = "peaks.yaml"
 

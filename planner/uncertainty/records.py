@@ -13,10 +13,10 @@ from costmodel.facts.cluster import Cluster
 from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
 from costmodel.models.shape import Shape, shape_in, shape_of
 from costmodel.tables import Facts
-from planner.evidence.features import num_bits
-from planner.evidence.ground import Gap
-from planner.evidence.kinds import architecture_of
-from planner.evidence.stored import stored_rows
+from planner.uncertainty.evidence.features import num_bits
+from planner.uncertainty.evidence.ground import Gap
+from planner.uncertainty.evidence.kinds import architecture_of
+from planner.uncertainty.evidence.stored import stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
 

@@ -22,7 +22,8 @@ Share of the memory that routed tokens may take beyond those of an even router, 
 A rank saves the tokens of e local experts in each of its L layers. With independent loads of deviation s the fullest
 rank has :math:`3 s / \sqrt{L e}` more than the mean. Routers with an auxiliary loss load the fullest of 64 experts
 0.5 to 0.7 above the mean (MaxVio, Wang et al., arXiv 2408.15664, Table 2). The largest of 64 normal deviates is 2.4
-deviations, so that s is 0.25. For 8 layers and 4 experts that is 13 % of what experts save, up to a third of a full device.
+deviations, so that s is 0.25. For 8 layers and 4 experts that is 13 % of the tokens that experts save, whose tensors
+take up to a third of a full device.
 """
 
 TAIL, MIDDLE = 0.3, 0.4

@@ -8,7 +8,7 @@ from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds
 from benchmarks.operators.communication import EVERY, by_ranks, by_size, collectives, fabric_of, small_collectives
 from benchmarks.operators.unseen import Unseen, joined, lines
 from costmodel.network.link_law import calls_of
-from planner.profiles.communication import Measured
+from planner.measure.fit.communication import Measured
 
 
 @pytest.fixture(scope="module")

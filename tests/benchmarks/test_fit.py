@@ -12,7 +12,7 @@ import yaml
 from benchmarks.accuracy.catalog_files import CATALOG, MARK, write_catalog
 from benchmarks.accuracy.fit import FEWEST_OTHERS, chosen_constants, rows_of_each, several_sources_tell, timed_cases
 from costmodel import catalog
-from planner.calibration.constants import Constant, constants, prior_factors
+from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from tests.builders_runs import known, predicted, project_predictions, rows_of
 
 BRIDGE = "megatron-bridge-26.04"

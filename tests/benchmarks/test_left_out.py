@@ -34,9 +34,9 @@ from benchmarks.accuracy.left_out.held_out import (
 )
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
-from planner.calibration.cases import Predictor, measured_logarithms
-from planner.calibration.constants import constants
-from planner.calibration.fit import fit, priors_of
+from planner.measure.calibrate.cases import Predictor, measured_logarithms
+from planner.measure.calibrate.constants import constants
+from planner.measure.calibrate.fit import fit, priors_of
 from planner.uncertainty.intervals import Error, Kind, Unseen
 from tests.builders_runs import known, predicted, project_results
 

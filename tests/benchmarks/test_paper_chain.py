@@ -35,7 +35,7 @@ from costmodel.operators.sampled import Rates, SampledTimes
 from costmodel.operators.work import MatmulSize, Operator
 from costmodel.pipelines.simulator import simulate
 from costmodel.strategy import Schedule
-from planner.calibration.constants import table as calibrated
+from planner.measure.calibrate.constants import table as calibrated
 
 
 def rated():

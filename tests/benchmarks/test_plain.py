@@ -12,7 +12,7 @@ from benchmarks.accuracy.tables import read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
-from planner.calibration.cases import setting_of
+from planner.measure.calibrate.cases import setting_of
 from planner.runs.predictions import RejectedRow
 from planner.runs.table import Run
 from tests.builders_estimate import estimate_by_recipes as estimate

@@ -19,7 +19,7 @@ from costmodel.errors import SpecError
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.parameters import parameters
 from planner.jobs.problem import load
-from planner.sampling.samples import Machine, Point, Sample, Sizes, Timing
+from planner.measure.sample.samples import Machine, Point, Sample, Sizes, Timing
 from tests.cases import in_one_case
 
 needs_torch = pytest.mark.skipif(

@@ -6,7 +6,7 @@ import gzip
 import json
 
 from benchmarks.traces.reading_speed import measure, write_long_trace
-from costmodel.traces.reading import read_trace
+from planner.measure.traces.reading import read_trace
 from tests.builders_kineto import a_step, document
 
 

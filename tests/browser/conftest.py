@@ -9,10 +9,10 @@ import pytest
 from benchmarks.page import BROWSERS
 from planner.explanation.compare import compare
 from planner.jobs.problem import load
+from planner.measure.traces.report.replay.page import replay_page
+from planner.measure.traces.report.replay.report import replay_report
 from planner.plan import estimate, plan
 from planner.report import render
-from planner.traces.replay.page import replay_page
-from planner.traces.replay.report import replay_report
 from tests.builders_traces import a_step
 from tests.planner.test_job import JOBS, a_job
 

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants, Measured
 from costmodel.facts.device import Silicon
 from costmodel.operators.source import operator_times
-from planner.calibration.constants import constants, read
+from planner.measure.calibrate.constants import constants, read
 from tests.cases import in_one_case
 
 DEVICES = catalog.devices()
@@ -180,7 +180,7 @@ def test_levels_of_interconnect_are_those_of_devices(name):
 
 @in_one_case("constant", constants(frameworks=True), ids=lambda constant: constant.name)
 def test_every_fitted_constant_is_within_its_bounds(constant):
-    """What physics allows (``planner/calibration/constants.yaml``), the number in the catalog and its prior alike."""
+    """Bounds of physics (``planner/measure/calibrate/constants.yaml``): for the catalog's number and its prior."""
     if constant.framework:
         factors = catalog.framework(constant.framework).factors
         numbers = [factors.get(field, 1.0) for field in constant.fields]

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.traces.breakdown import breakdowns, length, union
-from costmodel.traces.building import execution_graph
-from costmodel.traces.building.all_ranks import rank_part
-from costmodel.traces.building.background import background_edges
-from costmodel.traces.building.polls import find_polls
-from costmodel.traces.building.streams import Streams
-from costmodel.traces.building.tasks import host_tasks
-from costmodel.traces.building.threads import thread_edges
-from costmodel.traces.critical_path import critical_path
-from costmodel.traces.events import Blocks, Category, Device, Trace
-from costmodel.traces.graph import Dependency, Waiting
-from costmodel.traces.iterations import Iteration
-from costmodel.traces.replay import measured, replay
+from planner.measure.traces.breakdown import breakdowns, length, union
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.building.all_ranks import rank_part
+from planner.measure.traces.building.background import background_edges
+from planner.measure.traces.building.polls import find_polls
+from planner.measure.traces.building.streams import Streams
+from planner.measure.traces.building.tasks import host_tasks
+from planner.measure.traces.building.threads import thread_edges
+from planner.measure.traces.critical_path import critical_path
+from planner.measure.traces.events import Blocks, Category, Device, Trace
+from planner.measure.traces.graph import Dependency, Waiting
+from planner.measure.traces.iterations import Iteration
+from planner.measure.traces.replay import measured, replay
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
 
 MS = 1_000_000

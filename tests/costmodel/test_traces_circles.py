@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.traces.building import execution_graph
-from costmodel.traces.change import remove_overlap
-from costmodel.traces.circles import break_circles
-from costmodel.traces.critical_path import critical_path
-from costmodel.traces.events import UNKNOWN, Category, Track
-from costmodel.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from costmodel.traces.replay import measured, replay
-from costmodel.traces.verdict import difference, is_usable, wrong_waits
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import remove_overlap
+from planner.measure.traces.circles import break_circles
+from planner.measure.traces.critical_path import critical_path
+from planner.measure.traces.events import UNKNOWN, Category, Track
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
+from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.verdict import difference, is_usable, wrong_waits
 from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, Recording, a_message
 
 THREAD, FIRST, SECOND, OTHER_THREAD = range(4)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.traces.building import execution_graph
-from costmodel.traces.building.background import background_edges
-from costmodel.traces.change import faster
-from costmodel.traces.critical_path import critical_path, path_parts
-from costmodel.traces.events import Category, Message, Track, Wait
-from costmodel.traces.graph import Waiting
-from costmodel.traces.replay import measured, replay
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.building.background import background_edges
+from planner.measure.traces.change import faster
+from planner.measure.traces.critical_path import critical_path, path_parts
+from planner.measure.traces.events import Category, Message, Track, Wait
+from planner.measure.traces.graph import Waiting
+from planner.measure.traces.replay import measured, replay
 from tests.builders_operators import COMPUTE, GPU, SENDING, Recording
 
 COPIES = Track("stream", "0", "21")

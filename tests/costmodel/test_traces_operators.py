@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.traces.events import Category, Operands
-from costmodel.traces.iterations import iterations
-from costmodel.traces.operators import TracedOperators, traced_operators
-from costmodel.traces.operators.device import late_launches, slowdown_beside_communication
-from costmodel.traces.operators.matching import LONG_LIST
-from costmodel.traces.operators.messages import find_messages
-from costmodel.traces.operators.names import known_names
-from costmodel.traces.operators.shares import shares
-from planner.sampling.samples import OPERATORS, SIZE_COLUMNS
+from planner.measure.sample.samples import OPERATORS, SIZE_COLUMNS
+from planner.measure.traces.events import Category, Operands
+from planner.measure.traces.iterations import iterations
+from planner.measure.traces.operators import TracedOperators, traced_operators
+from planner.measure.traces.operators.device import late_launches, slowdown_beside_communication
+from planner.measure.traces.operators.matching import LONG_LIST
+from planner.measure.traces.operators.messages import find_messages
+from planner.measure.traces.operators.names import known_names
+from planner.measure.traces.operators.shares import shares
 from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = {"m": 8, "n": 16, "k": 4}

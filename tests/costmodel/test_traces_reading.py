@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
-from costmodel.traces.reading import read_recordings, read_trace, runs_of
-from costmodel.traces.reading.communication import Known, known
+from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
+from planner.measure.traces.reading import read_recordings, read_trace, runs_of
+from planner.measure.traces.reading.communication import Known, known
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
 
 

@@ -10,7 +10,7 @@ import sqlite3
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.traces.reading import columns, document, read_trace, read_traces
+from planner.measure.traces.reading import columns, document, read_trace, read_traces
 from tests.builders_kineto import a_step, distributed, event, kernel, launch, operator, write_file
 
 

@@ -11,13 +11,13 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.workload import Workload
 from costmodel.operators.sampled_source import SampledPasses
-from costmodel.traces.building import execution_graph
-from costmodel.traces.events import Category, Operands
-from costmodel.traces.graph import ExecutionGraph
-from costmodel.traces.shapes import Retimed, Rule, Sizes, message_factors, retimed, sizes_of
-from costmodel.traces.shapes.explaining import Explanations
-from costmodel.traces.shapes.laws import machine, overhead_of
-from costmodel.traces.shapes.work import Work, shape_of, work
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.events import Category, Operands
+from planner.measure.traces.graph import ExecutionGraph
+from planner.measure.traces.shapes import Retimed, Rule, Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.shapes.explaining import Explanations
+from planner.measure.traces.shapes.laws import machine, overhead_of
+from planner.measure.traces.shapes.work import Work, shape_of, work
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.traces.events import UNKNOWN, Category, Events, Trace, Track
-from costmodel.traces.iterations import iterations
-from costmodel.traces.structure import Parts, Phase, Role, parts
-from costmodel.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
-from costmodel.traces.structure.passes import in_order
-from costmodel.traces.structure.repeats import kinds, repetitions
+from planner.measure.traces.events import UNKNOWN, Category, Events, Trace, Track
+from planner.measure.traces.iterations import iterations
+from planner.measure.traces.structure import Parts, Phase, Role, parts
+from planner.measure.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
+from planner.measure.traces.structure.passes import in_order
+from planner.measure.traces.structure.repeats import kinds, repetitions
 
 TRACKS = (Track("thread", "1", "1"), Track("thread", "1", "2"), Track("stream", "0", "7"))
 MAIN, WORKER, STREAM = range(3)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.traces.reading import read_trace
-from costmodel.traces.writing import write_trace
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import SENT, a_step, distributed, event, write_file
 
 REAL = sorted((Path(__file__).parents[1] / "data" / "traces").glob("*.json.gz"))

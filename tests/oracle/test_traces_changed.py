@@ -11,8 +11,8 @@ from benchmarks.traces.changed import CALLS, RingNetwork, layout_of
 from benchmarks.traces.synthetic import Made, Recipe, Work, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
-from costmodel.traces.building import execution_graph
-from costmodel.traces.change import (
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import (
     Layout,
     Replicas,
     add_tensor_parallel,
@@ -24,10 +24,10 @@ from costmodel.traces.change import (
     steady,
     tensor_parallel_tasks,
 )
-from costmodel.traces.events import Message
-from costmodel.traces.graph import ExecutionGraph, Kind
-from costmodel.traces.replay import measured, replay
-from costmodel.traces.structure import Phase, Role, parts
+from planner.measure.traces.events import Message
+from planner.measure.traces.graph import ExecutionGraph, Kind
+from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.structure import Phase, Role, parts
 
 DURATIONS = SteadyDurations(seed=4, calls=CALLS)
 

@@ -19,12 +19,12 @@ from benchmarks.traces.synthetic.truth import Place
 from costmodel.errors import SpecError
 from costmodel.pipelines.simulator import simulate
 from costmodel.strategy import Schedule
-from costmodel.traces.building import execution_graph
-from costmodel.traces.critical_path import critical_path
-from costmodel.traces.events import UNKNOWN, Category
-from costmodel.traces.reading import read_trace
-from costmodel.traces.replay import replay
-from costmodel.traces.writing import write_trace
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.critical_path import critical_path
+from planner.measure.traces.events import UNKNOWN, Category
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.replay import replay
+from planner.measure.traces.writing import write_trace
 
 JOBS, MOST_LAYERS = 40, 60
 """Number of random jobs, and their size; ``python -m benchmarks.traces.synthetic`` makes larger ones."""

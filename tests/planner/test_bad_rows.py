@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main as accuracy
 from costmodel import catalog
-from planner.calibration import advice
+from planner.measure.calibrate import advice
 from planner.runs.predictions import Prediction
 from planner.runs.table import RejectedRow
 from tests.builders_runs import a_file, results_of

@@ -14,15 +14,15 @@ import yaml
 
 from costmodel import catalog
 from planner import estimate, load
-from planner.calibration import advice
-from planner.calibration.advice import _candidates
-from planner.calibration.calibrate import Calibration, _configuration, calibrate
-from planner.calibration.cases import seconds_of
-from planner.calibration.first import First
-from planner.calibration.wording import calibration_text
 from planner.cli import main
 from planner.jobs.cluster import Fitted, device_text
 from planner.jobs.document import read_mapping
+from planner.measure.calibrate import advice
+from planner.measure.calibrate.advice import _candidates
+from planner.measure.calibrate.calibrate import Calibration, _configuration, calibrate
+from planner.measure.calibrate.cases import seconds_of
+from planner.measure.calibrate.first import First
+from planner.measure.calibrate.wording import calibration_text
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
 from planner.runs.table import CONVERTER, read
@@ -94,7 +94,7 @@ def calibrated(tmp_path_factory) -> tuple[Path, Calibration]:
         return found[0]
 
     with (path / "out.txt").open("w") as file, redirect_stdout(file), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.calibration.calibrate.calibrate", kept)
+        patch.setattr("planner.measure.calibrate.calibrate.calibrate", kept)
         assert command(runs_of(path, 0.60), path / "mine.yaml") == 0
     return path, found[0]
 

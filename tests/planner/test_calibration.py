@@ -13,9 +13,9 @@ import yaml
 from benchmarks.accuracy.profile_text import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
-from planner.calibration.advice import narrowed_by
-from planner.calibration.cases import folds_of, group_of, source_weights
-from planner.calibration.constants import (
+from planner.measure.calibrate.advice import narrowed_by
+from planner.measure.calibrate.cases import folds_of, group_of, source_weights
+from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
     CalibrationEntry,
     FrameworkEntry,
@@ -27,10 +27,10 @@ from planner.calibration.constants import (
     with_values,
     written_fields,
 )
-from planner.calibration.fit import REACH, Priors, covariance, fit
-from planner.calibration.processes import over_processes
-from planner.evidence.ground import Gap
+from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
+from planner.measure.calibrate.processes import over_processes
 from planner.runs.jobs import References
+from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,

@@ -15,10 +15,10 @@ from costmodel.operators.sampled_source import sampled_passes
 from planner import estimate, load, plan, render
 from planner.cli import main
 from planner.jobs.cluster import device_text
-from planner.profiles.device import fitted_device
-from planner.profiles.operators import sampled_operators
-from planner.sampling.samples import Point, Sample, Sizes
-from planner.sampling.table import SamplesFile
+from planner.measure.fit.device import fitted_device
+from planner.measure.fit.operators import sampled_operators
+from planner.measure.sample.samples import Point, Sample, Sizes
+from planner.measure.sample.table import SamplesFile
 from planner.uncertainty.operators import operators_deviation, timed_operators
 from tests.builders_samples import (
     A_MACHINE,

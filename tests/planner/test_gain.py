@@ -12,7 +12,6 @@ import pytest
 
 from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
-from planner.evidence.features import Unproven
 from planner.explanation import gain as of_gain
 from planner.explanation.compare import side_of
 from planner.explanation.gain import gain_of
@@ -20,6 +19,7 @@ from planner.plan import judged
 from planner.report.html.page import compared_charts
 from planner.report.html.study import compared_plans
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
+from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
 
 JOB = {

@@ -11,11 +11,11 @@ import pytest
 from benchmarks.plans.features import features_shown, measured_cases, traits_shown
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
-from planner.evidence.shown import shown_features
-from planner.evidence.stored import stored
-from planner.evidence.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
 from planner.runs.predictions import Case
+from planner.uncertainty.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
+from planner.uncertainty.evidence.shown import shown_features
+from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
 from planner.uncertainty.intervals import ANY, Unseen, intervals
 from tests.builders_estimate import estimate_by_recipes as estimate
 
@@ -200,7 +200,7 @@ def test_the_files_are_what_the_rows_show(ran):
 
     assert counts == Ground.of(runs).counts
     assert features_shown(ran) == list(shown_features().values())
-    assert tallies_of(runs) == list(stored(GroundTable, TABLE, "planner.evidence").tallies)
+    assert tallies_of(runs) == list(stored(GroundTable, TABLE, "planner.uncertainty.evidence").tallies)
 
 
 def test_no_gap_contradicts_the_basis_of_an_interval():

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.evidence.kinds import ANY
 from planner.jobs.problem import load
 from planner.plan import plan
+from planner.uncertainty.evidence.kinds import ANY
 from planner.uncertainty.peaks import (
     COVERAGE,
     OWN_ROWS,

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.models.flops import recomputed_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
-from planner.checkpoints import schedule_checkpoints
+from planner.jobs.checkpoints import schedule_checkpoints
 from planner.jobs.completion import completed
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import StrategyFile

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited_places
-from planner.profiles.dispatch import MeasuredExchanges, learned_dispatch
+from planner.measure.fit.dispatch import MeasuredExchanges, learned_dispatch
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodel.operators.gaussian_process import matern
-from planner.profiles.estimation import Known, estimated, likeliest_smoothness
+from planner.measure.fit.estimation import Known, estimated, likeliest_smoothness
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 

@@ -12,10 +12,10 @@ from costmodel import catalog
 from costmodel.facts.samples import Fabric, Samples
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.sampled_fabric import sampled_collectives, sampled_seconds
-from planner.profiles.communication import FEWEST
-from planner.profiles.device import fitted_device
-from planner.profiles.fabric import sampled_fabric, unlearned_collectives
-from planner.sampling.samples import Point, Sample, Sizes
+from planner.measure.fit.communication import FEWEST
+from planner.measure.fit.device import fitted_device
+from planner.measure.fit.fabric import sampled_fabric, unlearned_collectives
+from planner.measure.sample.samples import Point, Sample, Sizes
 from tests.builders_cluster import a_cluster, achieved
 from tests.builders_samples import (
     ADAPTER_BANDWIDTH,

@@ -14,18 +14,18 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from planner.calibration.calibrate import Unfit
-from planner.calibration.fit import priors_of
 from planner.cli import main
 from planner.jobs.problem import Problem, load
-from planner.projection.anchor import Anchor, anchor
-from planner.projection.comparison import covered_fraction, differences
-from planner.projection.measured_device import road
-from planner.projection.memory import Peaks
-from planner.projection.posterior import simulated_seconds
-from planner.projection.projected import ProjectedPart, project, project_plan, projected_interval
-from planner.projection.small_runs import small_runs
-from planner.projection.wording import projection_text
+from planner.measure.calibrate.calibrate import Unfit
+from planner.measure.calibrate.fit import priors_of
+from planner.measure.project.anchor import Anchor, anchor
+from planner.measure.project.comparison import covered_fraction, differences
+from planner.measure.project.measured_device import road
+from planner.measure.project.memory import Peaks
+from planner.measure.project.posterior import simulated_seconds
+from planner.measure.project.projected import ProjectedPart, project, project_plan, projected_interval
+from planner.measure.project.small_runs import small_runs
+from planner.measure.project.wording import projection_text
 from planner.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of

@@ -13,8 +13,8 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
-from planner.calibration.constants import with_values
 from planner.jobs.completion import strategy_entries
+from planner.measure.calibrate.constants import with_values
 from planner.runs.jobs import job_of, references
 from planner.runs.predictions import Case, Prediction, RejectedRow, cases, predict, predictions, unreported_recompute
 from tests.builders_runs import (
@@ -481,7 +481,7 @@ def test_rows_of_one_job_share_it(tmp_path):
 
 def test_other_constants_move_predictions_and_nothing_else(tmp_path):
     """Matmuls at half of their rate: a longer step, the same memory; the catalog's are as they were afterwards."""
-    from planner.calibration.constants import constants
+    from planner.measure.calibrate.constants import constants
 
     one, ours = a_case(tmp_path), known()
     (matmul,) = [c for c in constants() if c.calibration == "hopper" and c.fields[0] == "matmul_efficiency.bf16"]

@@ -13,9 +13,9 @@ import yaml
 from planner.cli import main
 from planner.cli.sample import budget_seconds, summary_text
 from planner.cli.terminal.messages import RunningLine
-from planner.sampling.ranks import LostRankError
-from planner.sampling.run import Counts
-from planner.sampling.table import read_samples
+from planner.measure.sample.ranks import LostRankError
+from planner.measure.sample.run import Counts
+from planner.measure.sample.table import read_samples
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -63,7 +63,7 @@ def a_run(monkeypatch, outcome: object) -> list[dict]:
             raise outcome
         return outcome
 
-    monkeypatch.setattr("planner.sampling.run.sample_operators", sample_operators)
+    monkeypatch.setattr("planner.measure.sample.run.sample_operators", sample_operators)
     return asked
 
 

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from costmodel.errors import SpecError
-from planner.sampling.job_shapes import job_shapes
-from planner.sampling.ranks import Group, _free_port, group_sizes, joined_ranks, members_of, read_place
-from planner.sampling.samples import COLLECTIVES, Point, Sizes
-from planner.sampling.shapes import filling_messages, message_points, points_to_measure
-from planner.sampling.table import read_samples
-from planner.sampling.timing import BesideClock, DeviceClock, HostClock
+from planner.measure.sample.job_shapes import job_shapes
+from planner.measure.sample.ranks import Group, _free_port, group_sizes, joined_ranks, members_of, read_place
+from planner.measure.sample.samples import COLLECTIVES, Point, Sizes
+from planner.measure.sample.shapes import filling_messages, message_points, points_to_measure
+from planner.measure.sample.table import read_samples
+from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock
 from tests.builders_problem import a_problem
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ class TestLockstep:
     def test_the_slowest_rank_counts(self, monkeypatch):
         """A window of one second here and two there takes two; each begins behind a barrier."""
         times = iter([10.0, 11.0, 20.0, 21.0])
-        monkeypatch.setattr("planner.sampling.timing.time.perf_counter", lambda: next(times))
+        monkeypatch.setattr("planner.measure.sample.timing.time.perf_counter", lambda: next(times))
         other = SlowCompanion()
         clock = HostClock(lockstep=other)
 
@@ -203,10 +203,10 @@ class TestLockstep:
 
 FOLLOWER = """
 import os
-from planner.sampling.bench import UnavailableError
-from planner.sampling.machine import require_torch
-from planner.sampling.measure import Sampler
-from planner.sampling.ranks import joined_ranks
+from planner.measure.sample.bench import UnavailableError
+from planner.measure.sample.machine import require_torch
+from planner.measure.sample.measure import Sampler
+from planner.measure.sample.ranks import joined_ranks
 
 with joined_ranks(require_torch(), "cpu", None, seconds=60, command=()) as ranks:
     sampler = Sampler("cpu", ranks)
@@ -231,7 +231,7 @@ def other_process(monkeypatch):
     torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("planner.sampling.ranks.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("planner.measure.sample.ranks.os.cpu_count", lambda: 2)
 
     def joined(before: str = "pass"):
         command = (sys.executable, "-c", FOLLOWER.format(before=before))
@@ -245,8 +245,8 @@ class TestProcesses:
 
     def test_a_point_that_one_cannot_measure_is_nobodys(self, other_process):
         """Its reason reaches the first rank, nobody waits, and the next point has a time."""
-        from planner.sampling.measure import Sampler, Skipped
-        from planner.sampling.samples import Timing
+        from planner.measure.sample.measure import Sampler, Skipped
+        from planner.measure.sample.samples import Timing
 
         with other_process(LACKS_MEMORY) as ranks:
             sampler = Sampler("cpu", ranks)
@@ -264,11 +264,11 @@ class TestProcesses:
 
     def test_a_process_that_dies_is_noticed(self, other_process, monkeypatch):
         """Its answer is waited for, but not for ever."""
-        from planner.sampling.measure import Sampler
-        from planner.sampling.ranks import LostRankError
+        from planner.measure.sample.measure import Sampler
+        from planner.measure.sample.ranks import LostRankError
 
         with other_process(DIES) as ranks:
-            monkeypatch.setattr("planner.sampling.ranks.PATIENCE", timedelta(seconds=3))
+            monkeypatch.setattr("planner.measure.sample.ranks.PATIENCE", timedelta(seconds=3))
             sampler = Sampler("cpu", ranks)
             with pytest.raises(LostRankError, match="rank 0 lost the others"):
                 sampler.measure(a_message())
@@ -276,10 +276,10 @@ class TestProcesses:
     def test_one_command_measures_collectives(self, tmp_path, monkeypatch):
         """It starts the other process, which writes nothing; a second run goes on."""
         pytest.importorskip("torch", reason="the extra 'sample' is not installed")
-        from planner.sampling.run import sample_operators
+        from planner.measure.sample.run import sample_operators
 
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr("planner.sampling.ranks.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("planner.measure.sample.ranks.os.cpu_count", lambda: 2)
         path = tmp_path / "samples.csv"
 
         first = sample_operators(path, budget_seconds=6, device="cpu", ranks=2)
@@ -340,8 +340,8 @@ class TestCalls:
     def test_bytes_are_those_of_the_whole_tensor(self, operator, expected):
         """Four ranks have parts of a fourth of 4,096 bytes."""
         torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
-        from planner.sampling.bench import Bench
-        from planner.sampling.operators.collectives import MEASURED_TOGETHER
+        from planner.measure.sample.bench import Bench
+        from planner.measure.sample.operators.collectives import MEASURED_TOGETHER
 
         called: list[tuple[str, list[int]]] = []
         bench, group = Bench(torch, "cpu"), a_group(called, members=(0, 1, 2, 3))
@@ -354,8 +354,8 @@ class TestCalls:
     def test_a_message_is_sent_back(self, is_first, order):
         """One of two ranks sends first; a call is two messages."""
         torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
-        from planner.sampling.bench import Bench
-        from planner.sampling.operators.collectives import send
+        from planner.measure.sample.bench import Bench
+        from planner.measure.sample.operators.collectives import send
 
         called: list[tuple[str, list[int]]] = []
         work = send(Bench(torch, "cpu"), a_message("send"), a_group(called, is_first=is_first))

@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
 
-from planner.sampling import machine, measure  # noqa: E402
-from planner.sampling.measure import MEASURED, Sampler, Skipped  # noqa: E402
-from planner.sampling.operators import attention  # noqa: E402
-from planner.sampling.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
-from planner.sampling.shapes import device_points  # noqa: E402
-from planner.sampling.timing import Limits  # noqa: E402
+from planner.measure.sample import machine, measure  # noqa: E402
+from planner.measure.sample.measure import MEASURED, Sampler, Skipped  # noqa: E402
+from planner.measure.sample.operators import attention  # noqa: E402
+from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
+from planner.measure.sample.shapes import device_points  # noqa: E402
+from planner.measure.sample.timing import Limits  # noqa: E402
 
 QUICK = Limits(seconds=0.01, enough_repeats=3)
 

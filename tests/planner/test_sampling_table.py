@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.sampling.samples import Machine, Point, Sizes, Timing
-from planner.sampling.table import COLUMNS, MACHINE_COUNTS, SamplesFile, read_samples
+from planner.measure.sample.samples import Machine, Point, Sizes, Timing
+from planner.measure.sample.table import COLUMNS, MACHINE_COUNTS, SamplesFile, read_samples
 
 MACHINE = Machine(
     device="Test GPU",

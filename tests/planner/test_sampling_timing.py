@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.sampling.timing import BesideClock, DeviceClock, HostClock, Limits, NotCoveredError, timed
+from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock, Limits, NotCoveredError, timed
 
 
 class FakeClock:

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.reliability import Checkpoint, Reliability
 from costmodel.facts.workload import Workload
 from costmodel.reliability import on_cluster
-from planner.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every
+from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every
 from tests.builders_cluster import a_cluster, a_workload
 
 

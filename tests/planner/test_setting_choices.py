@@ -18,8 +18,8 @@ from planner.batch.table import row_of
 from planner.batch.work import plan_job
 from planner.certificate import Verdict
 from planner.cli import main
-from planner.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
-from planner.studies.device_counts import plan_for_sizes
+from planner.explanation.studies.device_counts import plan_for_sizes
+from planner.jobs.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
 from tests.cases import in_one_case
 
 JOB = {

@@ -18,15 +18,15 @@ from costmodel.operators.work import KernelSize
 from costmodel.step.data_parallel import update_seconds
 from costmodel.step.estimate import stages_of
 from costmodel.strategy import Strategy
-from costmodel.traces.events import Category, Device, Trace
-from costmodel.traces.reading import read_trace
-from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.problem import load
+from planner.measure.traces.events import Category, Device, Trace
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.report.comparison.compare import compare_with_traces
+from planner.measure.traces.report.comparison.devices import device_doubt
+from planner.measure.traces.report.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of
+from planner.measure.traces.writing import write_trace
 from planner.results import Plan
-from planner.traces.comparison.compare import compare_with_traces
-from planner.traces.comparison.devices import device_doubt
-from planner.traces.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of
 from planner.uncertainty.operators import strategy_operators
 from tests.builders_cluster import a_device
 from tests.builders_estimate import estimate_by_recipes as estimate

@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.traces.events import Category, Device, Operands, Trace
-from costmodel.traces.writing import write_trace
 from planner.cli import main
 from planner.jobs.cluster import device_of
 from planner.jobs.problem import load
-from planner.sampling.samples import TRACED, Point, Sizes
-from planner.sampling.table import read_samples
-from planner.traces.device_file import host_times, traced_constants, traced_device
-from planner.traces.extraction import (
+from planner.measure.sample.samples import TRACED, Point, Sizes
+from planner.measure.sample.table import read_samples
+from planner.measure.traces.events import Category, Device, Operands, Trace
+from planner.measure.traces.report.device_file import host_times, traced_constants, traced_device
+from planner.measure.traces.report.extraction import (
     DIVIDED,
     LEFT_OUT,
     LOWER_BOUND,
@@ -27,7 +26,8 @@ from planner.traces.extraction import (
     machine_of,
     missing_operators,
 )
-from planner.traces.wording import PROFILED
+from planner.measure.traces.report.wording import PROFILED
+from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))

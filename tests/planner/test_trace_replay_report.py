@@ -15,17 +15,17 @@ import pytest
 
 from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
-from costmodel.traces.events import UNKNOWN, Category
-from costmodel.traces.reading import read_trace
-from costmodel.traces.writing import write_trace
 from planner.cli import main
-from planner.traces.replay import timeline
-from planner.traces.replay.document import replay_document
-from planner.traces.replay.page import replay_page
-from planner.traces.replay.report import replay_report
-from planner.traces.replay.side_by_side import side_by_side
-from planner.traces.replay.text import replay_text
-from planner.traces.replay.timeline import CRITICAL, timeline_of
+from planner.measure.traces.events import UNKNOWN, Category
+from planner.measure.traces.reading import read_trace
+from planner.measure.traces.report.replay import timeline
+from planner.measure.traces.report.replay.document import replay_document
+from planner.measure.traces.report.replay.page import replay_page
+from planner.measure.traces.report.replay.report import replay_report
+from planner.measure.traces.report.replay.side_by_side import side_by_side
+from planner.measure.traces.report.replay.text import replay_text
+from planner.measure.traces.report.replay.timeline import CRITICAL, timeline_of
+from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
 from tests.builders_traces import a_step
 from tests.schemas import valid

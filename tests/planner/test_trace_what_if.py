@@ -12,14 +12,14 @@ from benchmarks.traces.changed import CALLS
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
-from costmodel.traces.events import Category, Message
-from costmodel.traces.structure import Phase, parts
-from costmodel.traces.writing import write_trace
 from planner.cli import main
-from planner.traces.what_if import Change, what_if
-from planner.traces.what_if_jobs import changed_jobs
-from planner.traces.what_if_network import PlannedNetwork
-from planner.traces.what_if_text import what_if_text
+from planner.measure.traces.events import Category, Message
+from planner.measure.traces.report.what_if import Change, what_if
+from planner.measure.traces.report.what_if_jobs import changed_jobs
+from planner.measure.traces.report.what_if_network import PlannedNetwork
+from planner.measure.traces.report.what_if_text import what_if_text
+from planner.measure.traces.structure import Phase, parts
+from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, Recording
 from tests.schemas import valid
 

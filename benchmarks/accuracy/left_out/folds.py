@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.catalog import releases
-from planner.calibration.cases import Predictor, folds_of, measured_logarithms
-from planner.calibration.fit import Fit, Priors, fit
-from planner.calibration.left_out import Weights
+from planner.measure.calibrate.cases import Predictor, folds_of, measured_logarithms
+from planner.measure.calibrate.fit import Fit, Priors, fit
+from planner.measure.calibrate.left_out import Weights
 from planner.runs.predictions import Case
 from planner.uncertainty.intervals import release_name
 
@@ -148,7 +148,7 @@ def left_out_seconds(
     weigh
         Square roots of the weights of the rows that are fitted.
     priors
-        As in :func:`planner.calibration.fit.fit`.
+        As in :func:`planner.measure.calibrate.fit.fit`.
     folds
         What each fit leaves out.
     """

@@ -9,7 +9,7 @@ from benchmarks.accuracy.left_out.figures import FAMILIES, LeftOut, worst_outer
 from benchmarks.accuracy.left_out.folds import MODEL
 from benchmarks.accuracy.left_out.intervals import band
 from benchmarks.accuracy.metrics import errors, memory_calls, ranking_summary, rankings
-from planner.calibration.constants import constants
+from planner.measure.calibrate.constants import constants
 from planner.runs.predictions import Prediction
 from planner.uncertainty.intervals import COVERAGE
 

@@ -33,7 +33,7 @@ from benchmarks.traces.recorded.folder import (
 )
 from benchmarks.traces.recorded.training import RankTraining
 from costmodel.errors import SpecError
-from planner.sampling.machine import machine_of, require_torch
+from planner.measure.sample.machine import machine_of, require_torch
 
 WARM_UP, STEPS, PROFILED = 2, 3, 3
 """Steps of a round before those that count, those that are timed, and those that are recorded."""

@@ -19,7 +19,7 @@ from benchmarks.traces.synthetic.machine import (
     WaitFor,
 )
 from benchmarks.traces.synthetic.recipe import Recipe, Work
-from costmodel.traces.events import UNKNOWN, Category, Message, Operands, Wait
+from planner.measure.traces.events import UNKNOWN, Category, Message, Operands, Wait
 
 COMPUTE = "7"
 """The stream that PyTorch computes on, by its number."""

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from benchmarks.traces.synthetic.drawn import with_other_durations
 from benchmarks.traces.synthetic.making import Made, make
 from benchmarks.traces.synthetic.truth import Place
-from costmodel.traces.breakdown import breakdowns
-from costmodel.traces.building import execution_graph
-from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers
-from costmodel.traces.graph import Dependency, ExecutionGraph
-from costmodel.traces.replay import replay
+from planner.measure.traces.breakdown import breakdowns
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers
+from planner.measure.traces.graph import Dependency, ExecutionGraph
+from planner.measure.traces.replay import replay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

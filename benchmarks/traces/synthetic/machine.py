@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from costmodel.traces.events import UNKNOWN, Category, Message, Operands, Wait
+from planner.measure.traces.events import UNKNOWN, Category, Message, Operands, Wait
 
 Reason: TypeAlias = Literal["launch", "stream", "event", "collective", "synchronize", "thread", "handoff"]
 """Why one event waits for another."""
@@ -67,7 +67,7 @@ class Event:
     step
         Iteration that it belongs to.
     correlation, external, sequence, forward_thread, operands, message, wait, nbytes
-        As in :class:`costmodel.traces.events.Events`.
+        As in :class:`planner.measure.traces.events.Events`.
     collective
         The same for all members of a collective; None where nobody else is needed.
     members

@@ -14,7 +14,7 @@ from benchmarks.traces.synthetic.machine import Event, Lane, Machine
 from benchmarks.traces.synthetic.recipe import Recipe
 from benchmarks.traces.synthetic.steps import programs
 from benchmarks.traces.synthetic.truth import Truth, span, truth_of
-from costmodel.traces.events import UNKNOWN, Device, Events, Integers, Message, Operands, Trace, Track, Wait
+from planner.measure.traces.events import UNKNOWN, Device, Events, Integers, Message, Operands, Trace, Track, Wait
 
 DEVICES_PER_NODE = 8
 DEVICE = Device("NVIDIA H100 80GB HBM3", 132, 85_899_345_920)

@@ -27,7 +27,7 @@ from benchmarks.traces.synthetic.recipe import (
 )
 from costmodel.pipelines.orders import NONE, WEIGHT, order, stages_of_rank
 from costmodel.strategy import BIDIRECTIONAL
-from costmodel.traces.events import Category, Message, Operands
+from planner.measure.traces.events import Category, Message, Operands
 
 Direction = Literal["forward", "backward"]
 

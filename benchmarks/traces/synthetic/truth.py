@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.traces.synthetic.machine import Event, Reason
-from costmodel.traces.events import ON_STREAMS, Category, Integers
+from planner.measure.traces.events import ON_STREAMS, Category, Integers
 
 NOT_TASKS = (Category.ANNOTATION, Category.OPERATOR, Category.SYNCHRONIZATION)
 """Events that stand for others, or for a stretch of them."""

@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare and print."""
     check_output(arguments.output, [arguments.job, *arguments.traces])
     with progress(f"reading {len(arguments.traces)} traces"):
-        from costmodel.traces.reading import read_traces
         from planner.jobs.problem import load
-        from planner.traces.comparison.compare import compare_with_traces
-        from planner.traces.comparison.text import compared_json, compared_text
+        from planner.measure.traces.reading import read_traces
+        from planner.measure.traces.report.comparison.compare import compare_with_traces
+        from planner.measure.traces.report.comparison.text import compared_json, compared_text
 
         found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
     screen = screen_of(arguments.output)

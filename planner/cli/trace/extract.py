@@ -47,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.facts and not arguments.device_file:
         raise SpecError("--facts", "is of a device file; without --device-file none is written.")
     with progress(f"reading {len(arguments.traces)} traces"):
-        from costmodel.traces.reading import read_recordings
         from planner.jobs.problem import load
-        from planner.traces.device_file import host_times
-        from planner.traces.extraction import extracted, missing_operators, write_samples
-        from planner.traces.wording import extracted_text
+        from planner.measure.traces.reading import read_recordings
+        from planner.measure.traces.report.device_file import host_times
+        from planner.measure.traces.report.extraction import extracted, missing_operators, write_samples
+        from planner.measure.traces.report.wording import extracted_text
 
         traces = read_recordings(arguments.traces)
         problem = load(arguments.job) if arguments.job else None
@@ -70,8 +70,8 @@ def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
     with progress("learning from the samples"):
         from planner.cli.fit import read_facts
         from planner.jobs.cluster import device_text
-        from planner.traces.device_file import traced_device
-        from planner.traces.wording import device_report
+        from planner.measure.traces.report.device_file import traced_device
+        from planner.measure.traces.report.wording import device_report
 
         facts = read_facts(arguments.facts) if arguments.facts else None
         fitted, constants = traced_device(traces, found, name=arguments.device_file.stem, facts=facts)

@@ -10,7 +10,7 @@ from costmodel.errors import SpecError
 from planner.cli.terminal.messages import current
 
 if TYPE_CHECKING:
-    from costmodel.traces.events import Trace
+    from planner.measure.traces.events import Trace
 
 MOST_DIGITS = 9
 
@@ -31,7 +31,7 @@ def whole_number(option: str, text: str) -> int:
 
 def traces_of(paths: Sequence[Path]) -> tuple[Trace, ...]:
     """Read traces, with a line that says how far it is."""
-    from costmodel.traces.reading import read_traces
+    from planner.measure.traces.reading import read_traces
 
     line = current()
     what = files_text(paths)

@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Predicts a job from runs of it with fewer layers, pipeline ranks, experts' ranks or replicas: what they "
         "measured is used, what they have not comes from the model, and the interval says how much of the step was "
-        "measured. Runs are a YAML file (planner/projection/README.md) or a table as 'planner calibrate' takes it."
+        "measured. Runs are a YAML file (planner/measure/project/README.md) or a table as 'planner calibrate' takes it."
     )
     describe(parser, description)
     small_help = "small runs; decisions of the job such as tp=8 may follow"
@@ -40,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         from planner.jobs.cluster import device_text
         from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
-        from planner.projection.projected import project
-        from planner.projection.small_runs import small_runs
-        from planner.projection.wording import projection_json, projection_text
+        from planner.measure.project.projected import project
+        from planner.measure.project.small_runs import small_runs
+        from planner.measure.project.wording import projection_json, projection_text
 
         overrides, decisions = split_overrides(assignments)
         problem = load(arguments.job, overrides)

@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, and print what there is."""
     check_output(arguments.output, arguments.traces)
     num_kernels = whole_number("--kernels", arguments.kernels)
-    from planner.traces.contents import all_contents
-    from planner.traces.contents_text import contents_json, contents_text
+    from planner.measure.traces.report.contents import all_contents
+    from planner.measure.traces.report.contents_text import contents_json, contents_text
 
     found = all_contents(traces_of(arguments.traces), num_kernels=num_kernels)
     text = contents_json(found) if arguments.format == "json" else contents_text(found, screen_of(arguments.output))

@@ -45,27 +45,27 @@ def run(arguments: argparse.Namespace) -> int:
     number = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
     check_output(arguments.output, arguments.traces)
     check_output(arguments.perfetto, arguments.traces)
-    from planner.traces.replay.report import replay_report
+    from planner.measure.traces.report.replay.report import replay_report
 
     traces = traces_of(arguments.traces)
     with progress(f"replaying {files_text(arguments.traces)}"):
         report = replay_report(traces, number)
         if arguments.perfetto is not None:
-            from costmodel.traces.writing import write_trace
-            from planner.traces.replay.side_by_side import side_by_side
+            from planner.measure.traces.report.replay.side_by_side import side_by_side
+            from planner.measure.traces.writing import write_trace
 
             write_trace(side_by_side(report), arguments.perfetto)
         match arguments.format:
             case "json":
-                from planner.traces.replay.document import replay_json
+                from planner.measure.traces.report.replay.document import replay_json
 
                 text = replay_json(report)
             case "html":
-                from planner.traces.replay.page import replay_page
+                from planner.measure.traces.report.replay.page import replay_page
 
                 text = replay_page(report)
             case _:
-                from planner.traces.replay.text import replay_text
+                from planner.measure.traces.report.replay.text import replay_text
 
                 text = replay_text(report, screen_of(arguments.output))
     write(text, arguments.output)

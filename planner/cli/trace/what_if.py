@@ -51,9 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Change, replay, print."""
-    from planner.traces.what_if import Change, read_changes, require_job, what_if
-    from planner.traces.what_if_jobs import changed_jobs
-    from planner.traces.what_if_text import what_if_json, what_if_text
+    from planner.measure.traces.report.what_if import Change, read_changes, require_job, what_if
+    from planner.measure.traces.report.what_if_jobs import changed_jobs
+    from planner.measure.traces.report.what_if_text import what_if_json, what_if_text
 
     files = [word for word in arguments.traces if "=" not in word or os.path.exists(word)]
     own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])

@@ -11,9 +11,9 @@ from costmodel.validation import shown
 from planner.jobs.completion import is_whole
 from planner.jobs.entries import SECTIONS
 from planner.jobs.line.reading import read_words
+from planner.jobs.setting_choices import ANY, Value
 from planner.jobs.strategy_file import LAYOUT, StrategyFile
 from planner.jobs.values import plain_value
-from planner.setting_choices import ANY, Value
 
 PIN = "search.pin"
 

@@ -22,9 +22,9 @@ from planner.jobs.line.words import (
     Word,
     is_line,
 )
+from planner.jobs.setting_choices import CHOOSABLE, read_value
 from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_given
 from planner.jobs.values import below, require_one_of
-from planner.setting_choices import CHOOSABLE, read_value
 
 STRATEGY = "strategy"
 

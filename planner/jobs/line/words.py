@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodel.strategy import DECISIONS
+from planner.jobs.setting_choices import CHOOSABLE
 from planner.jobs.strategy_file import LAYOUT
-from planner.setting_choices import CHOOSABLE
 
 
 class Form(StrEnum):

@@ -11,8 +11,8 @@ from costmodel.strategy import INSIDE, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
 from planner.jobs.completion import ALWAYS_SAID, completed
 from planner.jobs.line.words import NONE, WORDS, Form, Word
+from planner.jobs.setting_choices import Value, text_of, with_effect
 from planner.jobs.strategy_file import AS_DEALT, LAYOUT, StrategyFile, layers_text, layout_entries
-from planner.setting_choices import Value, text_of, with_effect
 
 
 def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from costmodel.errors import SpecError
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
-from planner.checkpoints import CheckpointSchedule, schedule_every, schedules_around
-from planner.evidence.ground import ground_of
+from planner.jobs.checkpoints import CheckpointSchedule, schedule_every, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
+from planner.uncertainty.evidence.ground import ground_of
 from planner.uncertainty.intervals import COVERAGE, step_interval
 from planner.uncertainty.intervals import Interval as StepInterval
 from planner.uncertainty.operators import operators_deviation, timed_operators
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
     from planner.explanation.explain import Explanation
+    from planner.explanation.studies.pareto import ParetoFront, Point
     from planner.jobs.problem import Problem
     from planner.report.html.study import Shown
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord
     from planner.results import Plan
-    from planner.studies.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]
 

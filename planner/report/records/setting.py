@@ -13,7 +13,7 @@ from planner.saved_plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from costmodel.facts.workload import Workload
-    from planner.conventions import Conventions
+    from planner.jobs.conventions import Conventions
     from planner.jobs.problem import Problem
     from planner.results import EstimateReport, PlanReport
 

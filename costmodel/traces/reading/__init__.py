@@ -1,5 +1,0 @@
-"""Traces of PyTorch's profiler, read by streaming."""
-
-from costmodel.traces.reading.files import read_recordings, read_trace, read_traces, runs_of
-
-__all__ = ["read_recordings", "read_trace", "read_traces", "runs_of"]

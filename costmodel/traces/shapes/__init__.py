@@ -1,7 +1,0 @@
-"""Operators and kernels of a trace, timed at other sizes."""
-
-from costmodel.traces.shapes.messages import HIDDEN, message_factors
-from costmodel.traces.shapes.retiming import Retimed, Rule, retimed
-from costmodel.traces.shapes.sizes import Sizes, sizes_of
-
-__all__ = ["HIDDEN", "Retimed", "Rule", "Sizes", "message_factors", "retimed", "sizes_of"]

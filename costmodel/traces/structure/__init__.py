@@ -1,6 +1,0 @@
-"""Parts of a training step to which each event of a trace belongs: iteration, phase, micro-batch, layer."""
-
-from costmodel.traces.structure.finding import parts
-from costmodel.traces.structure.records import Parts, Phase, Role, Summary
-
-__all__ = ["Parts", "Phase", "Role", "Summary", "parts"]

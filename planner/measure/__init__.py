@@ -1,0 +1,1 @@
+"""Measuring wing: samples, fits, traces, calibration and projection of small runs."""

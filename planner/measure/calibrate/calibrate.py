@@ -1,0 +1,481 @@
+"""A device's calibration from a user's own runs: fitted, judged on held-out runs, with runs to measure next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import catalog
+from costmodel.errors import PlanningError, SpecError
+from costmodel.events import log_event
+from planner.jobs.cluster import device_of
+from planner.jobs.document import nested
+from planner.measure.calibrate.advice import Advice, advice
+from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
+from planner.measure.calibrate.constants import Constant, around, constants, written_fields
+from planner.measure.calibrate.first import First, measure_first
+from planner.measure.calibrate.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
+from planner.measure.calibrate.left_out import left_out_logarithms
+from planner.runs.jobs import References
+from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute
+from planner.runs.table import PLANNED, RejectedRow
+from planner.runs.table import read as read_runs
+
+FEWEST_RUNS = 2
+FEWEST_LAYOUTS = 2
+"""With fewer a profile has no advantage over the mean error of the catalog."""
+
+MOST_FOLDS = 10
+"""Most fits of the leave-one-group-out error; more groups share folds."""
+
+MOST_REPEATED = 1.25
+"""Slowest over fastest measurement of one configuration; containers differ by 1.1 (see ``fit.NOISE``)."""
+
+MOST_MISFIT = 0.15
+"""
+Median error after the fit above which no profile explains the runs; the worst software of the published runs reaches
+half of it.
+"""
+
+DETERMINED = 0.5
+UNTOUCHED = 0.9
+"""Posterior over prior width: at most the first, the runs determined a constant; above the second, the prior did."""
+
+
+class Unfit(PlanningError):
+    """
+    The runs are too few or contradict each other, and nothing is fitted.
+
+    Parameters
+    ----------
+    message
+        The runs, and the missing ones.
+    first
+        Order in which to measure the planned runs; None where none are planned.
+    """
+
+    def __init__(self, message: str, first: First | None = None) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Determined:
+    """
+    One constant after the fit.
+
+    Parameters
+    ----------
+    constant
+        The constant, with its prior from the catalog.
+    value
+        Fitted value, in the units of the device's field.
+    prior_value
+        Value of the catalog, in the same units.
+    width
+        Standard deviation of the logarithm after the fit.
+    is_at_bound
+        True where a physical bound limits it.
+    """
+
+    constant: Constant
+    value: float
+    prior_value: float
+    width: float
+    is_at_bound: bool
+
+    @property
+    def origin(self) -> str:
+        """Source of the value: the runs, the prior, or both."""
+        narrowed = self.width / self.constant.sigma
+        return "the runs" if narrowed <= DETERMINED else "runs and prior" if narrowed <= UNTOUCHED else "the prior"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """
+    A calibration fitted to runs.
+
+    Parameters
+    ----------
+    device
+        The device with the fitted constants as plain data, for a job's ``cluster.device``.
+    base
+        The device of the catalog whose calibration was the prior.
+    determined
+        Every constant that a run depends on.
+    num_runs, num_groups
+        Number of fitted runs; number of their groups, which were held out in turn.
+    error_before, error_left_out, error_fitted
+        Mean absolute error of the step time: of the catalog; of held-out runs; of the fitted runs.
+    refused
+        Rows with an error.
+    skipped
+        Rows without a predictable step time, or of another device, with reasons.
+    advice
+        Runs to measure next.
+    first
+        Order in which to measure the planned runs of the file; None where it plans none.
+    doubts
+        Names in rows that were replaced by known ones, a sentence without a full stop for each row.
+    far
+        Rows whose time is off the fit by a factor of ``FAR`` or more, with measured over predicted time.
+    """
+
+    device: Mapping[str, Any]
+    base: str
+    determined: tuple[Determined, ...]
+    num_runs: int
+    num_groups: int
+    error_before: float
+    error_left_out: float
+    error_fitted: float
+    refused: tuple[RejectedRow, ...]
+    skipped: tuple[RejectedRow, ...]
+    advice: Advice
+    first: First | None
+    doubts: tuple[str, ...] = ()
+    far: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_better(self) -> bool:
+        """True where the fit predicts held-out runs better than the catalog does."""
+        return self.error_left_out < self.error_before
+
+
+def calibrate(runs: Path, known: References, *, name: str, base: str | None = None) -> Calibration:
+    """
+    Fit the calibration of a device to runs.
+
+    Parameters
+    ----------
+    runs
+        CSV with the columns of ``benchmarks/measured_runs/runs.csv``.
+    known
+        References of its rows.
+    name
+        Name of the new device.
+    base
+        Device of the catalog whose calibration is the prior. Only its rows and those of unknown devices are fitted.
+        None uses the rows' device.
+
+    Raises
+    ------
+    SpecError
+        If there is no table, or its rows are of several devices.
+    Unfit
+        If the valid rows are too few, or contradict each other.
+    """
+    rows = list(read_runs(runs))
+    if base is not None:
+        known = replace(known, device=base)
+    found = list(cases(rows, known))
+    timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
+    reasons = [_reject_other_device(one, base) or unreported_recompute(one) for one in timed]
+    timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
+    others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
+    refused = tuple(one for one in others if one.is_refused)
+    planned = [one for one in found if isinstance(one, Case) and one.run.kind == PLANNED]
+    planned = [one for one in planned if base in (None, base_name(one))]
+    if not planned:
+        _require_enough(timed, others, None)
+    base = base or _one_device([*timed, *planned])
+    first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
+    _require_enough(timed, others, first)
+    require_consistent(timed)
+    fitted = _fit_runs(timed, known, base)
+    log_event(__name__, "next runs are chosen")
+    return Calibration(
+        device=_device(fitted, base, timed, name, runs.name),
+        base=base,
+        determined=fitted.determined,
+        num_runs=len(timed),
+        num_groups=len(set(fitted.folds.tolist())),
+        error_before=_mean_error(fitted.before),
+        error_left_out=_mean_error(fitted.left_out),
+        error_fitted=_mean_error(fitted.fit.residuals),
+        refused=refused,
+        skipped=tuple(one for one in others if not one.is_refused),
+        doubts=tuple(doubt for one in timed for doubt in one.run.doubts),
+        advice=advice(
+            timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
+        ),
+        first=first,
+        far=_far_rows(timed, fitted.fit.residuals),
+    )
+
+
+FAR = 2.0
+"""Factor from which on a row is listed: it has little weight in the fit, and the user may know the reason."""
+
+
+def _far_rows(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
+    """Return rows far from the fit; a residual is the logarithm of predicted over measured time."""
+    ratios = zip(timed, np.exp(-residuals), strict=True)
+    return tuple((case.run.id, float(ratio)) for case, ratio in ratios if not 1 / FAR < ratio < FAR)
+
+
+# --- whether the runs can be fitted -------------------------------------------------------------------------
+
+
+def base_name(case: Case) -> str:
+    """Return the device of the catalog that a row's job names, or on which its device is based."""
+    machine = case.problem.machine
+    assert machine is not None, "a row's job is loaded, not made by hand"
+    entry = machine.device
+    return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
+
+
+def _reject_other_device(one: Case, base: str | None) -> RejectedRow | None:
+    name = base_name(one)
+    if base in (None, name):
+        return None
+    return not_predicted(one.run, f"{OF_ANOTHER_DEVICE} {name}", is_refused=False)
+
+
+OF_ANOTHER_DEVICE = "not of the chosen device, but of"
+
+
+def _one_device(timed: Sequence[Case]) -> str:
+    names = sorted({base_name(case) for case in timed})
+    if len(names) > 1:
+        raise SpecError(
+            "runs",
+            f"are of {len(names)} devices: {', '.join(names)}.",
+            "A calibration is of one device: choose it with --device.",
+        )
+    return names[0]
+
+
+def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow], first: First | None) -> None:
+    layouts = {_configuration(case) for case in timed}
+    if len(timed) < FEWEST_RUNS or len(layouts) < FEWEST_LAYOUTS:
+        refused = [one for one in others if one.is_refused]
+        wrong = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
+        strangers = Counter(one.reason for one in others if one.reason.startswith(OF_ANOTHER_DEVICE))
+        elsewhere = "".join(f" Runs {reason}: {count}." for reason, count in strangers.items())
+        raise Unfit(
+            f"Too few runs: {len(timed)} with a step time, of {len(layouts)} configurations; at least {FEWEST_RUNS} of "
+            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{elsewhere}{wrong}",
+            first,
+        )
+
+
+def require_consistent(timed: Sequence[Case]) -> None:
+    """
+    Refuse runs of one configuration whose times differ too much.
+
+    Raises
+    ------
+    Unfit
+        If one takes more than ``MOST_REPEATED`` times as long as another.
+    """
+    times: dict[Any, list[Case]] = {}
+    for case in timed:
+        times.setdefault(_configuration(case), []).append(case)
+    for same in times.values():
+        fastest, slowest = (choose(same, key=lambda case: case.run.step_seconds or 0.0) for choose in (min, max))
+        if (slowest.run.step_seconds or 0.0) > MOST_REPEATED * (fastest.run.step_seconds or 1.0):
+            raise Unfit(
+                f"The runs contradict each other: '{fastest.run.id}' took {fastest.run.step_seconds:g} s, "
+                f"'{slowest.run.id}' of the same configuration {slowest.run.step_seconds:g} s. Nothing is fitted."
+            )
+
+
+def _configuration(case: Case) -> tuple[Any, ...]:
+    """Return all of a row that the model uses; facts as text, since they hold mappings."""
+    return (case.strategy, repr(case.facts))
+
+
+# --- the fit -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fitted:
+    constants: tuple[Constant, ...]
+    fit: Fit
+    before: Array
+    left_out: Array
+    folds: NDArray[np.int64]
+    covariance: Array
+    noise: float
+    determined: tuple[Determined, ...]
+
+
+def constants_of(base: str, known: References) -> tuple[Constant, ...]:
+    """
+    Return the constants that runs of a device can determine, with their known values as priors.
+
+    Raises
+    ------
+    SpecError
+        If there are none.
+    """
+    calibration = device_of(base, known.fitted).calibration
+    chain = catalog.calibration_chain(calibration.name)
+    found = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
+    if not found:
+        raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
+    return found
+
+
+def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Predictor, Fit, Fit]:
+    """
+    Fit the constants of a device to runs of one stack.
+
+    Parameters
+    ----------
+    timed
+        Runs with a step time.
+    known
+        References of the runs; its constants are the priors.
+    base
+        Device of the runs.
+
+    Returns
+    -------
+    tuple
+        Predictor of the runs with the constants on which they depend; the prediction before the fit; the fit.
+    """
+    predictor, start = _start(timed, known, constants_of(base, known))
+    priors, measured = priors_of(predictor.constants), measured_logarithms(timed)
+    weights = run_weights(timed)
+    fitted = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start)
+    return predictor, start, fitted
+
+
+def _fit_runs(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+    log_event(__name__, "runs read", runs=len(timed))
+    predictor, start, fitted = stack_fit(timed, known, base)
+    log_event(__name__, "constants fitted", constants=len(predictor.constants))
+    chosen = tuple(predictor.constants)
+    priors, measured, weights = priors_of(chosen), measured_logarithms(timed), run_weights(timed)
+    _require_explained(fitted.residuals)
+    folds = _folds(timed)
+    left_out = left_out_logarithms(predictor, fitted, run_weights, priors, folds=folds) - measured
+    noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
+    widths = covariance(fitted.jacobian, weights, priors, noise)
+    return _Fitted(
+        constants=chosen,
+        fit=fitted,
+        before=start.residuals,
+        left_out=left_out,
+        folds=folds,
+        covariance=widths,
+        noise=noise,
+        determined=_build_determined(chosen, fitted.logs, widths, priors),
+    )
+
+
+_MEDIAN_OF_NORMAL = 0.6745
+"""Median of the absolute value of a standard normal variable."""
+
+
+def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Constant]) -> tuple[Predictor, Fit]:
+    """Return the catalog's prediction, and its derivatives by the constants that a run depends on."""
+    predictor = Predictor(cases=timed, constants=all_constants, known=known)
+    logs = priors_of(all_constants).mean
+    jacobian = predictor.jacobian(logs)
+    is_seen = np.abs(jacobian).max(axis=0) > LEAST_SENSITIVITY
+    chosen = tuple(constant for constant, seen in zip(all_constants, is_seen, strict=True) if seen)
+    residuals = predictor.logarithms(logs) - measured_logarithms(timed)
+    return replace(predictor, constants=chosen), Fit(
+        logs=logs[is_seen], jacobian=jacobian[:, is_seen], residuals=residuals
+    )
+
+
+def run_weights(timed: Sequence[Case]) -> Array:
+    """Return square roots of the rows' weights: a further run of a group adds less information than the first."""
+    rows = Counter(group_of(case) for case in timed)
+    return np.array([rows[group_of(case)] ** -0.25 for case in timed])
+
+
+def _folds(timed: Sequence[Case]) -> NDArray[np.int64]:
+    """Return one fold for each group; with fewer than three groups, one for each configuration."""
+    groups = {group_of(case) for case in timed}
+    if len(groups) >= 3:
+        return folds_of(timed, min(len(groups), MOST_FOLDS))
+    configurations = list(dict.fromkeys(_configuration(case) for case in timed))
+    return np.array([configurations.index(_configuration(case)) % MOST_FOLDS for case in timed])
+
+
+def _require_explained(residuals: Array) -> None:
+    misfit = float(np.median(np.abs(residuals)))
+    if misfit > MOST_MISFIT:
+        raise Unfit(
+            f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
+            f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and other jobs there."
+        )
+
+
+def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
+    at_bound = np.isclose(logs, priors.lower, atol=1e-3) | np.isclose(logs, priors.upper, atol=1e-3)
+    return tuple(
+        Determined(
+            constant=constant,
+            value=float(np.exp(logs[index])),
+            prior_value=constant.prior,
+            width=float(np.sqrt(widths[index, index])),
+            is_at_bound=bool(at_bound[index]),
+        )
+        for index, constant in enumerate(chosen)
+    )
+
+
+def _mean_error(logs: Array) -> float:
+    return float(np.abs(np.expm1(logs)).mean())
+
+
+# --- the device --------------------------------------------------------------------------------------------
+
+
+def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: str) -> dict[str, Any]:
+    """Return the catalog's device with the nodes of most runs, and the fitted constants on top of its calibration."""
+    entry = catalog.device_entry(base)
+    shapes = Counter(_node(case) for case in timed)
+    devices_per_node, domain = max(shapes, key=lambda node: shapes[node])
+    inner, *others = entry["networks"]
+    return {
+        **entry,
+        "name": name,
+        "devices_per_node": devices_per_node,
+        "networks": [{**inner, "num_peers": domain}, *others],
+        "calibration": {
+            "base": entry["calibration"],
+            "name": name,
+            **_constants(fitted.determined),
+            "sources": _sources(fitted.determined, base, f"{len(timed)} runs of {runs}"),
+        },
+        "left_out_errors": np.round(-fitted.left_out, 4).tolist(),
+        "sources": {
+            **entry["sources"],
+            "left_out_errors": f"planner calibrate: {runs}, each group left out of a fit",
+        },
+    }
+
+
+def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
+    """Return the fitted constants, nested as in a calibration."""
+    return nested({field: float(f"{one.value:.6g}") for one in determined for field in written_fields(one.constant)})
+
+
+def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:
+    """Return the sources of the fitted numbers; several numbers of one entry share a text."""
+    texts: dict[str, list[str]] = {}
+    for one in determined:
+        for field in written_fields(one.constant):
+            entry, last = field.partition(".")[0], field.rpartition(".")[2]
+            prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base}"
+            texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
+    return {entry: f"planner calibrate: fitted to {runs}: {'; '.join(lines)}" for entry, lines in texts.items()}
+
+
+def _node(case: Case) -> tuple[int, int]:
+    device = case.facts.cluster.device
+    return device.devices_per_node, device.networks[0].num_peers

@@ -1,0 +1,381 @@
+"""Times of one fabric's collectives, learned from samples: constants of a law, its remaining error, and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import SpecError
+from costmodel.facts.samples import Fabric
+from costmodel.network.estimates import Estimates
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
+from costmodel.network.sampled import Deviations, SampledCollectives
+from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
+from planner.measure.fit.estimation import Known, Smoothness, estimated, likeliest_smoothness
+from planner.measure.fit.learning import widening
+from planner.measure.sample.samples import Sample
+
+FEWEST = 5
+"""Fewest samples of a fabric to learn from."""
+
+PER_OCTAVE = 4
+"""Medians that represent the samples of a curve between one size and twice it."""
+
+NUM_SIZE_FOLDS = 4
+"""Folds of each curve's sizes, each held out once."""
+
+LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, *[1.0] * len(KINDS)])
+"""Prior lengths: doublings of bytes, ranks, nodes and ranks per node; kinds."""
+
+NUM_POINTS = 300
+"""Support points of a process."""
+
+APART = 1e-2
+"""Length over which curves are independent."""
+
+USABLE = 0.25
+"""
+Largest error of a logarithm on held-out numbers of ranks for which a process is shared between them.
+
+With a larger error the law misses something that is not smooth, and the law alone is safer.
+"""
+
+FAR_OFF, MOST_DEVIATIONS = 0.25, 4.0
+"""
+Largest deviation of a sample from the law that the process sees: as a logarithm, and in standard deviations.
+
+The first samples of a run are often cold starts.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """
+    Collectives and their measured times.
+
+    Parameters
+    ----------
+    calls
+        The measured calls.
+    seconds
+        Seconds of each; shape (rows,).
+    """
+
+    calls: Calls
+    seconds: Rows
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Measured:
+        """Return some of the rows."""
+        return Measured(calls=self.calls[rows], seconds=self.seconds[rows])
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.seconds)
+
+
+def collectives_alone(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the samples of collectives that ran alone."""
+    return [one for one in samples if one.point.operator in KINDS and not one.point.beside]
+
+
+def collective_samples(samples: Iterable[Sample]) -> Measured:
+    """
+    Return the collectives of a table of samples that ran alone.
+
+    Raises
+    ------
+    SpecError
+        If there are none.
+    """
+    rows = collectives_alone(samples)
+    if not rows:
+        raise SpecError("samples", "none is a collective.", f"Collectives are: {', '.join(KINDS)}.")
+    sizes = [one.point.sizes for one in rows]
+    calls = calls_of(
+        [one.point.operator for one in rows],
+        nbytes=np.array([one.nbytes for one in sizes], dtype=float),
+        ranks=np.array([one.ranks for one in sizes], dtype=float),
+        nodes=np.array([one.nodes for one in sizes], dtype=float),
+    )
+    return Measured(calls=calls, seconds=np.array([one.timing.seconds for one in rows]))
+
+
+def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives:
+    """
+    Learn times from samples of one fabric's collectives.
+
+    Constants of the law are estimated, with datasheets as priors where they are known. Then a process learns the law's
+    error on each curve by itself, or across numbers of ranks where that is closer on held-out ones. Numbers of ranks,
+    and sizes, are held out in turn to calibrate the width of intervals.
+
+    Parameters
+    ----------
+    samples
+        At least ``FEWEST``, in any order.
+    fabric
+        Known facts of the fabric.
+
+    Raises
+    ------
+    SpecError
+        If there are too few samples, a time is not a positive number, or SciPy is not installed.
+    """
+    if not np.all((samples.seconds > 0) & np.isfinite(samples.seconds)):
+        raise SpecError("samples", "some times are not positive numbers.")
+    samples = samples[(samples.calls.ranks > 1) & (samples.calls.nbytes > 0)]
+    if len(samples) < FEWEST:
+        raise SpecError("samples", f"{len(samples)} of a fabric are too few.", f"At least {FEWEST} are needed.")
+    medians = curve_medians(samples)
+    law = SampledCollectives(fabric=fabric, estimates=constants(medians, fabric))
+    by_ranks, by_sizes = (_hold_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
+    tiers: list[Deviations | None] = []
+    for leaves in (False, True):
+        own = medians[(medians.calls.nodes > 1) == leaves]
+        parts = ([part.of(leaves) for part in all_parts] for all_parts in (by_ranks, by_sizes))
+        tiers.append(
+            _learn_deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts))
+            if len(own)
+            else None
+        )
+    return replace(law, inside=tiers[0], between=tiers[1])
+
+
+def curve_medians(samples: Measured) -> Measured:
+    """Return the medians of a curve's samples of nearly equal size."""
+    sizes = _sizes(samples.calls)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, key in enumerate(zip(samples.calls.curves, sizes.tolist(), strict=True)):
+        groups.setdefault((*key[0], key[1]), []).append(row)
+    calls = samples.calls[np.array([rows[0] for rows in groups.values()])]
+    sizes_of = np.exp2([np.mean(np.log2(samples.calls.nbytes[rows])) for rows in groups.values()])
+    seconds = np.array([np.median(samples.seconds[rows]) for rows in groups.values()])
+    return Measured(calls=replace(calls, nbytes=sizes_of), seconds=seconds)
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+
+
+def constants(samples: Measured, fabric: Fabric, *, start: Estimates | None = None) -> Estimates:
+    """
+    Estimate the likeliest ``CONSTANTS``: large messages weigh more than small ones, whose times vary from run to run.
+
+    Parameters
+    ----------
+    samples
+        Samples of one fabric.
+    fabric
+        Known facts of the fabric.
+    start
+        Constants to begin with.
+    """
+    return estimated(
+        lambda values: law_seconds(values, samples.calls, fabric),
+        samples.seconds,
+        known_constants(samples, fabric),
+        weights=np.clip(samples.calls.nbytes / 2**20, 0.02, 64.0) ** 0.25,
+        start=start,
+    )
+
+
+def known_constants(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+    """
+    Return the priors of the law's constants.
+
+    Large messages reach three quarters or four fifths of datasheets, within a quarter (networks: within a factor of
+    two). Without a datasheet, the best rate and the shortest time of the samples take its place, within a factor of
+    about four.
+
+    References
+    ----------
+    nccl-tests, ``doc/PERFORMANCE.md``, and published runs of it: bus bandwidth beside links' datasheets, 10 to 20 us of
+    the smallest collective.
+    """
+    leaves = samples.calls.nodes > 1
+    launch, surely = _launch(samples, fabric)
+    slower = launch / 15e-6
+    known = _known_inside(samples[~leaves], fabric) | _known_between(samples, fabric)
+    wide = 0.0 if surely else 0.8
+    known["step_seconds"] = Known(value=1.5e-6 * slower, width=0.7 + wide)
+    known["segment_seconds"] = Known(value=0.3e-6 * slower, width=1.0 + wide)
+    known["node_seconds"] = Known(value=8e-6 * slower, width=0.8 + wide)
+    known["network_segment_seconds"] = Known(value=1e-6 * slower, width=1.0 + wide)
+    for kind in KINDS:
+        own = 0.4 if kind == "send" else 1.0
+        further = 0.7 if kind == "send" else 1.5
+        known[f"launch_seconds.{kind}"] = Known(value=own * launch, width=0.7 + wide)
+        known[f"network_launch_seconds.{kind}"] = Known(value=further * launch, width=0.7 + wide)
+        # shares are relative to all-reduce, whose bandwidth is the reference
+        known[f"share.{kind}"] = Known(value=1.0, width=1e-3 if kind == "all_reduce" else 0.15)
+        known[f"network_share.{kind}"] = Known(value=1.0, width=1e-3 if kind == "all_reduce" else 0.3)
+    return {name: known[name] for name in CONSTANTS}
+
+
+def _launch(samples: Measured, fabric: Fabric) -> tuple[float, bool]:
+    """Return the seconds of a small collective, and True if they come from a datasheet."""
+    if fabric.launch_seconds is not None:
+        return fabric.launch_seconds, True
+    return 0.5 * float(np.min(samples.seconds)), False
+
+
+def _known_inside(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+    calls = samples.calls
+    rates = calls.sent_bytes / samples.seconds
+    parallel = np.maximum(calls.ranks_per_node - 1, 1.0) if fabric.is_mesh else np.ones(len(calls))
+    is_slow = calls.ranks_per_node > (fabric.fast_peers or np.inf)
+    bandwidth = _rate(fabric.bandwidth, (rates / parallel)[~is_slow], fraction=0.78, width=0.25)
+    slow = fabric.slow_bandwidth if fabric.slow_bandwidth else None
+    return {
+        "bandwidth": bandwidth,
+        "slow_bandwidth": _rate(slow, rates[is_slow], fraction=0.75, width=0.25),
+        "summing_bandwidth": Known(value=0.83 * bandwidth.value, width=max(0.2, 0.8 * bandwidth.width)),
+    }
+
+
+def _known_between(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+    leaves = samples[samples.calls.nodes > 1]
+    rates = leaves.calls.sent_bytes / leaves.seconds
+    return {
+        "network_bandwidth": _rate(
+            fabric.network_bandwidth, rates / leaves.calls.ranks_per_node, fraction=0.8, width=0.7
+        ),
+        "node_network_bandwidth": _rate(fabric.node_network_bandwidth, 1.5 * rates, fraction=0.8, width=0.7),
+    }
+
+
+UNKNOWN_BANDWIDTH = Known(value=1e10, width=2.0)
+"""Prior bandwidth of links without a datasheet or a sample, in bytes per second."""
+
+
+def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float) -> Known:
+    """Return the prior of a bandwidth, from its datasheet or the best rate of the samples."""
+    if datasheet is not None:
+        return Known(value=fraction * datasheet, width=width)
+    if not len(rates):
+        return UNKNOWN_BANDWIDTH
+    return Known(value=1.25 * float(np.max(rates)), width=1.4)
+
+
+# --- what is left ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """Known samples, held-out samples, and the law with constants from the known ones."""
+
+    known: Measured
+    unseen: Measured
+    law: SampledCollectives
+
+    def of(self, leaves: bool) -> _Part:
+        """Return the samples between nodes, or those inside a node."""
+        known, unseen = ((one.calls.nodes > 1) == leaves for one in (self.known, self.unseen))
+        return _Part(known=self.known[known], unseen=self.unseen[unseen], law=self.law)
+
+
+def _hold_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
+    """Hold out each number of ranks once, or each fold of sizes; none where there is only one."""
+    folds, folds_of_medians = (one.calls.ranks if by_ranks else _size_folds(one.calls) for one in (samples, medians))
+    parts = []
+    for fold in np.unique(folds):
+        known = medians[folds_of_medians != fold]
+        if len(known):
+            estimates = constants(known, law.fabric, start=law.estimates)
+            parts.append(_Part(known=known, unseen=samples[folds == fold], law=replace(law, estimates=estimates)))
+    return parts
+
+
+def _size_folds(calls: Calls) -> NDArray[np.intp]:
+    """Return the fold of each sample: sizes in turn, those of one median together; shape (rows,)."""
+    sizes = _sizes(calls)
+    return np.searchsorted(np.unique(sizes), sizes) % NUM_SIZE_FOLDS
+
+
+def _sizes(calls: Calls) -> NDArray[np.intp]:
+    """Return the rounded logarithms of bytes: equal values are one size; shape (rows,)."""
+    return np.round(PER_OCTAVE * np.log2(calls.nbytes)).astype(np.intp)
+
+
+def _learn_deviations(
+    own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]
+) -> Deviations:
+    """Learn the law's error with a process, and calibrate the width of intervals."""
+    left = _clip_outliers(own.calls, np.log(own.seconds / law.law(own.calls)))
+    sizes_alone = np.arange(len(LENGTHS)) > 0
+    apart = likeliest_smoothness(
+        own.calls.features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone
+    )
+    shared = likeliest_smoothness(own.calls.features, left, lengths=LENGTHS)
+    # without held-out numbers of ranks there is no evidence that curves are similar
+    is_closer = by_ranks and _error(by_ranks, shared) < min(_error(by_ranks, apart), USABLE)
+    smoothness = shared if is_closer else apart
+    sizes = own.calls.features[:, :NUM_SIZES]
+    near = _widening(by_sizes, smoothness)
+    return Deviations(
+        process=_process(own.calls, left, smoothness),
+        curves=frozenset(own.calls.curves),
+        lowest=np.min(sizes, axis=0),
+        highest=np.max(sizes, axis=0),
+        widening=near,
+        widening_elsewhere=max(1.0, near, _widening(by_ranks, smoothness)),  # few numbers of ranks may agree by chance
+    )
+
+
+def _error(parts: list[_Part], smoothness: Smoothness) -> float:
+    """Return the mean over curves of the median error on held-out samples."""
+    by_curve: dict[tuple[int, int, int], list[float]] = {}
+    for part in parts:
+        errors, _ = _predict_errors(part, smoothness)
+        for curve, error in zip(part.unseen.calls.curves, errors.tolist(), strict=True):
+            by_curve.setdefault(curve, []).append(error)
+    return float(np.mean([np.median(errors) for errors in by_curve.values()]))
+
+
+def _widening(parts: list[_Part], smoothness: Smoothness) -> float:
+    scores = [np.divide(*_predict_errors(part, smoothness)) for part in parts]
+    return widening(np.concatenate(scores)) if scores else 1.0
+
+
+def _predict_errors(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
+    """Return absolute errors of logarithms on held-out samples, and their predicted standard deviations."""
+    calls, law = part.unseen.calls, part.law
+    errors = np.log(part.unseen.seconds / law.law(calls))
+    variance = np.full(len(calls), smoothness.variance + smoothness.noise)
+    if len(part.known):
+        known = part.known
+        process = _process(
+            known.calls, _clip_outliers(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness
+        )
+        errors = errors - process.mean(calls.features)
+        variance = process.deviation(calls.features) ** 2
+    variance = variance + law.estimates.variance(lambda values: law_seconds(values, calls, law.fabric))
+    return np.abs(errors), np.sqrt(variance)
+
+
+def _process(calls: Calls, left: Rows, smoothness: Smoothness) -> GaussianProcess:
+    return projected(
+        calls.features,
+        left,
+        lengths=smoothness.lengths,
+        variance=smoothness.variance,
+        noise=smoothness.noise,
+        num_points=NUM_POINTS,
+        offset=0.0,
+    )
+
+
+def _clip_outliers(calls: Calls, left: Rows) -> Rows:
+    """Clip outliers of the remaining error: far from zero, or from the median of neighbouring sizes of the curve."""
+    most = max(FAR_OFF, MOST_DEVIATIONS * 1.48 * float(np.median(np.abs(left))))
+    left = np.clip(left, -most, most)
+    calm = left.copy()
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for row, curve in enumerate(calls.curves):
+        groups.setdefault(curve, []).append(row)
+    for rows in groups.values():
+        order = np.array(rows)[np.argsort(calls.nbytes[rows])]
+        around = [np.median(left[order[max(place - 2, 0) : place + 3]]) for place in range(len(order))]
+        calm[order] = np.clip(left[order], np.subtract(around, FAR_OFF), np.add(around, FAR_OFF))
+    return calm

@@ -1,0 +1,250 @@
+"""A device from small runs: its constants, with the catalog's as priors, and its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.errors import SpecError
+from costmodel.strategy import Strategy
+from planner.jobs.cluster import CATALOG, Fitted, device_of
+from planner.jobs.problem import Problem, load
+from planner.measure.calibrate.calibrate import MOST_MISFIT, require_consistent
+from planner.measure.calibrate.constants import read
+from planner.measure.calibrate.fit import NOISE
+from planner.measure.project.comparison import differences, require_cut_down
+from planner.measure.project.measured_device import Road, road
+from planner.measure.project.memory import Peaks, peaks_of, predicted_bytes
+from planner.measure.project.posterior import Posterior, posterior, simulated_seconds
+from planner.runs.predictions import GIB, Case
+from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnchorRun:
+    """
+    One small run, measured and predicted.
+
+    Parameters
+    ----------
+    case
+        Its job and strategy, with the measurements.
+    differences
+        Differences from the job beyond its size.
+    noise
+        Standard deviation of the logarithm with which its time applies to the job: that of repeated runs, or that of
+        the ratio of two layouts where it differs.
+    model_seconds, anchored_seconds
+        Step predicted without and with the small runs.
+    model_bytes
+        Predicted peak without them, as the measurement would see it.
+    """
+
+    case: Case
+    differences: tuple[str, ...]
+    noise: float
+    model_seconds: float
+    anchored_seconds: float
+    model_bytes: float
+
+    @property
+    def residual(self) -> float:
+        """Logarithm of the anchored over the measured step, which no constants explain; 0 where none was measured."""
+        return math.log(self.anchored_seconds / self.measured_seconds) if self.measured_seconds else 0.0
+
+    @property
+    def is_explained(self) -> bool:
+        """True where the anchored step is within twice the noise of the measured one, as in all but one of 20 runs."""
+        return abs(self.residual) <= 2 * self.noise
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """Measured step; None where only its memory was measured."""
+        return self.case.run.step_seconds
+
+    @property
+    def measured_bytes(self) -> float | None:
+        """Measured peak; None where it was not measured."""
+        gib = self.case.run.peak_memory_gib
+        return None if gib is None else gib * GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """
+    A constant that the small runs moved.
+
+    Parameters
+    ----------
+    field
+        Its dotted name in a calibration.
+    before, after
+        Its value without and with them.
+    """
+
+    field: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchor:
+    """
+    Small runs as facts of a device.
+
+    Parameters
+    ----------
+    device
+        The job's device with the resulting constants and memory, for a job's ``cluster.device``.
+    runs
+        The small runs.
+    moved
+        The constants that changed.
+    posterior
+        All constants, and their uncertainty after the runs.
+    peaks
+        Offsets of measured peaks; None where no peak was measured.
+    """
+
+    device: Mapping[str, Any]
+    runs: tuple[AnchorRun, ...]
+    moved: tuple[Moved, ...]
+    posterior: Posterior
+    peaks: Peaks | None
+
+    @property
+    def timed(self) -> tuple[AnchorRun, ...]:
+        """Runs with a step time."""
+        return tuple(one for one in self.runs if one.measured_seconds is not None)
+
+    @property
+    def noise(self) -> float:
+        """
+        Standard deviation of the logarithm with which measured parts apply to the job: that of the closest run.
+
+        The unexplained part of a run counts as noise.
+        """
+        return min(math.hypot(one.noise, one.residual) for one in self.timed)
+
+    def beside(self, problem: Problem, strategy: Strategy) -> Anchor:
+        """Compare the small runs with a job's strategy, from which they may differ; constants are kept."""
+        others = [differences(one.case, problem, strategy) for one in self.runs]
+        runs = (
+            replace(one, differences=differing, noise=_noise(problem, differing))
+            for one, differing in zip(self.runs, others, strict=True)
+        )
+        return replace(self, runs=tuple(runs))
+
+    def applied(self, problem: Problem) -> Problem:
+        """Return the job on the resulting device; every prediction of it is an ordinary one."""
+        cluster = {**problem.document["cluster"], "device": self.device}
+        changed = load({**problem.document, "cluster": cluster}, name=problem.name)
+        names = ("facts", "reliability", "machine", "document", "settings", "alternatives")
+        return replace(problem, **{name: getattr(changed, name) for name in names})
+
+
+def anchor(
+    problem: Problem, smalls: Sequence[Case], strategy: Strategy | None = None, fitted: Fitted = CATALOG
+) -> Anchor:
+    r"""
+    Find the device that explains the measured times of the small runs, as close as possible to the catalog's.
+
+    .. math:: \min_x \sum_i (r_i(x) / \sigma_i)^2 + \sum_j ((x_j - p_j) / s_j)^2
+
+    Derivation: as in ``planner calibrate`` (:func:`planner.measure.calibrate.fit.fit`), with residuals r in logarithms.
+    Each constant x moves by its uncertainty s, and by the dependence of the measured steps on it. A layer's kernels
+    dominate a small run, so their constants move most. Constants of absent parts, such as links between nodes, keep
+    their prior p. Runs with two numbers of layers separate the seconds of a layer from those of a step.
+
+    Parameters
+    ----------
+    problem
+        The whole job.
+    smalls
+        Small runs of it.
+    strategy
+        The job's strategy; None where it is still to be chosen.
+    fitted
+        Constants instead of the catalog's.
+
+    Raises
+    ------
+    SpecError
+        If a run is not a smaller run of the job, or no constants explain the runs.
+    Unfit
+        If runs of one configuration contradict each other.
+    """
+    for small in smalls:
+        require_cut_down(small, problem)
+    timed = [small for small in smalls if small.run.step_seconds is not None]
+    if not timed:
+        raise SpecError("small runs", "none has a step time.")
+    require_consistent(timed)
+    assert problem.machine is not None, "a job is loaded, not made by hand"
+    way, others = road(problem.machine.device, fitted), [differences(one, problem, strategy) for one in smalls]
+    noises = [_noise(problem, differing) for differing in others]
+    of_timed = [noise for one, noise in zip(smalls, noises, strict=True) if one.run.step_seconds is not None]
+    found, peaks = posterior(way, timed, np.array(of_timed)), peaks_of(smalls, way)
+    runs = tuple(
+        AnchorRun(
+            case=one,
+            differences=differing,
+            noise=noise,
+            model_seconds=simulated_seconds(way.facts(one.problem, {}), one.strategy),
+            anchored_seconds=simulated_seconds(way.facts(one.problem, found.values), one.strategy),
+            model_bytes=predicted_bytes(one, way),
+        )
+        for one, differing, noise in zip(smalls, others, noises, strict=True)
+    )
+    _require_explained(runs)
+    own = device_of(problem.machine.device, fitted).runtime_bytes
+    runtime = max(0.0, own + peaks.offset_bytes) if peaks else own
+    return Anchor(
+        device=_add_sources(way.device(found.values, runtime_bytes=runtime), found.values, runs),
+        runs=runs,
+        moved=_list_moved(way, found.values),
+        posterior=found,
+        peaks=peaks,
+    )
+
+
+def _noise(problem: Problem, differing: Sequence[str]) -> float:
+    """Return the noise of a repeated run; where the run differs beyond size, also that of the ratio of two layouts."""
+    if not differing:
+        return NOISE
+    spread = spread_of(intervals().differences, kind_of(problem.facts.model, problem.facts.cluster))
+    return math.hypot(NOISE, spread.upper / NORMAL_80)
+
+
+def _require_explained(runs: Sequence[AnchorRun]) -> None:
+    """Refuse a run that differs only in size, but that no constants explain; other runs only move constants less."""
+    worst = max(runs, key=lambda one: abs(one.residual) * (not one.differences))
+    if abs(worst.residual) > MOST_MISFIT and not worst.differences:
+        raise SpecError(
+            f"{worst.case.run.id}: step_seconds",
+            f"{worst.measured_seconds:.4g} s were measured, and no constants within physical bounds come closer than "
+            f"{worst.anchored_seconds:.4g} s{' together with the other runs' if len(runs) > 1 else ''}.",
+            "Is it in seconds, of this layout, and did nothing else run?",
+        )
+
+
+def _list_moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:
+    known = device_of(way.entry, way.fitted).calibration.constants
+    return tuple(
+        Moved(field=field, before=before, after=value)
+        for field, value in values.items()
+        if (before := read(known, field)) is not None
+    )
+
+
+def _add_sources(device: dict[str, Any], values: Mapping[str, float], runs: Sequence[AnchorRun]) -> dict[str, Any]:
+    """Return the device with the small runs as the source of its changed constants."""
+    text = f"small runs: {', '.join(one.case.run.id for one in runs)}"
+    calibration = device["calibration"]
+    names = {field.partition(".")[0] for field in values}
+    sources = {**calibration.get("sources", {}), **dict.fromkeys(sorted(names), text)}
+    return {**device, "calibration": {**calibration, "sources": sources}}

@@ -1,0 +1,214 @@
+"""Small runs of a job: their differences from the job and their measurements, or rows of a table of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.catalog.files import merged
+from costmodel.errors import SpecError
+from costmodel.facts.fields import STRICT, Positive
+from costmodel.validation import build, shown
+from planner.jobs.document import nested, read_mapping
+from planner.jobs.problem import Problem
+from planner.measure.project.traced import doubts_of, require_device, traced_seconds
+from planner.measure.traces.events import Trace
+from planner.measure.traces.reading import read_trace
+from planner.runs.jobs import References, references
+from planner.runs.predictions import Case, case
+from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
+from planner.runs.table import read as read_table
+
+MODEL = "the job's model"
+"""Name under which small runs refer to the job's model."""
+
+SECTIONS = ("model", "cluster", "training", "settings")
+"""Sections of a job that a small run may change."""
+
+OF_PIPELINES = ("vpp", "group", "schedule", "vocabulary", "pp_overlap")
+"""Decisions that a run without a pipeline does not take from the job: a single stage has one chunk, and no order."""
+
+EXAMPLE = (
+    "Such as: runs: [{name: two layers, job: {model.num_layers: 2, cluster.num_devices: 8}, strategy: {pp: 1}, "
+    "step_seconds: 1.93, peak_memory_gib: 61.2, memory_kind: allocated}]."
+)
+
+
+def _no_text(value: object) -> object:
+    """Refuse text as a measurement: a quoted number may be a mistake."""
+    if isinstance(value, str):
+        raise ValueError(f"expected a number, got {shown(value)}")
+    return value
+
+
+Measured: TypeAlias = Annotated[Positive, BeforeValidator(_no_text)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SmallRun:
+    """
+    One small run as its file states it.
+
+    Parameters
+    ----------
+    name
+        Name in reports; "" uses the file's name and the run's number.
+    job
+        Entries that differ from the job, by dotted key: ``model.num_layers``, ``cluster.num_devices``,
+        ``training.global_batch_size``.
+    strategy
+        Decisions that differ from the job's ``strategy``. The run never has the job's ``dp`` and ``layout``; with ``pp:
+        1`` it has no pipeline decisions either.
+    step_seconds
+        Measured step; None where it comes from ``traces``, or was not measured.
+    traces
+        Profiler traces of the run, one for each rank recorded, relative to the file.
+    peak_memory_gib, memory_kind
+        Measured peak of the fullest device, and its source: ``allocated``, ``reserved``, ``nvidia-smi``.
+    """
+
+    name: str = ""
+    job: dict[str, Any] = field(default_factory=dict)
+    strategy: dict[str, Any] = field(default_factory=dict)
+    step_seconds: Measured | None = None
+    traces: tuple[str, ...] = ()
+    peak_memory_gib: Measured | None = None
+    memory_kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SmallRuns:
+    """
+    A file of small runs.
+
+    Parameters
+    ----------
+    runs
+        At least one run.
+    """
+
+    runs: Annotated[tuple[SmallRun, ...], Field(min_length=1)]
+
+
+def small_runs(paths: Sequence[Path], problem: Problem) -> tuple[Case, ...]:
+    """
+    Read the small runs of some files as jobs with strategies.
+
+    Parameters
+    ----------
+    paths
+        YAML as :class:`SmallRuns`, with each run's differences from the job; or CSV with the columns of ``planner
+        calibrate --runs``, each row complete.
+    problem
+        The whole job.
+
+    Raises
+    ------
+    SpecError
+        If a file or a run in it is wrong, or there is none.
+    """
+    found = tuple(one for path in paths for one in _read_file(path, problem))
+    if not any(one.run.step_seconds for one in found):
+        raise SpecError("small runs", "none has a step time.", EXAMPLE)
+    return found
+
+
+def _read_file(path: Path, problem: Problem) -> Iterator[Case]:
+    if path.name.endswith((".json", ".json.gz")):
+        raise SpecError(
+            str(path),
+            "is a trace, which does not name its job.",
+            "Name it under 'traces' of a run: runs: [{job: {model.num_layers: 2}, traces: [rank0.json.gz]}].",
+        )
+    if path.suffix == ".csv":
+        yield from _read_table_runs(path)
+        return
+    document = read_mapping(path, needs=EXAMPLE)
+    given = build(SmallRuns, document if "runs" in document else {"runs": [document]}, str(path))
+    for number, one in enumerate(given.runs):
+        yield _read_small_run(one, problem, path, f"{path}: runs.{number}")
+
+
+def _read_small_run(one: SmallRun, problem: Problem, path: Path, where: str) -> Case:
+    """Read one run of a file, with the doubts of its traces."""
+    _require_measured(one, where)
+    traces = [read_trace(path.parent / name) for name in one.traces]
+    for trace in traces:
+        require_device(trace, problem.facts.cluster.device)
+    small = _build_case(where, _run(one, problem, path, where, traces), _references(problem))
+    return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
+
+
+def _require_measured(one: SmallRun, where: str) -> None:
+    """Refuse a run without measurements, or with two step times."""
+    if one.step_seconds is None and one.peak_memory_gib is None and not one.traces:
+        raise SpecError(where, "has neither step_seconds nor traces nor peak_memory_gib: nothing was measured.")
+    if one.step_seconds is not None and one.traces:
+        raise SpecError(f"{where}.step_seconds", "is given with traces, which have their own step time; keep one.")
+    if one.memory_kind not in ("", *MEMORY_KINDS):
+        raise SpecError(f"{where}.memory_kind", f"expected one of {', '.join(MEMORY_KINDS)}, got '{one.memory_kind}'.")
+
+
+def _read_table_runs(path: Path) -> Iterator[Case]:
+    known = references(None, path.parent)
+    for row in read_table(path):
+        if isinstance(row, RejectedRow):
+            raise SpecError(f"{path}: {row.id}", row.reason)
+        yield _build_case(f"{path}: {row.id}", row, known)
+
+
+def _build_case(where: str, run: Run, known: References) -> Case:
+    """Build the case of a run; errors name the run."""
+    try:
+        return case(run, known)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error.where}", error.problem, error.hint) from None
+
+
+def _references(problem: Problem) -> References:
+    return References(models={MODEL: problem.document["model"]})
+
+
+def _run(one: SmallRun, problem: Problem, path: Path, where: str, traces: Sequence[Trace]) -> Run:
+    return Run(
+        id=one.name or f"{path.name}, run {where.rpartition('.')[2]}",
+        source=str(path),
+        date="",
+        kind="proxy",
+        entries=_entries(one, problem, where),
+        step_seconds=traced_seconds(traces) if traces else one.step_seconds,
+        peak_memory_gib=one.peak_memory_gib,
+        memory_kind=one.memory_kind,
+    )
+
+
+def _entries(one: SmallRun, problem: Problem, where: str) -> dict[str, Any]:
+    """Return the whole job's sections, with the run's differences."""
+    different = nested(one.job)
+    for name in different:
+        if name not in SECTIONS:
+            raise SpecError(f"{where}.job.{name}", f"cannot be changed by a small run; allowed: {', '.join(SECTIONS)}.")
+    whole = {name: dict(problem.document.get(name) or {}) for name in SECTIONS if name != "model"}
+    sections = merged(whole, {name: entry for name, entry in different.items() if name != "model"})
+    return {**sections, "model": {"base": MODEL, **_model(different, where)}, "strategy": _strategy(one, problem)}
+
+
+def _model(different: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    changes = different.get("model", {})
+    if not isinstance(changes, Mapping):
+        problem = f"is '{changes}': a small run has the job's own model."
+        raise SpecError(f"{where}.job.model", problem, "Give the reduced entries, such as model.num_layers: 2.")
+    return changes
+
+
+def _strategy(one: SmallRun, problem: Problem) -> dict[str, Any]:
+    """Return the job's strategy with the run's differences; its stages are those of the whole job."""
+    given = problem.document.get("strategy") or {}
+    dropped = {"dp", "layout", *(OF_PIPELINES if str(one.strategy.get("pp")) == "1" else ())}
+    kept = {name: value for name, value in given.items() if name not in dropped}
+    return {**kept, **one.strategy}

@@ -1,0 +1,238 @@
+"""A run within a budget: the most useful points first, each written to the table once it is measured, none twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from costmodel.errors import SpecError
+from planner.jobs.problem import Problem
+from planner.measure.sample.job_shapes import job_shapes
+from planner.measure.sample.machine import device_of, require_torch
+from planner.measure.sample.measure import Sampler, Skipped
+from planner.measure.sample.ranks import joined_ranks
+from planner.measure.sample.samples import Machine, Point, Timing
+from planner.measure.sample.shapes import points_to_measure
+from planner.measure.sample.table import SamplesFile
+from planner.measure.sample.timing import Limits
+from planner.measure.sample.work import least_flops, moved_bytes
+
+LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
+"""Work of a point from which on its rate predicts the time of others."""
+
+LEAST_CALLS = 5
+"""Fewest calls of a point: two that warm up, three that count."""
+
+TOO_LONG = "would take longer than the rest of the budget"
+NO_TIME = "the budget was over"
+
+
+class Measurer(Protocol):
+    """Measures points, as :class:`planner.measure.sample.measure.Sampler` does."""
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of the samples."""
+        ...
+
+    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
+        """Measure a point; return its time, or the reason that it was skipped."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """
+    Counts of measured, known and skipped points.
+
+    Parameters
+    ----------
+    measured, known
+        Points that this run measured, and points that the table already had.
+    skipped
+        Number of skipped points, by reason.
+    seconds
+        Duration of the run.
+    """
+
+    measured: int
+    known: int
+    skipped: dict[str, int] = field(hash=False)
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """Total."""
+        return self.measured + self.known + sum(self.skipped.values())
+
+
+def _ignore(_: str) -> None:
+    """Ignore a message."""
+
+
+def sample_operators(
+    path: str | os.PathLike[str],
+    problem: Problem | None = None,
+    *,
+    budget_seconds: float,
+    device: str = "",
+    dtype: str = "",
+    ranks: int | None = None,
+    first: Sequence[Point] = (),
+    notify: Callable[[str], None] = _ignore,
+    progress: Callable[[str], None] = _ignore,
+) -> Counts | None:
+    """
+    Measure operators on this machine into a table, which an earlier run may have begun.
+
+    With several processes it also measures collectives: processes of torchrun, which all call this, or processes
+    started here.
+
+    Parameters
+    ----------
+    path
+        The table, a CSV or Parquet file.
+    problem
+        Job whose operators come first; None for no particular job.
+    budget_seconds
+        Seconds after which the run stops.
+    device
+        ``cuda`` or ``cpu``; "" chooses the GPU if there is one.
+    dtype
+        Dtype of points outside of the job; "" chooses bf16 on a GPU, fp32 on a CPU, since few CPUs multiply 16 bits.
+    ranks
+        Processes to start on this host; None starts one for each GPU, one on a CPU. Must be None under torchrun.
+    first
+        Points to measure before all others.
+    notify
+        Receives sentences: unmeasured operators of the job, a truncated row.
+    progress
+        Receives a line for each point.
+
+    Returns
+    -------
+    Counts or None
+        None in all processes but the first, which alone writes the table.
+
+    Raises
+    ------
+    SpecError
+        If torch is not installed, the device is not there, or the table belongs to another machine.
+    LostRankError
+        If another process failed.
+    """
+    _require_budget(budget_seconds)
+    torch = require_torch()
+    device = device_of(torch, device)
+    follower = (sys.executable, "-m", "planner", "sample", "--device", device, "--budget", f"{budget_seconds:g}")
+    others = joined_ranks(torch, device, ranks, seconds=budget_seconds, command=(*follower, "-o", os.fspath(path)))
+    with others as joined:
+        sampler = Sampler(device, joined)
+        if joined and not joined.is_first:
+            sampler.follow()
+            return None
+        job = job_shapes(problem) if problem else None
+        if job and job.unknown:
+            notify(f"These operators of the job are not measured: {', '.join(job.unknown)}.")
+        usual = "fp32" if device == "cpu" else "bf16"
+        points = points_to_measure(
+            job, sampler.memory_bytes, device=device, dtype=dtype or usual, group_sizes=sampler.group_sizes
+        )
+        points = tuple(dict.fromkeys((*first, *points)))
+        return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify, progress=progress)
+
+
+def _require_budget(seconds: float) -> None:
+    if not 0 < seconds < float("inf"):
+        raise SpecError("budget_seconds", f"is {seconds:g}; expected a finite number above 0.")
+
+
+def measure_points(
+    points: Iterable[Point],
+    path: str | os.PathLike[str],
+    measurer: Measurer,
+    *,
+    budget_seconds: float,
+    limits: Limits | None = None,
+    notify: Callable[[str], None] = _ignore,
+    progress: Callable[[str], None] = _ignore,
+    now: Callable[[], float] = time.monotonic,
+) -> Counts:
+    """
+    Measure points in their order until the budget is over.
+
+    Parameters
+    ----------
+    points
+        Points to measure, the most useful first.
+    path, budget_seconds, notify, progress
+        As in :func:`sample_operators`.
+    measurer
+        Measures the points.
+    limits
+        Time and repeats of each point.
+    now
+        Clock of the budget, in seconds.
+
+    Raises
+    ------
+    SpecError
+        If the budget is not positive, or the table belongs to another machine.
+    """
+    _require_budget(budget_seconds)
+    started, limits = now(), limits or Limits()
+    table = SamplesFile(path, measurer.machine, notify=notify)
+    wanted = tuple(dict.fromkeys(points))
+    skipped: Counter[str] = Counter()
+    measured = known = 0
+    pace = _Pace()
+    for number, point in enumerate(wanted, start=1):
+        left = budget_seconds - (now() - started)
+        if point in table.known:
+            known += 1
+            continue
+        if left <= 0:
+            skipped[NO_TIME] += 1
+            continue
+        if LEAST_CALLS * pace.least_seconds(point) > left:
+            skipped[TOO_LONG] += 1
+            progress(_line(number, len(wanted), point, TOO_LONG))
+            continue
+        found = measurer.measure(point, replace(limits, seconds=min(limits.seconds, left)))
+        if isinstance(found, Skipped):
+            skipped[found.reason] += 1
+            progress(_line(number, len(wanted), point, f"skipped: {found.reason}"))
+            continue
+        table.add(point, found)
+        measured += 1
+        pace.learn(point, found.seconds)
+        progress(_line(number, len(wanted), point, _timing_text(found)))
+    return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
+
+
+class _Pace:
+    """Best rates so far, which bound the time of a point from below; zero at first."""
+
+    def __init__(self) -> None:
+        self._rates = {least_flops: 0.0, moved_bytes: 0.0}
+
+    def learn(self, point: Point, seconds: float) -> None:
+        for amount, large in ((least_flops, LARGE_FLOPS), (moved_bytes, LARGE_BYTES)):
+            if amount(point) > large:
+                self._rates[amount] = max(self._rates[amount], amount(point) / seconds)
+
+    def least_seconds(self, point: Point) -> float:
+        return max(amount(point) / rate if rate else 0.0 for amount, rate in self._rates.items())
+
+
+def _line(number: int, total: int, point: Point, said: str) -> str:
+    return f"{number}/{total} {point}: {said}"
+
+
+def _timing_text(timing: Timing) -> str:
+    return f"{timing.seconds * 1e6:,.1f} us +- {100 * timing.spread:.1f} % of {timing.repeats}"

@@ -1,0 +1,299 @@
+"""Points to measure, the most useful first, so that a run may stop at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from math import exp, log
+from typing import Any, NamedTuple
+
+from planner.measure.sample.job_shapes import JobShapes
+from planner.measure.sample.samples import COLLECTIVES, OPERATORS, Point, Sizes
+from planner.measure.sample.work import least_flops, needed_bytes
+
+BASES = (2, 3, 5, 7, 11, 13)
+"""One prime per dimension of a Halton sequence (Halton, Numerische Mathematik 2, 1960)."""
+
+MULTIPLE, ODD_EVERY = 64, 8
+"""Most sizes are multiples of this; one in so many points has odd sizes."""
+
+MOST_OF_MEMORY = 0.5
+"""Fraction of the device's memory that a point may take."""
+
+
+class Extent(NamedTuple):
+    """
+    Sizes of points outside of the job: large enough for a steady rate, small enough to fit many into a budget.
+
+    Edge of the matmul that runs beside others; bytes of copies; parameters of an update; largest FLOPs and bytes of a
+    message.
+    """
+
+    edge: int
+    copies: tuple[int, ...]
+    parameters: tuple[int, ...]
+    flops: float
+    message: int
+
+
+EXTENTS = {
+    "cuda": Extent(4096, (2**28, 2**24, 2**20), (2**26, 2**22, 2**28, 2**24), 5e13, 2**28),
+    "cpu": Extent(1024, (2**26, 2**23, 2**20), (2**24, 2**22), 1e11, 2**25),
+}
+"""By device; the largest matmul takes a tenth of a second on a GPU, and up to some seconds on a CPU."""
+
+ROUNDS = 64
+"""Rounds of points that fill the space of sizes."""
+
+TOKENS = (64, 65536)
+WIDTHS = (64, 32768)
+HEAD_DIMS = (64, 80, 96, 128, 192, 256)
+CHAIN = 1000
+"""Kernels of a chain of launches."""
+
+LEAST_MESSAGE = 2**10
+"""Bytes of a message whose time is only latency."""
+
+SEND_RANKS = 2
+"""Ranks of a point-to-point message."""
+
+WIDEST_BYTES = 4
+"""Bytes of an element of the widest dtype: messages divide into such elements."""
+
+
+def points_to_measure(
+    job: JobShapes | None,
+    memory_bytes: float,
+    *,
+    device: str = "cuda",
+    dtype: str = "bf16",
+    group_sizes: Sequence[tuple[int, int]] = (),
+) -> tuple[Point, ...]:
+    """
+    List the points to measure, the most useful first.
+
+    Constants of the device come first, then the job's own sizes, then sizes between and beyond them. With several
+    processes every other point is a collective: the job's messages first, then sizes between and beyond them.
+
+    Parameters
+    ----------
+    job
+        Sizes of the job; None for no particular job.
+    memory_bytes
+        Memory of the device, of which a point takes at most ``MOST_OF_MEMORY``.
+    device, dtype
+        ``cuda`` or ``cpu``, and the dtype of points outside of the job.
+    group_sizes
+        Ranks and nodes of the groups in which collectives can be measured.
+    """
+    alone = chain(device_points(device, dtype), job_points(job) if job else (), filling_points(device, dtype))
+    together = chain(message_points(job, group_sizes) if job else (), filling_messages(group_sizes, device, dtype))
+    rounds = zip_longest(dict.fromkeys(alone), dict.fromkeys(together))
+    found = dict.fromkeys(point for one in rounds for point in one if point is not None)
+    return tuple(point for point in found if needed_bytes(point) <= MOST_OF_MEMORY * memory_bytes)
+
+
+def device_points(device: str = "cuda", dtype: str = "bf16") -> tuple[Point, ...]:
+    """Return points for constants of a device: launches, matmuls, copies (also beside a matmul), updates."""
+    is_gpu, extent = device == "cuda", EXTENTS[device]
+    copies = ("copy", *_OVER_THE_LINK) if is_gpu else ("copy",)
+    updates, launches = (("adam", "host_adam"), ("launch", "graph_launch")) if is_gpu else (("adam",), ("launch",))
+    (large, *others), (many, *fewer) = extent.copies, extent.parameters
+    edge = Sizes(m=extent.edge, n=extent.edge, k=extent.edge)
+    alone = [
+        *(_forward(name, Sizes(n=CHAIN), "fp32") for name in launches),
+        _forward("matmul", Sizes(m=512, n=512, k=512), dtype),
+        *(_forward(name, Sizes(nbytes=large), dtype) for name in copies),
+        *(_forward(name, Sizes(n=many), "fp32") for name in updates),
+    ]
+    beside = [
+        *(_forward(name, Sizes(nbytes=large), dtype, "matmul") for name in copies if is_gpu),
+        *(_forward("matmul", edge, dtype, one) for one in (("", *copies) if is_gpu else ("",))),
+    ]
+    smaller = [
+        *(_forward(name, Sizes(nbytes=nbytes), dtype) for nbytes in others for name in copies),
+        *(_forward(name, Sizes(n=number), "fp32") for number in fewer for name in updates),
+    ]
+    return (*alone, *beside, *smaller)
+
+
+_OVER_THE_LINK = ("host_to_device", "device_to_host")
+
+
+def _forward(operator: str, sizes: Sizes, dtype: str, beside: str = "") -> Point:
+    return Point(operator=operator, pass_="forward", dtype=dtype, sizes=sizes, beside=beside)
+
+
+def job_points(shapes: JobShapes) -> tuple[Point, ...]:
+    """
+    Order a job's points in rounds: one of each operator and pass, those with most work first.
+
+    The middle size of each operator comes first, then those between it and the ends, and so on.
+    """
+    heavy = sorted(shapes.groups.values(), key=lambda group: -max(group.values(), default=0.0))
+    columns = [spread_out(sorted(group, key=lambda point: (group[point], str(point)))) for group in heavy]
+    rounds = zip_longest(*columns)
+    return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
+
+
+def message_points(shapes: JobShapes, group_sizes: Sequence[tuple[int, int]]) -> tuple[Point, ...]:
+    """Order a job's messages in rounds: one of each collective, dtype and group with their number of ranks."""
+    columns: dict[tuple[str, str, int, int], list[Point]] = {}
+    for message in sorted(shapes.messages):
+        for ranks, nodes in group_sizes:
+            if ranks == message.ranks:
+                column = columns.setdefault((message.operator, message.dtype, ranks, nodes), [])
+                column.append(_message(message.operator, message.nbytes, message.dtype, (ranks, nodes)))
+    rounds = zip_longest(*(spread_out(column) for column in columns.values()))
+    return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
+
+
+def filling_messages(
+    group_sizes: Sequence[tuple[int, int]], device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS
+) -> Iterator[Point]:
+    """
+    Yield every collective in every group, alone and on a GPU beside a matmul, size by size.
+
+    The smallest and the largest message come first, then a Halton sequence in the logarithm of the bytes.
+    """
+    for index in range(rounds):
+        fraction = radical_inverse(index - 1, BASES[0]) if index > 1 else float(index)
+        nbytes = _between(fraction, (LEAST_MESSAGE, EXTENTS[device].message), MULTIPLE)
+        for beside in ("", "matmul") if device == "cuda" else ("",):
+            for size in group_sizes:
+                for operator in COLLECTIVES:
+                    if operator != "send" or size[0] == SEND_RANKS:
+                        yield _message(operator, nbytes, dtype, size, beside)
+
+
+def _message(operator: str, nbytes: int, dtype: str, group_size: tuple[int, int], beside: str = "") -> Point:
+    """Return a message of at least some bytes, rounded up so that all ranks have equal parts."""
+    ranks, nodes = group_size
+    unit = ranks * WIDEST_BYTES
+    return _forward(operator, Sizes(nbytes=-(-nbytes // unit) * unit, ranks=ranks, nodes=nodes), dtype, beside)
+
+
+def spread_out(sorted_points: Sequence[Point]) -> list[Point]:
+    """Reorder sorted points so that each beginning of the order covers the whole range."""
+    number = len(sorted_points)
+    steps = 2 ** max(number - 1, 1).bit_length()
+    order = dict.fromkeys(int(number * radical_inverse(index, 2)) for index in range(1, steps + 1))
+    return [sorted_points[index] for index in order]
+
+
+def radical_inverse(index: int, base: int) -> float:
+    """
+    Mirror the digits of an index at the point.
+
+    >>> [radical_inverse(index, 2) for index in range(5)]
+    [0.0, 0.5, 0.25, 0.75, 0.125]
+    """
+    found, scale = 0.0, 1.0
+    while index:
+        scale /= base
+        index, digit = divmod(index, base)
+        found += digit * scale
+    return found
+
+
+def filling_points(device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Point]:
+    """
+    Yield points of a Halton sequence in the logarithms of the sizes.
+
+    Each round has a matmul, a batched and a grouped one, an attention, and one operator that only moves bytes, with all
+    of their passes. More rounds cover the sizes more densely.
+    """
+    for index in range(1, rounds + 1):
+        at = [radical_inverse(index, base) for base in BASES]
+        round_to = 1 if index % ODD_EVERY == 0 else MULTIPLE
+        moving = _MOVING[index % len(_MOVING)]
+        shapes = {
+            "matmul": _matmul(at, round_to),
+            "attention": _attention(at, round_to),
+            moving: _moving(moving, at, round_to),
+            "grouped_matmul": _grouped(at, round_to),
+            "batched_matmul": _batched(at, round_to),
+        }
+        yield from _points(shapes.items(), dtype, EXTENTS[device].flops)
+
+
+_MOVING = tuple(name for name, kind in OPERATORS.items() if "rows" in kind.needs)
+
+
+def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) -> Iterator[Point]:
+    for operator, sizes in shapes:
+        for pass_ in OPERATORS[operator].passes:
+            point = Point(operator=operator, pass_=pass_, dtype=dtype, sizes=sizes)
+            if least_flops(point) <= most_flops:
+                yield point
+
+
+def _between(fraction: float, ends: tuple[int, int], round_to: int = 1) -> int:
+    """Return a size between two ends, by a fraction in logarithms: a multiple, or an odd number."""
+    low, high = ends
+    size = exp(log(low) + fraction * (log(high) - log(low)))
+    return max(1, round(size)) | 1 if round_to == 1 else max(round_to, round(size / round_to) * round_to)
+
+
+def _power(fraction: float, ends: tuple[int, int]) -> int:
+    """Return a power of two between two powers of two."""
+    low, high = (one.bit_length() - 1 for one in ends)
+    return 1 << min(high, low + int(fraction * (high - low + 1)))
+
+
+def _matmul(at: Sequence[float], round_to: int) -> Sizes:
+    return Sizes(
+        m=_between(at[0], TOKENS, round_to), n=_between(at[1], WIDTHS, round_to), k=_between(at[2], WIDTHS, round_to)
+    )
+
+
+def _grouped(at: Sequence[float], round_to: int) -> Sizes:
+    groups = _power(at[3], (2, 64))
+    rows = _between(at[2], (64, 8192), round_to)
+    widths = (256, 8192)
+    return Sizes(
+        batch=groups, m=groups * rows, n=_between(at[1], widths, MULTIPLE), k=_between(at[0], widths, MULTIPLE)
+    )
+
+
+def _batched(at: Sequence[float], round_to: int) -> Sizes:
+    tokens = _between(at[1], (64, 8192), round_to)
+    return Sizes(batch=_power(at[3], (4, 128)), m=tokens, n=tokens, k=_one_of(at[2], HEAD_DIMS))
+
+
+def _attention(at: Sequence[float], round_to: int) -> Sizes:
+    """Return sizes of attention: 1, 4 or 8 queries per key-value head; one in three not causal, one in eight MLA."""
+    tokens = _between(at[0], (128, 131072), round_to)
+    heads = _power(at[1], (4, 64))
+    width = _one_of(at[2], HEAD_DIMS)
+    is_latent = at[4] > 7 / 8
+    return Sizes(
+        sequences=_power(at[3], (1, 8)),
+        queries=tokens,
+        keys=tokens,
+        heads=heads,
+        kv_heads=heads if is_latent else max(1, heads // _one_of(at[5], (1, 4, 8))),
+        qk_head_dim=192 if is_latent else width,
+        v_head_dim=128 if is_latent else width,
+        causal=at[4] > 1 / 3,
+    )
+
+
+def _moving(operator: str, at: Sequence[float], round_to: int) -> Sizes:
+    rows = _between(at[0], TOKENS, round_to)
+    width = _between(at[1], WIDTHS, round_to)
+    experts = _power(at[3], (8, 256))
+    values: dict[str, Any] = {
+        "rows": rows,
+        "width": _between(at[1], (512, 8192), MULTIPLE) if operator in ("embedding", "permutation") else width,
+        "n": _between(at[2], (1024, 262144), MULTIPLE),
+        "heads": _power(at[2], (1, 64)),
+        "qk_head_dim": _one_of(at[3], HEAD_DIMS),
+        "experts": experts,
+        "top_k": min(experts, _power(at[4], (1, 8))),
+    }
+    return Sizes(**{name: values[name] for name in OPERATORS[operator].needs})
+
+
+def _one_of(fraction: float, values: Sequence[int]) -> int:
+    return values[min(len(values) - 1, int(fraction * len(values)))]

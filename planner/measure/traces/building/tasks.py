@@ -1,0 +1,81 @@
+"""Events of an iteration that are tasks: calls and kernels, or operators where there is no device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.building.calls import RECORDS, STREAM_WAITS, named, waiting_calls
+from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace
+from planner.measure.traces.iterations import Iteration
+
+WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParallel|## |ProfilerStep|Optimizer\.|\[")
+"""Operators that only contain others; the outermost operator that is not one of them is a task."""
+
+
+def sort_by_stream(
+    events: Events, device: NDArray[np.intp], call: Integers
+) -> tuple[NDArray[np.intp], Integers, Integers]:
+    """
+    Sort tasks by stream, with the time of each call: where there is none, that of the task before on its stream.
+
+    Tasks before all recorded calls of their stream were launched before the trace began.
+    """
+    order = np.lexsort((events.start[device], events.track[device]))
+    device, call = device[order], call[order]
+    known = np.where(call == UNKNOWN, 0, np.arange(len(call)))
+    first = np.r_[True, events.track[device[1:]] != events.track[device[:-1]]] if len(device) else np.zeros(0, bool)
+    known[first] = np.flatnonzero(first)
+    source = np.maximum.accumulate(known) if len(known) else known
+    unknown = -1 if (call != UNKNOWN).any() else events.start[device]
+    when = np.where(call[source] == UNKNOWN, unknown, events.start[call[source]])
+    return device, call, when
+
+
+def host_tasks(trace: Trace, iteration: Iteration, launching: Integers) -> NDArray[np.intp]:
+    """
+    Return the threads' tasks that begin in an iteration: calls that affect streams; operators where there is no device.
+
+    Parameters
+    ----------
+    trace, iteration
+        Trace and iteration of one rank.
+    launching
+        Rows of the calls that launch work on a stream.
+
+    Returns
+    -------
+    array
+        Rows, thread by thread in the order of their start, none inside another.
+    """
+    if trace.has_device:
+        rows = np.unique(
+            np.concatenate(
+                [launching, named(trace, RECORDS), named(trace, STREAM_WAITS), np.array([*waiting_calls(trace)], int)]
+            )
+        ).astype(np.intp)
+    else:
+        rows = _operators(trace)
+    start = trace.events.start[rows]
+    rows = rows[(start >= iteration.begin) & (start < iteration.end)]
+    return outermost(trace.events, rows)
+
+
+def _operators(trace: Trace) -> NDArray[np.intp]:
+    wraps = np.array([WRAPPERS.match(name) is not None for name in trace.names], dtype=bool)
+    found: NDArray[np.intp] = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~wraps[trace.events.name])
+    return found
+
+
+def outermost(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return rows that are not nested in another of their thread, thread by thread in the order of their start."""
+    rows = rows[np.lexsort((-events.duration[rows], events.start[rows], events.track[rows]))]
+    ends = events.end[rows]
+    kept = np.ones(len(rows), dtype=bool)
+    for track in np.unique(events.track[rows]):
+        of_track = np.flatnonzero(events.track[rows] == track)
+        latest = np.maximum.accumulate(ends[of_track])
+        kept[of_track[1:]] = events.start[rows[of_track[1:]]] >= latest[:-1]
+    return rows[kept]

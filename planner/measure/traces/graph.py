@@ -1,0 +1,213 @@
+"""An iteration as a graph: tasks on threads and streams, and their dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace, Track
+
+
+class Kind(IntEnum):
+    """Kind of a task."""
+
+    HOST = 0
+    """Work of a thread: a call of the runtime or, where there is no device, an operator."""
+    COMPUTE = 1
+    """A kernel that computes, a fill, or a copy inside a device."""
+    COPY = 2
+    """A copy between device and host."""
+    COMMUNICATION = 3
+    """A collective, a send, a receive, a dispatch."""
+
+
+class Waiting(IntEnum):
+    """Object that a host task waits for before it ends."""
+
+    NOTHING = 0
+    DEVICE = 1
+    """All work that its rank has launched on any stream; see :func:`planner.measure.traces.awaited.awaited`."""
+    STREAM = 2
+    """All work on one stream (``waits_for`` is the track)."""
+    TASK = 3
+    """One task (``waits_for``)."""
+
+
+class Dependency(IntEnum):
+    """Reason that one task waits for another."""
+
+    LAUNCH = 0
+    """A thread launches it on a stream."""
+    EVENT = 1
+    """A stream waits for an event of another stream."""
+    THREAD = 2
+    """A thread waits for another one."""
+    ADDED = 3
+    """A change of the graph added it."""
+    PROCESSORS = 4
+    """A kernel finds no free processor until one on another stream ends."""
+
+
+class RankTrack(NamedTuple):
+    """A track and the rank that it belongs to."""
+
+    rank: int
+    track: Track
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tasks:
+    """
+    Tasks in the order in which each track runs them; arrays of shape (tasks,).
+
+    Parameters
+    ----------
+    track, kind
+        Place in ``ExecutionGraph.tracks``, and a :class:`Kind`.
+    duration
+        Nanoseconds on its track; of a thread that waits, without the wait; of a collective of several ranks, from the
+        moment when the last of them arrives.
+    gap
+        Nanoseconds that its track needs between the task before and this one: work of the thread outside of tasks.
+    start
+        Nanoseconds at which it started in the recording; in rebuilt graphs any numbers in the order of each rank's
+        threads.
+    event, trace
+        Row in the events of its trace, and number of that trace; ``UNKNOWN`` for tasks that were not recorded.
+    name
+        Place in ``ExecutionGraph.names``.
+    waiting, waits_for
+        A :class:`Waiting`, and the track or the task that it refers to.
+    collective
+        Number shared by tasks of several ranks that begin together; ``UNKNOWN`` for tasks that wait for no other rank.
+    message
+        Place in ``ExecutionGraph.messages``.
+    """
+
+    track: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    duration: Integers
+    gap: Integers
+    start: Integers
+    event: Integers
+    trace: NDArray[np.int32]
+    name: NDArray[np.int32]
+    waiting: NDArray[np.int8]
+    waits_for: Integers
+    collective: Integers
+    message: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(self.track)
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Tasks:
+        """Return some of the tasks."""
+        return Tasks(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @staticmethod
+    def together(several: Sequence[Tasks]) -> Tasks:
+        """Concatenate tasks of several tables."""
+        return Tasks(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edges:
+    """
+    Dependencies between tasks, besides the order of each track; arrays of shape (edges,).
+
+    Parameters
+    ----------
+    before, after
+        Tasks: the second starts only when the first has ended; for a launch, when the first has started.
+    lag
+        Nanoseconds from the one to the other.
+    dependency
+        A :class:`Dependency`.
+    """
+
+    before: Integers
+    after: Integers
+    lag: Integers
+    dependency: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        """Number of edges."""
+        return len(self.before)
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Edges:
+        """Return some of the edges."""
+        return Edges(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @staticmethod
+    def together(several: Sequence[Edges]) -> Edges:
+        """Concatenate edges of several tables."""
+        return Edges(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionGraph:
+    """
+    One iteration of all ranks that were recorded.
+
+    Parameters
+    ----------
+    tasks, edges
+        Tasks and their dependencies: within a track tasks run in the order of their places, one after the other.
+    tracks, names, messages
+        Tables behind the numbers in the columns.
+    begins
+        Begin of the iteration on the main thread of each rank, by rank; the earliest is 0.
+    device_free
+        End of earlier work on the streams of each rank, by rank; the rank's begin where there was none.
+    last
+        Task that ends the iteration of each rank's main thread, by rank: it takes no time itself. Ranks without a
+        recorded thread have none.
+    traces
+        Traces that the graph was built from.
+    doubts
+        Sentences on inferred dependencies, or omissions.
+    """
+
+    tasks: Tasks
+    edges: Edges
+    tracks: tuple[RankTrack, ...]
+    names: tuple[str, ...]
+    messages: tuple[Message, ...]
+    begins: Mapping[int, int]
+    device_free: Mapping[int, int]
+    last: Mapping[int, int]
+    traces: tuple[Trace, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that have tasks."""
+        return tuple(sorted({one.rank for one in self.tracks}))
+
+    @property
+    def task_ranks(self) -> Integers:
+        """Rank of each task; shape (tasks,)."""
+        return np.array([one.rank for one in self.tracks], dtype=np.int64)[self.tasks.track]
+
+    @property
+    def on_stream(self) -> NDArray[np.bool_]:
+        """Mask of tasks on streams; shape (tasks,)."""
+        return np.array([one.track.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
+
+    def previous(self) -> Integers:
+        """Return the task before each one on its track; ``UNKNOWN`` for the first."""
+        order = np.argsort(self.tasks.track, kind="stable")
+        found = np.full(len(order), UNKNOWN)
+        same = self.tasks.track[order[1:]] == self.tasks.track[order[:-1]]
+        found[order[1:][same]] = order[:-1][same]
+        return found

@@ -1,0 +1,180 @@
+"""Figures of a device that only a trace shows: slowdown of compute next to communication, and late launches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.structure.nesting import find_launchers
+
+BESIDE, ALONE = 0.9, 0.01
+"""Share of a kernel's time above which it ran next to communication, and below which it ran alone."""
+
+STEADY, FEWEST = 0.1, 2
+"""
+Largest half interquartile range over the median for kernels to count as equal work, and least number of each kind.
+
+Persistent kernels have one grid for every size: where sizes were not recorded, only times distinguish them.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowdown:
+    """
+    Slowdown of kernels next to communication.
+
+    Parameters
+    ----------
+    factor
+        Median over kinds of kernels, each weighted by its time: median next to communication over the median alone.
+    num_kinds, num_kernels
+        Kinds of kernels that ran both ways, and all kernels of these kinds.
+    """
+
+    factor: float
+    num_kinds: int
+    num_kernels: int
+
+
+def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
+    """
+    Measure how much slower kernels of equal name, grid and inputs are while communication runs on another stream.
+
+    Only kinds with steady times both ways count.
+
+    Parameters
+    ----------
+    traces
+        Traces of one kind of device; kernels are compared within a trace.
+
+    Returns
+    -------
+    Slowdown or None
+        None where no kind of kernel ran both ways.
+    """
+    ratios: list[float] = []
+    weights: list[float] = []
+    number = 0
+    for beside, alone in (both for trace in traces for both in _both_ways(trace)):
+        ratios.append(float(np.median(beside) / np.median(alone)))
+        weights.append(float(beside.sum()))
+        number += len(beside) + len(alone)
+    if not ratios:
+        return None
+    return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+
+
+def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
+    """Yield the nanoseconds next to communication and alone, of each kind of kernel that is steady in both."""
+    events = trace.events
+    is_kernel = events.category == Category.KERNEL
+    computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
+    share = beside_communication(trace, computing) / np.maximum(events.duration[computing], 1)
+    kinds: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    columns = (events.name[computing], events.blocks[computing], _operands(trace, computing))
+    for place, kind in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        kinds[kind].append(place)
+    for places in kinds.values():
+        spent, own = events.duration[computing[places]], share[places]
+        beside, alone = spent[own >= BESIDE], spent[own <= ALONE]
+        if _is_steady(beside) and _is_steady(alone):
+            yield beside, alone
+
+
+def beside_communication(trace: Trace, rows: NDArray[np.intp]) -> Integers:
+    """Return the nanoseconds of each event on a stream during which communication runs on any stream; shape (rows,)."""
+    events = trace.events
+    talking = np.flatnonzero((events.category == Category.KERNEL) & (events.message != UNKNOWN))
+    return covered_nanoseconds(events.start[rows], events.end[rows], events.start[talking], events.end[talking])
+
+
+def _is_steady(nanoseconds: Integers) -> bool:
+    if len(nanoseconds) < FEWEST:
+        return False
+    low, median, high = np.quantile(nanoseconds, (0.25, 0.5, 0.75))
+    return bool((high - low) / 2 <= STEADY * median)
+
+
+def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
+    """Return the inputs of the operator that launched each kernel; ``UNKNOWN`` where they were not recorded."""
+    events = trace.events
+    operators = trace.of(Category.OPERATOR)
+    operators = operators[events.external[operators] != UNKNOWN]
+    if not len(operators):
+        return np.full(len(rows), UNKNOWN)
+    numbers, first = np.unique(events.external[operators], return_index=True)
+    place = np.minimum(np.searchsorted(numbers, events.external[rows]), len(numbers) - 1)
+    same = numbers[place] == events.external[rows]
+    return np.where(same, events.operands[operators[first[place]]], UNKNOWN)
+
+
+def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+    """
+    Return the nanoseconds of each interval that other intervals cover, which may overlap each other.
+
+    >>> one = np.array([0, 10, 20]), np.array([10, 20, 30])
+    >>> covered_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
+    [5, 8, 0]
+    """
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
+    if not len(begins):
+        return np.zeros_like(start)
+    fresh = np.r_[True, begins[1:] > ends[:-1]]
+    first = np.flatnonzero(fresh)
+    begins, ends = begins[first], ends[np.r_[first[1:] - 1, len(ends) - 1]]
+    before = np.r_[0, np.cumsum(ends - begins)]
+
+    def until(time: Integers) -> Integers:
+        place = np.searchsorted(begins, time, side="right") - 1
+        inside = np.minimum(time - begins[np.maximum(place, 0)], (ends - begins)[np.maximum(place, 0)])
+        return np.where(place < 0, 0, before[np.maximum(place, 0)] + inside)
+
+    found: Integers = until(end) - until(start)
+    return found
+
+
+def weighted_median(values: list[float], weights: list[float]) -> float:
+    """
+    Return the value below which half of the weight lies.
+
+    >>> weighted_median([1.0, 3.0, 2.0], [1.0, 1.0, 5.0])
+    2.0
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(np.array(weights)[order])
+    return float(np.array(values)[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def late_launches(trace: Trace) -> Integers:
+    """
+    Return nanoseconds between the calls of two consecutive kernels for which streams waited.
+
+    A kernel is late if its call begins when its stream is already idle. Where two consecutive kernels of a stream are
+    late and one thread launches both, the time between their calls is the CPU launch overhead of a kernel. Calls with
+    an interruption between them, such as a wait for the device, are longer, and so is the begin of a pass: use the
+    median.
+
+    Parameters
+    ----------
+    trace
+        Trace of one rank.
+    """
+    events = trace.events
+    rows = trace.of(Category.KERNEL)
+    call = find_launchers(trace)[rows]
+    rows, call = rows[call != UNKNOWN], call[call != UNKNOWN]
+    order = np.lexsort((events.start[rows], events.track[rows]))
+    rows, call = rows[order], call[order]
+    if len(rows) < 3:
+        return np.zeros(0, dtype=np.int64)
+    same = events.track[rows[1:]] == events.track[rows[:-1]]
+    late = np.r_[False, same & (events.start[call[1:]] >= events.end[rows[:-1]])]
+    both = late[1:] & late[:-1] & (events.track[call[1:]] == events.track[call[:-1]])
+    between: Integers = (events.start[call[1:]] - events.start[call[:-1]])[both]
+    return between[between > 0]

@@ -1,0 +1,202 @@
+"""Operators of forward passes among the events of threads, alone or as sequences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.iterations import BACKWARD
+from planner.measure.traces.operators.names import Names, Pattern
+from planner.measure.traces.structure.nesting import Nesting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """
+    An operator of a forward pass.
+
+    Parameters
+    ----------
+    pattern
+        The pattern that matched.
+    dtype, sizes
+        Type and sizes as in the table of samples.
+    rows
+        The events of its sequence, views between them included.
+    """
+
+    pattern: Pattern
+    dtype: str
+    sizes: Mapping[str, int]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backward:
+    """
+    Nodes of autograd in backward passes; arrays of shape (events,).
+
+    Parameters
+    ----------
+    node
+        Row of the node around an event, itself included; ``UNKNOWN`` in forward passes.
+    """
+
+    node: Integers
+
+
+def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
+    """
+    Find the nodes of autograd, and the events in them.
+
+    Recomputation in a node is a forward pass: its operators have their own sequence numbers.
+    """
+    events = trace.events
+    is_name = np.array([name.startswith(BACKWARD) for name in trace.names], dtype=bool)
+    node = np.full(len(events), UNKNOWN, dtype=np.int64)
+    starts = is_name[events.name] & (events.category == Category.OPERATOR)
+    again = (events.sequence != UNKNOWN) & ~_is_inner_node(trace, nesting, starts)
+    found: list[int] = node.tolist()
+    parents = nesting.parent.tolist()
+    for row, (is_node, is_again) in enumerate(zip(starts.tolist(), again.tolist(), strict=True)):
+        parent = parents[row]
+        if is_node:
+            found[row] = row
+        elif parent != UNKNOWN and not is_again:
+            found[row] = found[parent]
+    return Backward(node=np.array(found, dtype=np.int64))
+
+
+def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return True for operators that autograd's nodes run first, which have the node's sequence number."""
+    events = trace.events
+    parent = np.maximum(nesting.parent, 0)
+    inside = (nesting.parent != UNKNOWN) & starts[parent]
+    found: NDArray[np.bool_] = inside & (events.sequence == events.sequence[parent])
+    return found
+
+
+def matches(
+    trace: Trace, nesting: Nesting, backward: Backward, names: Names, within: NDArray[np.bool_]
+) -> tuple[list[Match], list[Match], dict[str, str]]:
+    """
+    Find the operators of forward passes: matches, updates without sizes, and the reasons of names that did not match.
+
+    Parameters
+    ----------
+    trace, nesting, backward
+        A trace, the nesting of its events, and its nodes of autograd.
+    names
+        Patterns of recorded operators.
+    within
+        True for events that count; shape (events,).
+    """
+    by_first: dict[str, list[Pattern]] = defaultdict(list)
+    for pattern in names.patterns:
+        for name in pattern.sequence[0]:
+            by_first[name].append(pattern)
+    search = _Search(trace, names, by_first)
+    rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (backward.node == UNKNOWN))
+    for siblings in _siblings(trace, nesting, rows):
+        search.among(siblings, int(nesting.parent[siblings[0]]))
+    return search.found, search.unsized, search.reasons
+
+
+def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Group rows by parent and thread, in the order in which they ran; outer groups first."""
+    order = np.lexsort((rows, trace.events.track[rows], nesting.parent[rows]))
+    rows = rows[order]
+    parent, track = nesting.parent[rows], trace.events.track[rows]
+    breaks = np.flatnonzero((parent[1:] != parent[:-1]) | (track[1:] != track[:-1])) + 1
+    return [group for group in np.split(rows, breaks) if len(group)]
+
+
+class _Search:
+    """Search from outer to inner operators, without those inside a match."""
+
+    def __init__(self, trace: Trace, names: Names, by_first: Mapping[str, Sequence[Pattern]]) -> None:
+        self.found: list[Match] = []
+        self.unsized: list[Match] = []
+        self.reasons: dict[str, str] = {}
+        self._trace = trace
+        self._names = names
+        self._by_first = by_first
+        self._inside: set[int] = set()
+
+    def among(self, siblings: NDArray[np.intp], parent: int) -> None:
+        """Look for sequences among consecutive operators."""
+        rows = siblings.tolist()
+        if parent in self._inside:
+            self._inside.update(rows)
+            return
+        names = [self._trace.names[name] for name in self._trace.events.name[siblings].tolist()]
+        place = 0
+        while place < len(rows):
+            place = self._search_at(rows, names, place) if names[place] in self._by_first else place + 1
+
+    def _search_at(self, rows: list[int], names: list[str], place: int) -> int:
+        """Return the next place to search: behind the sequence that begins here, else one further."""
+        reasons: dict[str, str] = {}
+        for pattern in self._by_first[names[place]]:
+            members = self._members(pattern, names, place)
+            if members and self._take(pattern, rows, members, reasons):
+                return members[-1] + 1
+        for name, reason in reasons.items():
+            self.reasons.setdefault(name, reason)
+        return place + 1
+
+    def _members(self, pattern: Pattern, names: list[str], place: int) -> list[int]:
+        """Return the places of a sequence that begins here; [] if it does not."""
+        members = [place]
+        for allowed in pattern.sequence[1:]:
+            place += 1
+            while place < len(names) and names[place] in self._names.views and names[place] not in allowed:
+                place += 1
+            if place >= len(names) or names[place] not in allowed:
+                return []
+            members.append(place)
+        return members
+
+    def _take(self, pattern: Pattern, rows: list[int], members: list[int], reasons: dict[str, str]) -> bool:
+        row = rows[members[pattern.at]]
+        name, place = self._trace.name_of(row), int(self._trace.events.operands[row])
+        if place == UNKNOWN:
+            reasons[name] = NO_SHAPES
+            return False
+        operands = self._trace.operands[place]
+        sizes = pattern.sizes_of(operands)
+        dtype = operands.dtypes[pattern.dtype] if pattern.dtype < len(operands.dtypes) else ""
+        own = tuple(rows[members[0] : members[-1] + 1])
+        if sizes is None and dtype == LIST and not any(operands.sizes):
+            self.unsized.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes={}, rows=own))
+            reasons[name] = LONG_LIST
+            return False
+        if sizes is None or dtype not in self._names.dtypes:
+            if not pattern.alike:
+                reasons[name] = f"inputs {_sizes_text(operands.sizes)} of type {dtype or 'unknown'}"
+            return False
+        self.found.append(Match(pattern=pattern, dtype=self._names.dtypes[dtype], sizes=sizes, rows=own))
+        self._inside.update(own)
+        return True
+
+
+LIST = "TensorList"
+"""The profiler's type of a list of tensors."""
+
+LONG_LIST = "PyTorch records no sizes of lists of more than 30 tensors; pass --job with its strategy to count them"
+"""
+Reason that most updates have no sizes (``TENSOR_LIST_DISPLAY_LENGTH_LIMIT`` in ``torch/csrc/profiler/util.h``), if
+gradients have none either.
+"""
+
+NO_SHAPES = "no shapes were recorded (torch.profiler.profile(record_shapes=True))"
+"""Reason that operators known only by name have no sizes."""
+
+
+def _sizes_text(sizes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(" x ".join(str(size) for size in one) or "-" for one in sizes[:4])

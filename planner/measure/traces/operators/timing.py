@@ -1,0 +1,181 @@
+"""Times of each pass of the recorded operators, and of the remaining computation."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.fields import NARROW
+from costmodel.operators.sampled_shapes import MATMULS
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.iterations import iterations
+from planner.measure.traces.operators.device import beside_communication
+from planner.measure.traces.operators.matching import backward_nodes, matches
+from planner.measure.traces.operators.names import Names, known_names
+from planner.measure.traces.operators.passes import Passes
+from planner.measure.traces.operators.records import Other, TracedOperators
+from planner.measure.traces.operators.updates import size_updates
+from planner.measure.traces.structure.nesting import Nesting, find_launchers, nesting
+
+NOT_KNOWN = "not an operator that the planner samples"
+EIGHT_BITS = "its kernels have 8-bit inputs, and their FP8 recipe was not recorded"
+CAUSAL = (
+    "Attention without a mask is assumed to be causal where it has as many queries as keys: the profiler's flag is not "
+    "read."
+)
+
+
+def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
+    """
+    Find the operators that the iterations of a trace ran, each pass with its time.
+
+    An operator of a forward pass is identified by its name, or a sequence by those of its members; its backward pass by
+    the sequence number of both. Kernels belong to the operator that launched them. The time of a pass on a device is
+    the sum of its kernels; on a thread it is the operator's own time, without nested operators of others.
+
+    Parameters
+    ----------
+    trace
+        Trace of one rank, with shapes.
+    parameters
+        Elements that the rank's optimizer updates; None counts them from gradients where possible.
+    """
+    names, inside = known_names(), nesting(trace)
+    backward = backward_nodes(trace, inside)
+    within, number = _find_iterations(trace)
+    found, unsized, reasons = matches(trace, inside, backward, names, within)
+    if unsized:
+        found += size_updates(trace, number, unsized, tuple(found), parameters)
+    return _time_passes(Passes(trace, inside, backward, number, found), names, within, reasons)
+
+
+def _find_iterations(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
+    """Return a mask of events that begin in an iteration, and the iteration's number; both of shape (events,)."""
+    steps, start = iterations(trace), trace.events.start
+    begins = np.array([one.begin for one in steps], dtype=np.int64)
+    ends = np.array([one.end for one in steps], dtype=np.int64)
+    number = np.searchsorted(begins, start, side="right") - 1
+    within = (number >= 0) & (start < ends[np.maximum(number, 0)]) if len(steps) else np.zeros(len(start), dtype=bool)
+    return within, number
+
+
+def _time_passes(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
+    """Time the passes, and collect the rest."""
+    trace, events = passes.trace, passes.trace.events
+    owner = passes.nesting.inherit_values(passes.owner, unknown=UNKNOWN)
+    if trace.has_device:
+        launched = find_launchers(trace)
+        rows = _find_computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
+        owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
+        reasons = _remove_other_kernels(passes, names, rows, owner) | reasons
+        _add_bare_products(passes, names, rows, launched, owner)
+        around, spent, beside = launched, events.duration[rows], beside_communication(trace, rows)
+    else:
+        rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
+        around, spent = passes.nesting.parent, own_nanoseconds(trace, passes.nesting)[rows]
+        beside = np.zeros_like(spent)
+    known = owner[rows] != UNKNOWN
+    sums, sums_beside = np.zeros((2, len(passes.found)), dtype=np.int64)
+    np.add.at(sums, owner[rows[known]], spent[known])
+    np.add.at(sums_beside, owner[rows[known]], beside[known])
+    timed = zip(passes.found, sums.tolist(), sums_beside.tolist(), strict=True)
+    attention = any(one.operator == "attention" and one.sizes["causal"] for one in passes.found)
+    return TracedOperators(
+        operators=tuple(replace(one, nanoseconds=ns, beside=of_it) for one, ns, of_it in timed),
+        others=_sum_others(passes, rows[~known], spent[~known], around, reasons),
+        owner=owner,
+        nanoseconds=int(spent.sum()),
+        doubts=(CAUSAL,) if attention else (),
+    )
+
+
+def _find_computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return an iteration's events on streams without communication; copies over the host's link count."""
+    events = trace.events
+    of_device = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
+    return np.flatnonzero(of_device & within & (events.message == UNKNOWN))
+
+
+def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
+    """Return the time of each operator without the operators in it; shape (events,)."""
+    events, inside = trace.events, inside or nesting(trace)
+    is_operator = events.category == Category.OPERATOR
+    around = inside.inherit_values(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
+    own: Integers = events.duration.copy()
+    nested = np.flatnonzero(is_operator & (inside.parent != UNKNOWN))
+    outer = around[inside.parent[nested]]
+    np.subtract.at(own, outer[outer != UNKNOWN], events.duration[nested[outer != UNKNOWN]])
+    return np.maximum(own, 0)
+
+
+def _remove_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
+    """
+    Remove kernels that do not multiply from matmuls; return the reasons, by the names of the operators.
+
+    Some operators do more than multiply. Kernels with 8-bit inputs in a 16-bit operator belong to an FP8 recipe; the
+    trace tells neither the recipe nor how its casts count.
+    """
+    multiplies, eight = _match_names(passes.trace, names.gemm, rows), _match_names(passes.trace, names.eight_bits, rows)
+    reasons: dict[str, str] = {}
+    for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
+        place = int(owner[row])
+        if place == UNKNOWN or passes.found[place].operator not in MATMULS:
+            continue
+        only_products = place < len(passes.matches) and passes.matches[place].pattern.gemm
+        if is_eight and passes.found[place].dtype not in NARROW:
+            reasons[passes.trace.name_of(passes.found[place].row)] = EIGHT_BITS
+            owner[row] = UNKNOWN
+        elif only_products and not is_product:
+            owner[row] = UNKNOWN
+    return reasons
+
+
+def _add_bare_products(
+    passes: Passes, names: Names, rows: NDArray[np.intp], launched: Integers, owner: Integers
+) -> None:
+    """Add gradients of nodes with a kernel but no operator per product: first the input's, then the weight's."""
+    events = passes.trace.events
+    products = _match_names(passes.trace, names.gemm, rows) & ~_match_names(passes.trace, names.eight_bits, rows)
+    free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
+    of_node: dict[int, list[int]] = defaultdict(list)
+    for row in free[np.argsort(events.start[free], kind="stable")].tolist():
+        node = int(passes.backward.node[launched[row]])
+        place = passes.match_of_node.get(node)
+        if place is not None and passes.matches[place].pattern.operator in MATMULS:
+            of_node[node].append(row)
+    for node, kernels in of_node.items():
+        missing = [one for one in ("dgrad", "wgrad") if (node, one) not in passes.taken]
+        if len(kernels) == len(missing):
+            for row, of_pass in zip(kernels, missing, strict=True):
+                owner[row] = passes.add(passes.matches[passes.match_of_node[node]], of_pass, node)
+
+
+def _match_names(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return a mask of rows whose name the pattern finds."""
+    known = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
+    return known[trace.events.name[rows]]
+
+
+def _sum_others(
+    passes: Passes, rows: NDArray[np.intp], spent: Integers, around: Integers, reasons: dict[str, str]
+) -> tuple[Other, ...]:
+    """Sum the computation outside of known operators by name; a kernel has the name of its operator."""
+    count: Counter[str] = Counter()
+    nanoseconds: Counter[str] = Counter()
+    trace, parents = passes.trace, passes.nesting.parent
+    is_operator = trace.events.category == Category.OPERATOR
+    for row, ns in zip(rows.tolist(), spent.tolist(), strict=True):
+        place = row if is_operator[row] else int(around[row])
+        while place != UNKNOWN and not is_operator[place]:
+            place = int(parents[place])
+        name = trace.name_of(row if place == UNKNOWN else place)
+        count[name] += 1
+        nanoseconds[name] += ns
+    return tuple(
+        Other(name=name, reason=reasons.get(name, NOT_KNOWN), count=count[name], nanoseconds=ns)
+        for name, ns in nanoseconds.most_common()
+    )

@@ -1,0 +1,204 @@
+"""Numbers and records from the ``args`` of the profiler's events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+from planner.measure.traces.events import UNKNOWN, Blocks, Operands, Wait
+
+MOST = 2**63
+NANOSECONDS_PER_MICROSECOND = 1000
+
+
+def nanoseconds(microseconds: int | str) -> int:
+    """
+    Return a time of the profiler in nanoseconds, exactly.
+
+    >>> nanoseconds("1740461679479712.345"), nanoseconds(85), nanoseconds("2.5")
+    (1740461679479712345, 85000, 2500)
+
+    Raises
+    ------
+    ValueError, ArithmeticError, OverflowError
+        If it is not a number, or does not fit into 63 bits.
+    """
+    if type(microseconds) is str:
+        if microseconds[-4:-3] == ".":
+            return int(microseconds[:-4] + microseconds[-3:])
+        return int((Decimal(microseconds) * NANOSECONDS_PER_MICROSECOND).to_integral_value())
+    return int(microseconds) * NANOSECONDS_PER_MICROSECOND
+
+
+def whole(number: object) -> int:
+    """
+    Return a whole number from a number or its text; ``UNKNOWN`` if it is none, or does not fit into 63 bits.
+
+    >>> whole("12"), whole(12), whole("12.0"), whole(None), whole(2**64)
+    (12, 12, 12, -1, -1)
+    """
+    try:
+        found = int(number) if isinstance(number, int) else int(Decimal(str(number)))
+    except (ValueError, ArithmeticError):
+        return UNKNOWN
+    return found if -MOST <= found < MOST else UNKNOWN
+
+
+def operands(sizes: object, dtypes: object) -> Operands:
+    """
+    Build the operands of an operator; a list of tensors counts as one operand per tensor.
+
+    >>> operands([[8, 4], [], [[2], [3]]], ["float", "Scalar", "TensorList"]).dtypes
+    ('float', 'Scalar', 'TensorList', 'TensorList')
+    """
+    of_inputs = sizes if isinstance(sizes, list) else []
+    types = dtypes if isinstance(dtypes, list) else []
+    flat = [
+        (tensor, str(types[place]) if place < len(types) else "")
+        for place, one in enumerate(of_inputs)
+        for tensor in _tensors(one)
+    ]
+    return Operands(tuple(tensor for tensor, _ in flat), tuple(dtype for _, dtype in flat))
+
+
+def _tensors(sizes: object) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes of each tensor of one input; the sizes of a list of tensors may be lists, too."""
+    if not isinstance(sizes, list):
+        yield ()
+    elif sizes and all(isinstance(one, list) for one in sizes):
+        for one in sizes:
+            yield from _tensors(one)
+    else:
+        yield tuple(max(whole(size), 0) for size in sizes)
+
+
+def blocks(grid: object, block: object, per_processor: object) -> Blocks:
+    """
+    Read the launch dimensions of a kernel: blocks, threads per block, and blocks per processor.
+
+    >>> blocks([8, 16, 5], [128, 1, 1], "5.925926")
+    Blocks(num_blocks=640, threads_per_block=128, blocks_per_processor=5.925926)
+    """
+    try:
+        share = float(str(per_processor))
+    except ValueError:
+        share = 0.0
+    return Blocks(_product(grid), _product(block), share if 0 <= share < MOST else 0.0)
+
+
+def _product(sizes: object) -> int:
+    return prod(max(whole(size), 0) for size in sizes) if isinstance(sizes, list) else 0
+
+
+WAIT = "cuda_sync_kind"
+WAITS: Mapping[str, Literal["device", "stream", "event", "stream_event"]] = {
+    "Context Sync": "device",
+    "Device Sync": "device",
+    "Stream Sync": "stream",
+    "Event Sync": "event",
+    "Stream Wait Event": "stream_event",
+}
+"""Scope of a synchronisation, by the name that the profiler gives it."""
+
+
+def wait(arguments: Mapping[str, Any]) -> Wait | None:
+    """Return the object that an event of ``cuda_sync`` waits for; None where its kind is unknown."""
+    of = WAITS.get(str(arguments.get(WAIT)))
+    if of is None:
+        return None
+    stream = whole(arguments.get("stream" if of == "stream" else "wait_on_stream"))
+    record = whole(arguments.get("wait_on_cuda_event_record_corr_id"))
+    return Wait(of, "" if of == "device" or stream in NO_STREAM else str(stream), record)
+
+
+NO_STREAM = (UNKNOWN, 2**32 - 1)
+"""Both mean that no stream is named: the second is -1 as an unsigned number of 32 bits."""
+
+
+class Arguments(NamedTuple):
+    """
+    Arguments of a communication, as the profiler records them.
+
+    Parameters
+    ----------
+    operation, group, description, ranks, dtype
+        Texts.
+    num_ranks, elements_in, elements_out, source, destination, first, stride
+        Numbers. The last two give the ranks of a group where the profiler shortened the list.
+    library
+        Only in traces that :func:`planner.measure.traces.writing.write_trace` wrote; None in others.
+    """
+
+    operation: str
+    group: str
+    description: str
+    ranks: str
+    num_ranks: int
+    elements_in: int
+    elements_out: int
+    dtype: str
+    source: int
+    destination: int
+    first: int
+    stride: int
+    library: str | None
+
+
+OPERATION = "Collective name"
+LIBRARY = "Communication library"
+COMMUNICATION: Mapping[str, str] = {
+    "operation": OPERATION,
+    "group": "Process Group Name",
+    "description": "Process Group Description",
+    "ranks": "Process Group Ranks",
+    "num_ranks": "Group size",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+    "dtype": "dtype",
+    "source": "Src Rank",
+    "destination": "Dst Rank",
+    "first": "Global rank start",
+    "stride": "Global rank stride",
+}
+"""Names of these arguments in the JSON of the profiler."""
+
+_TEXTS = ("operation", "group", "description", "ranks", "dtype")
+
+
+def communication(arguments: Mapping[str, Any]) -> Arguments:
+    """Read the arguments of a communication from a kernel or an operator."""
+    said = {field: arguments.get(name) for field, name in COMMUNICATION.items()}
+    parts: dict[str, Any] = {field: _text(seen) if field in _TEXTS else whole(seen) for field, seen in said.items()}
+    return Arguments(**parts, library=_text(arguments[LIBRARY]) if LIBRARY in arguments else None)
+
+
+def _text(seen: object) -> str:
+    return "" if seen is None else str(seen)
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """
+    Read the ranks of a group; () where the profiler shortened the list.
+
+    >>> ranks("[0, 1]"), ranks("[0, 1, ..., 63]"), ranks("")
+    ((0, 1), (), ())
+    """
+    found = tuple(whole(rank) for rank in text.strip("[] ").split(",") if rank.strip())
+    return found if all(rank >= 0 for rank in found) else ()
+
+
+def peer_of(name: str, concrete: object) -> int:
+    """
+    Return the other rank of PyTorch's send or receive, which is the input behind its tensors and its group.
+
+    >>> peer_of("c10d::send", ["", "", "1", "0"]), peer_of("c10d::send", [])
+    (1, -1)
+    """
+    has_it = name in POINT_TO_POINT and isinstance(concrete, Sequence) and len(concrete) > PEER
+    return whole(concrete[PEER]) if has_it else UNKNOWN  # type: ignore[index]
+
+
+POINT_TO_POINT, PEER = ("c10d::send", "c10d::recv_"), 2
+"""Operators whose third input is the other rank."""

@@ -1,0 +1,231 @@
+"""Simulation of a graph: start and end of each task, and the task that delayed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.awaited import awaited
+from planner.measure.traces.events import UNKNOWN, Integers
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replayed:
+    """
+    Times of each task of a graph.
+
+    Parameters
+    ----------
+    start, end
+        Nanoseconds since the iteration began; shape (tasks,). A collective starts when its own rank has arrived.
+    cause
+        Task whose end, or launch, allowed each one to start; ``UNKNOWN`` for the first ones. Shape (tasks,).
+    held_by
+        Task that delayed the end of each one: for a thread the last that ended on a stream, for a collective its last
+        member to arrive; ``UNKNOWN`` where nothing did. Shape (tasks,).
+    begins
+        Begin of the window of each rank's iteration: the end of earlier work on its device.
+    iterations
+        Nanoseconds of each rank's iteration.
+    """
+
+    start: Integers
+    end: Integers
+    cause: Integers
+    held_by: Integers
+    begins: Mapping[int, int]
+    iterations: Mapping[int, int]
+
+    @property
+    def iteration(self) -> int:
+        """Nanoseconds of the iteration: that of the slowest rank."""
+        return max(self.iterations.values())
+
+
+def replay(graph: ExecutionGraph) -> Replayed:
+    """
+    Simulate a graph: every task starts as soon as its track and its dependencies allow.
+
+    Threads run in the order of time. A call that waits for a device waits for the work launched until then in this
+    replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end when their own duration has
+    passed since the last of them arrived.
+
+    Parameters
+    ----------
+    graph
+        Graph without circular waits (:func:`planner.measure.traces.circles.break_circles`).
+    """
+    return replayed(graph, *_Machine(graph).run())
+
+
+def measured(graph: ExecutionGraph) -> Replayed:
+    """Return the recorded times of a graph's tasks, in the record of a replay for comparison."""
+    starts, ends = graph.tasks.start.copy(), graph.tasks.start + graph.tasks.duration
+    for number, trace in enumerate(graph.traces):
+        rows = np.flatnonzero((graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN))
+        ends[rows] = starts[rows] + trace.events.duration[graph.tasks.event[rows]]
+    nothing = np.full(len(starts), UNKNOWN)
+    return replayed(graph, starts, ends, nothing, nothing)
+
+
+def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:
+    r"""
+    Return the times of tasks with the iterations that they result in.
+
+    .. math:: T = \max(e - b, d - d_0)
+
+    with b and e the begin and end of the main thread's iteration, d the end of the last task on a stream, :math:`d_0`
+    the end of earlier work there. In a longer run both are equal up to the lead of the host.
+    """
+    on_stream, of_rank = graph.on_stream, graph.task_ranks
+    iterations = {}
+    for rank in graph.ranks:
+        ends = end[on_stream & (of_rank == rank)]
+        last = int(end[graph.last[rank]]) - graph.begins[rank] if rank in graph.last else 0
+        iterations[rank] = max(last, int(ends.max()) - graph.device_free[rank] if len(ends) else 0)
+    return Replayed(
+        start=start,
+        end=end,
+        cause=cause,
+        held_by=held_by,
+        begins=dict(graph.device_free),
+        iterations=iterations,
+    )
+
+
+class _Machine:
+    """State of a replay, in lists, since access to single numbers of arrays is slow."""
+
+    def __init__(self, graph: ExecutionGraph) -> None:
+        tasks, edges = graph.tasks, graph.edges
+        number = len(tasks)
+        previous = graph.previous()
+        first = previous == UNKNOWN
+        followers = np.full(number, UNKNOWN)
+        followers[previous[~first]] = np.flatnonzero(~first)
+        self.follower = followers.tolist()
+        self.duration, self.gap = tasks.duration.tolist(), tasks.gap.tolist()
+        self.host = (tasks.kind == Kind.HOST).tolist()
+        self.waiting, self.waits_for = tasks.waiting.tolist(), tasks.waits_for.tolist()
+        self.track, self.collective = tasks.track.tolist(), tasks.collective.tolist()
+        self.missing = (np.bincount(edges.after, minlength=number) + ~first).tolist()
+        self.ready = np.where(first, tasks.gap, 0).tolist()
+        self.cause, self.held_by = [UNKNOWN] * number, [UNKNOWN] * number
+        self.start, self.end = [UNKNOWN] * number, [UNKNOWN] * number
+        launches = edges.dependency == Dependency.LAUNCH
+        self.launched, self.later = _group_by_task(edges, launches), _group_by_task(edges, ~launches)
+        self.come: list[int] = []
+        self.threads: list[tuple[int, int]] = []
+        self.members, self.absent = _members(tasks)
+        self.awaited = awaited(graph)
+        self.on_stream: dict[int, int] = {}
+        self.waiters: dict[int, list[int]] = {}
+        self.open: dict[int, int] = {}
+
+    def run(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """Return the start, end, cause and holding task of every task."""
+        self.come = [task for task, missing in enumerate(self.missing) if not missing]
+        while self.come or self.threads:
+            while self.come:
+                self._start(self.come.pop())
+            if self.threads:
+                now, task = heappop(self.threads)
+                self._run_thread(task, now)
+        assert UNKNOWN not in self.end, "Tasks wait for each other in a circle."
+        columns = (self.start, self.end, self.cause, self.held_by)
+        start, end, cause, held_by = (np.array(column, dtype=np.int64) for column in columns)
+        return start, end, cause, held_by
+
+    def _start(self, task: int) -> None:
+        """Start a task whose dependencies have all ended."""
+        if self.host[task]:
+            heappush(self.threads, (self.ready[task], task))
+        elif self.collective[task] == UNKNOWN:
+            self._finish(task, self.ready[task], self.ready[task] + self.duration[task])
+        else:
+            self._join(task, self.collective[task])
+
+    def _join(self, task: int, collective: int) -> None:
+        self.absent[collective] -= 1
+        if self.absent[collective]:
+            return
+        members = self.members[collective]
+        last = max(members, key=self.ready.__getitem__)
+        for member in members:
+            if member != last:
+                self.held_by[member] = last
+            self._finish(member, self.ready[member], self.ready[last] + self.duration[member])
+
+    def _run_thread(self, task: int, now: int) -> None:
+        for launched, lag in self.launched.get(task, ()):
+            track = self.track[launched]
+            self.on_stream[track] = max(launched, self.on_stream.get(track, UNKNOWN))
+            self._allow(launched, now + lag, task)
+        if self.waiting[task] == Waiting.NOTHING:
+            self._finish(task, now, now + self.duration[task])
+            return
+        self.start[task] = now
+        unfinished = [one for one in self._find_awaited(task) if self.end[one] == UNKNOWN]
+        self.open[task] = len(unfinished)
+        for one in unfinished:
+            self.waiters.setdefault(one, []).append(task)
+        for one in self._find_awaited(task):
+            self._note_end(task, one)
+        if not unfinished:
+            self._finish(task, now, max(now, self.ready[task]) + self.duration[task])
+
+    def _find_awaited(self, task: int) -> list[int]:
+        if self.waiting[task] == Waiting.TASK:
+            return [self.waits_for[task]]
+        tracks = self.awaited.get(task, ())
+        return [min(last, self.on_stream[track]) for track, last in tracks if track in self.on_stream]
+
+    def _note_end(self, task: int, awaited: int) -> None:
+        """Note the end of a task that a thread waits for, which may be later than the call."""
+        if self.end[awaited] > self.ready[task]:
+            self.ready[task], self.held_by[task] = self.end[awaited], awaited
+
+    def _finish(self, task: int, start: int, end: int) -> None:
+        self.start[task], self.end[task] = start, end
+        follower = self.follower[task]
+        if follower != UNKNOWN:
+            self._allow(follower, end + self.gap[follower], task)
+        for later, lag in self.later.get(task, ()):
+            self._allow(later, end + lag, task)
+        for waiter in self.waiters.pop(task, ()):
+            self._note_end(waiter, task)
+            self.open[waiter] -= 1
+            if not self.open[waiter]:
+                self._finish(waiter, self.start[waiter], self.ready[waiter] + self.duration[waiter])
+
+    def _allow(self, task: int, when: int, cause: int) -> None:
+        if when > self.ready[task] or self.cause[task] == UNKNOWN:
+            self.ready[task], self.cause[task] = max(when, self.ready[task]), cause
+        self.missing[task] -= 1
+        if not self.missing[task]:
+            self.come.append(task)
+
+
+def _group_by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+    """Return the tasks and lags that leave each task, by task; launched ones in the order of their stream."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(edges.after[rows], kind="stable")]
+    columns = (edges.before[rows].tolist(), edges.after[rows].tolist(), edges.lag[rows].tolist())
+    for before, after, lag in zip(*columns, strict=True):
+        found.setdefault(before, []).append((after, lag))
+    return found
+
+
+def _members(tasks: Tasks) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """Return the tasks of each collective, and the number of them that have not arrived yet."""
+    members: dict[int, list[int]] = {}
+    rows = np.flatnonzero(tasks.collective != UNKNOWN)
+    for task, collective in zip(rows.tolist(), tasks.collective[rows].tolist(), strict=True):
+        members.setdefault(collective, []).append(task)
+    return members, {collective: len(those) for collective, those in members.items()}

@@ -1,0 +1,307 @@
+"""The planner's step of a job, compared with the traced one part by part, on the pipeline ranks of the traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.errors import SpecError
+from costmodel.facts.model import Model
+from costmodel.step.estimate import rank_breakdowns
+from costmodel.strategy import Strategy
+from planner.jobs.problem import Problem
+from planner.measure.traces.events import Trace
+from planner.measure.traces.iterations import Iteration, is_whole, iterations
+from planner.measure.traces.report.comparison.devices import device_doubt, traced_device_name
+from planner.measure.traces.report.comparison.kinds import KINDS, MODEL_PARTS, OTHER
+from planner.measure.traces.report.comparison.planned import PlannedParts, planned_parts, stage_operators
+from planner.measure.traces.report.comparison.traced import TracedParts, names_by_size
+from planner.measure.traces.report.extraction import NANOSECONDS
+from planner.measure.traces.report.layer_counts import has_other_layers
+from planner.plan import estimate
+from planner.uncertainty.operators import strategy_operators
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedPart:
+    """
+    One part of both steps.
+
+    Parameters
+    ----------
+    name
+        Name of the part.
+    predicted_seconds, traced_seconds
+        Seconds that it adds to each step; all parts sum to the step.
+    predicted_hidden_seconds, traced_hidden_seconds
+        Seconds of communication overlapped with computation.
+    """
+
+    name: str
+    predicted_seconds: float
+    traced_seconds: float
+    predicted_hidden_seconds: float = 0.0
+    traced_hidden_seconds: float = 0.0
+
+    @property
+    def difference_seconds(self) -> float:
+        """Seconds by which the prediction is longer."""
+        return self.predicted_seconds - self.traced_seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRank:
+    """
+    A traced rank.
+
+    Parameters
+    ----------
+    rank
+        Its number; None where its trace does not record it.
+    stage
+        Its pipeline rank in the job, from 0.
+    iteration, num_iterations
+        Name of the compared iteration, and number of iterations in the trace.
+    traced_seconds
+        Seconds of that iteration.
+    """
+
+    rank: int | None
+    stage: int
+    iteration: str
+    num_iterations: int
+    traced_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedStep:
+    """
+    A job's step as planned and as traced.
+
+    Parameters
+    ----------
+    job
+        Name of the job.
+    parts
+        In the order of a step; each side is the mean over the traced ranks.
+    ranks
+        The traced ranks, and the iteration of each.
+    num_stages
+        Pipeline ranks of the job.
+    device, traced_device
+        Device of the job, and device of the traces.
+    operator_times
+        Sources of the planner's operator times.
+    doubts
+        Sentences on missing information in the traces, and on parts that could not be compared.
+    """
+
+    job: str
+    parts: tuple[ComparedPart, ...]
+    ranks: tuple[ComparedRank, ...]
+    num_stages: int
+    device: str
+    traced_device: str
+    operator_times: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def predicted_seconds(self) -> float:
+        """The planner's step."""
+        return sum(one.predicted_seconds for one in self.parts)
+
+    @property
+    def traced_seconds(self) -> float:
+        """The traced step."""
+        return sum(one.traced_seconds for one in self.parts)
+
+    @property
+    def error(self) -> float:
+        """Predicted over traced, less 1."""
+        return self.predicted_seconds / self.traced_seconds - 1
+
+
+def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
+    """
+    Compare the planner's step of a job with the traced one.
+
+    Both are of the same ranks: the planner's parts are those of the traced pipeline ranks. All ranks take the same
+    step, but a rank without the head, or with fewer layers, computes less of it and waits longer. Traced operators are
+    identified by their sizes: those of the job's operators under its strategy. Several operators of equal size share a
+    traced time, in proportion to their number.
+
+    Parameters
+    ----------
+    problem
+        A job with its strategy.
+    traces
+        Traces of ranks that ran it.
+
+    Raises
+    ------
+    SpecError
+        If the job has no strategy, or a trace has no whole iteration or no rank.
+    """
+    report = estimate(problem, {}, searched=False)
+    facts, strategy = report.plan.facts, report.plan.strategy
+    stages = [_stage(trace, strategy) for trace in traces]
+    breakdowns = rank_breakdowns(facts, strategy)
+    planned = {stage: planned_parts(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
+    own = {stage: names_by_size(stage_operators(facts, strategy, stage)) for stage in planned}
+    whole_model = names_by_size(strategy_operators(facts, strategy))
+    chosen = _choose_iterations([_whole_iterations(trace) for trace in traces])
+    traced = [
+        TracedParts(trace, iteration, (own[stage], whole_model), strategy)
+        for trace, iteration, stage in zip(traces, chosen, stages, strict=True)
+    ]
+    layers, m = [rank.num_layers for rank in report.plan.estimate.ranks], report.plan.estimate.num_microbatches
+    said = [
+        (
+            *trace.doubts,
+            *_doubts(trace, strategy),
+            *_doubt_layers(of_rank, layers[stage], m, facts.model),
+            *of_rank.doubts(),
+        )
+        for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
+    ]
+    differs = device_doubt(traces, facts.cluster.device)
+    return ComparedStep(
+        job=problem.name,
+        parts=_parts([planned[stage] for stage in stages], traced),
+        ranks=tuple(map(_rank, traces, stages, chosen)),
+        num_stages=strategy.pp,
+        device=facts.cluster.device.name,
+        traced_device=traced_device_name(traces),
+        operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
+        doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),
+    )
+
+
+def _parts(planned: Sequence[PlannedParts], traced: Sequence[TracedParts]) -> tuple[ComparedPart, ...]:
+    """Average both sides over the ranks, for all parts that either has."""
+    predicted, hidden = _mean(one.exposed for one in planned), _mean(one.hidden for one in planned)
+    spent, traced_hidden = _mean(one.exposed for one in traced), _mean(one.hidden for one in traced)
+    every = (
+        ComparedPart(
+            name=name,
+            predicted_seconds=predicted.get(name, 0.0),
+            traced_seconds=spent.get(name, 0.0) / NANOSECONDS,
+            predicted_hidden_seconds=hidden.get(name, 0.0),
+            traced_hidden_seconds=traced_hidden.get(name, 0.0) / NANOSECONDS,
+        )
+        for name in (*KINDS, *dict.fromkeys(MODEL_PARTS.values()), OTHER)
+    )
+    return tuple(one for one in every if _has_any(one))
+
+
+def _has_any(one: ComparedPart) -> bool:
+    exposed = one.predicted_seconds or one.traced_seconds
+    return bool(exposed or one.predicted_hidden_seconds or one.traced_hidden_seconds)
+
+
+def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    several = list(ranks)
+    names = dict.fromkeys(name for one in several for name in one)
+    return {name: float(np.mean([one.get(name, 0.0) for one in several])) for name in names}
+
+
+# --- which rank, which iteration ---------------------------------------------------------------------------
+
+
+def _stage(trace: Trace, strategy: Strategy) -> int:
+    """Return the pipeline rank of a trace: stages are the outermost groups of ranks, as frameworks number them."""
+    if strategy.pp == 1:
+        return 0
+    if trace.rank is None:
+        raise SpecError(
+            trace.source,
+            f"does not record its rank, and the job has {strategy.pp} pipeline stages.",
+            "PyTorch writes it where torch.distributed is initialised. With several files put it into their names: "
+            "'rank3.json.gz'.",
+        )
+    num_ranks = trace.world_size or _num_ranks(strategy)
+    if num_ranks % strategy.pp or trace.rank >= num_ranks:
+        raise SpecError(
+            trace.source,
+            f"is of rank {trace.rank} of {num_ranks}, which does not fit the job's {strategy.pp} pipeline stages.",
+            "Give the job with the strategy that was traced.",
+        )
+    return trace.rank // (num_ranks // strategy.pp)
+
+
+def _num_ranks(strategy: Strategy) -> int:
+    return strategy.tp * strategy.cp * strategy.dp * strategy.pp
+
+
+def _rank(trace: Trace, stage: int, iteration: Iteration) -> ComparedRank:
+    return ComparedRank(
+        rank=trace.rank,
+        stage=stage,
+        iteration=iteration.name,
+        num_iterations=len(iterations(trace)),
+        traced_seconds=iteration.duration / NANOSECONDS,
+    )
+
+
+def _whole_iterations(trace: Trace) -> tuple[Iteration, ...]:
+    every = iterations(trace)
+    whole = tuple(one for one in every if is_whole(trace, one))
+    if not any(one.duration for one in every):
+        raise SpecError(trace.source, "has no iteration that takes any time.")
+    if not whole:
+        raise SpecError(
+            trace.source,
+            f"ends inside of {every[0].name}, and has no other iteration: its file is broken.",
+            "Copy it again, or record again and wait until the profiler has written it.",
+        )
+    return tuple(one for one in whole if one.duration)
+
+
+def _choose_iterations(several: Sequence[tuple[Iteration, ...]]) -> list[Iteration]:
+    """Choose one iteration for all ranks: the one of median mean length, the shorter one of two."""
+    by_name = [{one.name: one for one in own} for own in several]
+    common = [name for name in by_name[0] if all(name in own for own in by_name)]
+    if not common:
+        return [median_iteration(own) for own in several]
+    means = {name: np.mean([own[name].duration for own in by_name]) for name in common}
+    name = sorted(common, key=lambda one: means[one])[(len(common) - 1) // 2]
+    return [own[name] for own in by_name]
+
+
+def median_iteration(steps: Sequence[Iteration]) -> Iteration:
+    """Return the iteration of median length, the shorter one of two."""
+    return sorted(steps, key=lambda one: one.duration)[(len(steps) - 1) // 2]
+
+
+# --- doubts ------------------------------------------------------------------------------------------------
+
+
+def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
+    """Yield conflicts of a rank's trace with the job, and omitted iterations."""
+    if trace.world_size not in (None, _num_ranks(strategy)):
+        yield f"The trace's job has {trace.world_size} ranks, the strategy {_num_ranks(strategy)}."
+    cut = [one.name for one in iterations(trace) if not is_whole(trace, one)]
+    if cut:
+        yield f"The file ends inside of {', '.join(cut)}, which is left out."
+
+
+def _doubt_layers(traced: TracedParts, num_layers: int, num_microbatches: int, model: Model) -> Iterator[str]:
+    found = traced.summary
+    if has_other_layers(found, [num_layers], num_microbatches, model):
+        yield (
+            f"The trace shows {found.num_layers} x {found.num_microbatches} layers x micro-batches in an iteration (by "
+            f"{found.layers_from}), the job has {num_layers} x {num_microbatches} on that rank. If it is another job, "
+            "most differences come from that."
+        )
+
+
+def _merge_doubts(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield each sentence once, with its ranks where it does not apply to all."""
+    for sentence in dict.fromkeys(one for own in said for one in own):
+        ranks = [trace.rank for trace, own in zip(traces, said, strict=True) if sentence in own]
+        if len(ranks) == len(traces) or None in ranks:
+            yield sentence
+        else:
+            yield f"Rank {', '.join(map(str, ranks))}: {sentence}"

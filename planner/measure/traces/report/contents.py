@@ -1,0 +1,244 @@
+"""Contents of traces: counts, threads and streams, communication, the longest kernels, and missing information."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Message, Trace
+from planner.measure.traces.iterations import Found, iterations
+from planner.measure.traces.reading.communication import element_bytes
+
+NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IterationContents:
+    """
+    An iteration on the host.
+
+    Parameters
+    ----------
+    name
+        The profiler's name, or its number.
+    seconds
+        Seconds from its begin to its end, or to the next one.
+    """
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrackContents:
+    """
+    A thread or a stream.
+
+    Parameters
+    ----------
+    kind, process, number
+        As in :class:`~planner.measure.traces.events.Track`.
+    num_events
+        Events on it.
+    busy_seconds
+        Seconds in which at least one of them ran, without annotations.
+    """
+
+    kind: str
+    process: str
+    number: str
+    num_events: int
+    busy_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicationContents:
+    """
+    Communications of one kind.
+
+    Parameters
+    ----------
+    library, operation, group, description, num_ranks
+        As in :class:`~planner.measure.traces.events.Message`.
+    number
+        Number of communications.
+    seconds
+        Their total time, waits for other ranks included.
+    nbytes
+        Bytes that this rank sends; 0 where they were not recorded.
+    """
+
+    library: str
+    operation: str
+    group: str
+    description: str
+    num_ranks: int
+    number: int
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelContents:
+    """
+    Kernels of one name, or operators where nothing ran on a device.
+
+    Parameters
+    ----------
+    name
+        Name of the kernels or operators.
+    number
+        Number of launches.
+    seconds
+        Their total time.
+    """
+
+    name: str
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceContents:
+    """
+    Contents of one rank's trace.
+
+    Parameters
+    ----------
+    source, rank, world_size
+        As in :class:`~planner.measure.traces.events.Trace`.
+    device
+        Name of the devices; "" where it was not recorded.
+    num_devices
+        Devices of the host.
+    seconds
+        From the begin of the first event to the end of the last.
+    iterations, iterations_by
+        Iterations on the host, and how they were found.
+    num_events
+        Events by category.
+    tracks, communications, kernels
+        Each track; each kind of communication, the longest first; the longest kernels.
+    doubts
+        Missing information, its consequence, and how to record it.
+    """
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    device: str
+    num_devices: int
+    seconds: float
+    iterations: tuple[IterationContents, ...]
+    iterations_by: Found
+    num_events: dict[str, int]
+    tracks: tuple[TrackContents, ...]
+    communications: tuple[CommunicationContents, ...]
+    kernels: tuple[KernelContents, ...]
+    doubts: tuple[str, ...]
+
+
+def contents(trace: Trace, *, num_kernels: int) -> TraceContents:
+    """
+    List the contents of a trace of at least one event.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    num_kernels
+        Largest number of kernel names to list.
+    """
+    found = iterations(trace)
+    counts = np.bincount(trace.events.category, minlength=len(Category))
+    names = {device.name for device in trace.devices}
+    return TraceContents(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=" and ".join(sorted(names)),
+        num_devices=len(trace.devices),
+        seconds=int(trace.events.end.max()) / NANOSECONDS,
+        iterations=tuple(IterationContents(name=one.name, seconds=one.duration / NANOSECONDS) for one in found),
+        iterations_by=found[0].found,
+        num_events={of.name.lower(): int(counts[of]) for of in Category if counts[of]},
+        tracks=tuple(_tracks(trace)),
+        communications=_communications(trace),
+        kernels=_kernels(trace, num_kernels),
+        doubts=trace.doubts,
+    )
+
+
+def _tracks(trace: Trace) -> Iterable[TrackContents]:
+    events = trace.events
+    works = ~np.isin(events.category, (Category.ANNOTATION, Category.DEVICE_ANNOTATION, Category.SYNCHRONIZATION))
+    for place, track in enumerate(trace.tracks):
+        mine = events.track == place
+        yield TrackContents(
+            kind=track.kind,
+            process=track.process,
+            number=track.number,
+            num_events=int(np.count_nonzero(mine)),
+            busy_seconds=_busy(trace, np.flatnonzero(mine & works)) / NANOSECONDS,
+        )
+
+
+def _busy(trace: Trace, rows: NDArray[np.intp]) -> int:
+    """Return the nanoseconds in which at least one of some events ran; they are in the order of their start."""
+    if not len(rows):
+        return 0
+    start, end = trace.events.start[rows], np.maximum.accumulate(trace.events.end[rows])
+    before = np.concatenate((start[:1], end[:-1]))
+    return int((end - np.maximum(start, before)).sum())
+
+
+def _communications(trace: Trace) -> tuple[CommunicationContents, ...]:
+    """Sum communications on streams; where there are none, those of the host."""
+    sent = np.flatnonzero(trace.events.message != UNKNOWN)
+    on_streams = sent[np.isin(trace.events.category[sent], ON_STREAMS)]
+    on_host = sent[trace.events.category[sent] == Category.ANNOTATION]
+    rows = on_streams if len(on_streams) else on_host
+    kinds: dict[tuple[str, str, str, str, int], list[tuple[int, int]]] = {}
+    for row in rows.tolist():
+        one = trace.messages[trace.events.message[row]]
+        kind = (one.library, one.operation, one.group, one.description, one.num_ranks)
+        kinds.setdefault(kind, []).append((int(trace.events.duration[row]), _nbytes(one)))
+    found = [
+        CommunicationContents(
+            library=library,
+            operation=operation,
+            group=group,
+            description=description,
+            num_ranks=num_ranks,
+            number=len(those),
+            seconds=sum(duration for duration, _ in those) / NANOSECONDS,
+            nbytes=sum(nbytes for _, nbytes in those),
+        )
+        for (library, operation, group, description, num_ranks), those in kinds.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def _nbytes(message: Message) -> int:
+    return message.elements_in * element_bytes(message.dtype)
+
+
+def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
+    """Return the kernels with the longest total time."""
+    rows = trace.of(*ON_STREAMS) if trace.has_device else trace.of(Category.OPERATOR)
+    names = trace.events.name[rows]
+    seconds = np.bincount(names, weights=trace.events.duration[rows], minlength=len(trace.names)) / NANOSECONDS
+    number = np.bincount(names, minlength=len(trace.names))
+    order = [place for place in np.argsort(-seconds, kind="stable")[:most].tolist() if number[place]]
+    return tuple(
+        KernelContents(name=trace.names[place], number=int(number[place]), seconds=float(seconds[place]))
+        for place in order
+    )
+
+
+def all_contents(traces: Sequence[Trace], *, num_kernels: int) -> tuple[TraceContents, ...]:
+    """List the contents of several traces."""
+    return tuple(contents(trace, num_kernels=num_kernels) for trace in traces)

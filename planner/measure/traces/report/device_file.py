@@ -1,0 +1,223 @@
+"""A device's file from traces: figures that ``planner fit`` learns from samples, and constants of traces alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from planner.measure.fit.device import FittedDevice, change_device, fitted_device, num_matmuls
+from planner.measure.fit.learning import FEWEST
+from planner.measure.fit.operators import Unlearned, rounded
+from planner.measure.traces.events import UNKNOWN, Category, Trace
+from planner.measure.traces.operators import TracedOperators
+from planner.measure.traces.operators.device import (
+    Slowdown,
+    covered_nanoseconds,
+    late_launches,
+)
+from planner.measure.traces.report.extraction import NANOSECONDS, Extracted
+from planner.measure.traces.structure import Parts, Phase, parts
+
+MOST_SLOWDOWN = 10.0
+"""Largest factor that a calibration allows."""
+
+WITHOUT_SHAPES = "Shapes were not recorded: record with torch.profiler.profile(record_shapes=True)."
+WITHOUT_BASE = (
+    "Launches and the slowdown next to communication need no matmuls: they are added to a device of the "
+    "catalog that --facts names, such as base: h100-80gb-sxm."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+    """
+    A constant of a device's calibration, measured in traces.
+
+    Parameters
+    ----------
+    name, value
+        As in :class:`costmodel.facts.calibration.Constants`.
+    meaning
+        Derivation of the value, which becomes the file's source.
+    """
+
+    name: str
+    value: float
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostTime:
+    """
+    Time of a rank's thread outside of the planner's operators, in seconds.
+
+    Parameters
+    ----------
+    per_microbatch, per_layer, per_operator
+        Time in both passes of a micro-batch; per layer, None where no layers were found; per pass of an operator.
+    per_step
+        Time of an iteration outside of its passes.
+    """
+
+    per_microbatch: float
+    per_layer: float | None
+    per_operator: float
+    per_step: float
+
+
+def traced_device(
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
+) -> tuple[FittedDevice, tuple[Constant, ...]]:
+    """
+    Fit the device of traces, and the constants that only traces show.
+
+    The time of computing threads between operators grows with their number, so each operator gets its share. Traces
+    with too few matmuls to learn from only change the constants of the base device of the facts.
+
+    Parameters
+    ----------
+    traces, found
+        Traces, and the samples extracted from them.
+    name, facts
+        As in :func:`planner.measure.fit.device.fitted_device`.
+
+    Raises
+    ------
+    SpecError
+        As there; if there are too few matmuls and no base, or no constants either.
+    """
+    facts = facts or {}
+    reason = _doubt_matmuls(traces, found)
+    if reason:
+        return _add_to_base(traces, found, name=name, facts=facts, reason=reason)
+    hosts = host_times(traces, found.by_trace)
+    beside = median(one.per_operator for one in hosts) if hosts else 0.0
+    fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
+    constants = tuple(traced_constants(traces, found.slowdown, hosts))
+    _add(fitted.entry, constants)
+    return fitted, constants
+
+
+def _doubt_matmuls(traces: Sequence[Trace], found: Extracted) -> str:
+    """Return the reason that operators cannot be learned; "" if they can."""
+    number = num_matmuls(found.samples)
+    if number >= FEWEST:
+        return ""
+    longest = found.others[0] if found.others else None
+    why = f"Most of the rest is {longest.name}: {longest.reason}." if longest else "Nothing else computes."
+    if not any(trace.operands for trace in traces):
+        why = WITHOUT_SHAPES
+    return f"have {number} forward matmuls of different sizes and one dtype; {FEWEST} are needed. {why}"
+
+
+def _add_to_base(
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any], reason: str
+) -> tuple[FittedDevice, tuple[Constant, ...]]:
+    """Add constants of the traces to the base device of the facts, without learned operators."""
+    constants = tuple(traced_constants(traces, found.slowdown, ()))
+    if "base" not in facts:
+        raise SpecError("traces", reason, WITHOUT_BASE)
+    if not constants:
+        raise SpecError("traces", reason, "They show no other constants of a device, such as launches.")
+    entry = change_device(facts, name=name)
+    _add(entry, constants)
+    catalog.device_of(entry, "facts")
+    fitted = FittedDevice(
+        entry=entry,
+        operators=(),
+        collectives=None,
+        unlearned=(Unlearned(name="all operators", reason=f"traces {reason.rstrip('.')}"),),
+        num_samples=len(found.samples),
+        machine=str(found.samples[0].machine),
+    )
+    return fitted, constants
+
+
+def _add(entry: Mapping[str, Any], constants: Iterable[Constant]) -> None:
+    calibration = entry["calibration"]
+    for one in constants:
+        calibration[one.name] = rounded(one.value)
+        calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
+
+
+def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
+    """Measure the time of threads outside of operators, in traces without a device."""
+    pairs = zip(traces, by_trace, strict=True)
+    return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
+
+
+def traced_constants(
+    traces: Sequence[Trace], slowdown: Slowdown | None, hosts: Sequence[HostTime]
+) -> Iterator[Constant]:
+    """Yield constants of the calibration that traces show, each at most once."""
+    if slowdown:
+        kernels, factor = slowdown.num_kernels, slowdown.factor
+        yield Constant(
+            name="overlap_slowdown_compute",
+            value=min(max(factor, 1.0), MOST_SLOWDOWN),
+            meaning=f"{kernels} kernels that ran alone and next to communication, {factor:.3f} times as long",
+        )
+    between = np.concatenate([late_launches(trace) for trace in traces])
+    if len(between):
+        yield Constant(
+            name="launch_overhead_seconds",
+            value=float(np.median(between)) / NANOSECONDS,
+            meaning=f"median of {len(between)} late kernel launches",
+        )
+    if hosts:
+        yield Constant(
+            name="step_seconds",
+            value=median(one.per_step for one in hosts),
+            meaning="time of the thread outside of the planner's operators and of the passes of a step",
+        )
+
+
+def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
+    """
+    Measure the time of a computing thread outside of the planner's operators.
+
+    It is all time that is neither such an operator nor a wait for another rank: Python, autograd between its nodes,
+    copies and views. Medians over iterations; passes end with the last event of a backward pass.
+
+    Parameters
+    ----------
+    trace
+        Trace of one rank, without a device.
+    operators, of
+        Its operators, and the parts of its events.
+    """
+    events, summary = trace.events, of.summary
+    known = np.flatnonzero((operators.owner != UNKNOWN) & (events.category == Category.OPERATOR))
+    others = np.flatnonzero(events.message != UNKNOWN)
+    covering = np.concatenate([known, others])
+    passes, steps, number_of_passes = [], [], 0
+    number_of = Counter(one.iteration for one in operators.operators)
+    for number, one in enumerate(summary.iterations):
+        mine = covering[events.track[covering] == one.thread]
+        inside = (of.iteration == number) & np.isin(of.phase, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE))
+        inside &= (events.track == one.thread) & (events.category == Category.OPERATOR)
+        if not inside.any():
+            continue
+        bounds = [one.begin, int(events.start[inside].min()), int(events.end[inside].max()), one.end]
+        begins, ends = np.array(bounds[:-1]), np.array(bounds[1:])
+        free = ends - begins - covered_nanoseconds(begins, ends, events.start[mine], events.end[mine])
+        passes.append(int(free[1]))
+        steps.append(int(free[0] + free[2]))
+        number_of_passes = max(number_of_passes, number_of[number])
+    if not passes:
+        return HostTime(per_microbatch=0.0, per_layer=None, per_operator=0.0, per_step=0.0)
+    per_step = median(passes) / NANOSECONDS
+    per_microbatch = per_step / max(summary.num_microbatches, 1)
+    return HostTime(
+        per_microbatch=per_microbatch,
+        per_layer=per_microbatch / summary.num_layers if summary.num_layers else None,
+        per_operator=per_step / max(number_of_passes, 1),
+        per_step=median(steps) / NANOSECONDS,
+    )

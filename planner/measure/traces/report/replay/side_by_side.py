@@ -1,0 +1,127 @@
+"""A measured iteration and its replay as one trace for Perfetto, with the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track
+from planner.measure.traces.graph import ExecutionGraph, Kind
+from planner.measure.traces.replay import Replayed
+from planner.measure.traces.report.replay.report import ReplayReport
+
+CATEGORY_OF_KIND = {
+    Kind.HOST: Category.CALL,
+    Kind.COMPUTE: Category.KERNEL,
+    Kind.COPY: Category.COPY,
+    Kind.COMMUNICATION: Category.KERNEL,
+}
+
+Columns: TypeAlias = dict[str, Integers]
+
+
+def side_by_side(report: ReplayReport) -> Trace:
+    """
+    Build one trace of both sides.
+
+    Each rank has a process for its threads and one for its streams on each side, and a track with the critical path on
+    the replayed side. Arrows of launches are kept.
+
+    Parameters
+    ----------
+    report
+        Report of a replay.
+    """
+    graph = report.graph
+    tracks: list[Track] = []
+    sides = []
+    for number, (name, times) in enumerate((("measured", report.measured), ("replayed", report.replayed))):
+        sides.append(_side(graph, times, number, first_track=len(tracks)))
+        tracks += [_track(name, rank, track) for rank, track in graph.tracks]
+    sides.append(_path(report, track=len(tracks)))
+    tracks.append(Track(kind="thread", process=f"replayed rank {report.path_rank}", number="critical path"))
+    return Trace(
+        source=", ".join(report.sources),
+        rank=None,
+        world_size=None,
+        events=_events(sides),
+        names=graph.names,
+        tracks=tuple(tracks),
+        messages=graph.messages,
+        devices=graph.traces[0].devices if graph.traces else (),
+        doubts=report.doubts,
+    )
+
+
+def _track(side: str, rank: int, track: Track) -> Track:
+    where = f" {track.process}" if track.kind == "stream" else ""
+    kind = " device" if track.kind == "stream" else ""
+    return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=track.number)
+
+
+def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Columns:
+    tasks = graph.tasks
+    own, launches = _recorded_column(graph, "category"), _recorded_column(graph, "correlation")
+    of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
+    known, places = np.unique(launches, return_inverse=True)
+    side = 2 * tasks.trace.astype(np.int64) + number
+    distinct = np.where(launches == UNKNOWN, UNKNOWN, places + len(known) * side)
+    return {
+        "category": np.where(own == UNKNOWN, of_kind, own),
+        "name": tasks.name,
+        "track": tasks.track + first_track,
+        "start": times.start,
+        "duration": times.end - times.start,
+        "correlation": distinct,
+        "message": tasks.message,
+    }
+
+
+def _recorded_column(graph: ExecutionGraph, column: str) -> Integers:
+    """Return a column of the recorded events behind the tasks."""
+    found = np.full(len(graph.tasks), UNKNOWN, dtype=np.int64)
+    for number, trace in enumerate(graph.traces):
+        own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
+        found[own] = getattr(trace.events, column)[graph.tasks.event[own]]
+    return found
+
+
+def _path(report: ReplayReport, *, track: int) -> Columns:
+    steps = [one for one in report.path if one.end > one.begin]
+    tasks = np.array([one.task for one in steps], dtype=np.int64)
+    return {
+        "category": np.full(len(steps), Category.ANNOTATION),
+        "name": report.graph.tasks.name[tasks],
+        "track": np.full(len(steps), track),
+        "start": np.array([one.begin for one in steps], dtype=np.int64),
+        "duration": np.array([one.end - one.begin for one in steps], dtype=np.int64),
+    }
+
+
+TYPES: dict[str, type[np.signedinteger]] = {
+    "category": np.int8,
+    "name": np.int32,
+    "track": np.int32,
+    "operands": np.int32,
+    "blocks": np.int32,
+    "message": np.int32,
+    "wait": np.int32,
+}
+EMPTY = {"nbytes": 0}
+
+
+def _events(sides: Sequence[Columns]) -> Events:
+    """Concatenate tables in the order of their start; missing columns are unknown."""
+    lengths = [len(one["start"]) for one in sides]
+
+    def column(name: str) -> NDArray[np.signedinteger]:
+        parts = [
+            one.get(name, np.full(length, EMPTY.get(name, UNKNOWN))) for one, length in zip(sides, lengths, strict=True)
+        ]
+        return np.concatenate(parts).astype(TYPES.get(name, np.int64))
+
+    every = Events(**{name: column(name) for name in Events.__slots__})
+    return every[np.lexsort((-every.duration, every.start))]

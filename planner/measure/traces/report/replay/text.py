@@ -1,0 +1,361 @@
+"""A replay as text, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.measure.traces.critical_path import PathKind
+from planner.measure.traces.events import Track
+from planner.measure.traces.processors import ProcessorUse
+from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
+from planner.measure.traces.verdict import MOST_OFF, WrongWait, difference
+from planner.report.console import sections_text
+from planner.report.screen import PLAIN, Screen
+from planner.report.section import Section, numbered
+from planner.report.wording import NOTHING, count, share
+
+LONGEST_NAME = 68
+"""Characters of a kernel's name in a table: templates have thousands."""
+
+LONGEST_WAIT = 40
+"""Characters of a name where two are in one row."""
+
+MOST_NAMES = 15
+"""Parts of the critical path that are listed."""
+
+PATH_KINDS: Mapping[PathKind, str] = {
+    "host": "host",
+    "computation": "computation",
+    "copy": "copies between host and device",
+    "communication": "communication",
+    "gap": "launches and gaps",
+}
+"""Labels of the kinds."""
+
+
+TOO_LONG = "In the recording these tasks ran before the task that they wait for in the replay."
+TOO_SHORT = "In the recording these tasks also had another wait, which is not in the graph."
+
+
+def replay_text(report: ReplayReport, screen: Screen = PLAIN) -> str:
+    """Write all sections as text for a console."""
+    return sections_text(sections(report), screen)
+
+
+def sections(report: ReplayReport) -> Iterator[Section]:
+    """Yield all sections, in reading order."""
+    yield setting_section(report)
+    yield from wrong_waits_sections(report)
+    yield times_section(report)
+    yield breakdown_section(report)
+    yield from map(streams_section, report.ranks)
+    yield processors_section(report)
+    yield kinds_section(report)
+    yield names_section(report)
+    yield from iterations_sections(report)
+    yield from doubts_sections(report)
+
+
+def setting_section(report: ReplayReport) -> Section:
+    """Return the section of the replayed iteration, with the answer."""
+    graph, first = report.graph, report.ranks[0]
+    which = f"number {number_of(first)} of {len(first.iterations)}, from 0"
+    return Section(
+        title=title(report),
+        rows=(
+            ("answer", answer(report)),
+            ("files", ", ".join(map(printable, report.sources))),
+            ("ranks", ", ".join(str(one.rank) for one in report.ranks)),
+            ("iteration", f"{printable(first.iteration.name)}, {which}"),
+            ("graph", f"{count(len(graph.tasks), 'task')}, {count(len(graph.edges), 'edge')} between tracks"),
+        ),
+    )
+
+
+def title(report: ReplayReport) -> str:
+    """Return the heading of the report."""
+    return f"Replay of {printable(report.ranks[0].iteration.name)}"
+
+
+def answer(report: ReplayReport) -> str:
+    """Return both times and their difference, in a sentence."""
+    replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
+    verdict = "" if report.usable else f" Not usable: more than {MOST_OFF:.0%} off."
+    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}.{verdict}"
+
+
+def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
+    """Yield the section of the waits that cause the difference of an unusable replay."""
+    if report.wrong_waits:
+        is_long = report.wrong_waits[0].nanoseconds > 0
+        yield Section(
+            title=f"Waits that make the replay too {'long' if is_long else 'short'}",
+            header=("waits", "for", "why", "number", "ms"),
+            rows=tuple(
+                (
+                    *ends_text(one),
+                    one.reason,
+                    f"{one.number:,}",
+                    f"{one.nanoseconds / 1e6:+,.3f}",
+                )
+                for one in report.wrong_waits
+            ),
+            notes=(
+                f"Replayed less recorded time. {TOO_LONG if is_long else TOO_SHORT}",
+                "This replay is not usable; trace what-if refuses it. Replay another step with --iteration.",
+            ),
+        )
+
+
+def ends_text(one: WrongWait, quote: str = "") -> tuple[str, str]:
+    """Return the waiting and the awaited task, each with its track."""
+    name, awaited = short_pair(one.name, one.awaited, LONGEST_WAIT)
+    return (
+        f"{quote}{name}{quote} ({track_text(one.track)})",
+        f"{quote}{awaited}{quote} ({track_text(one.awaited_track)})",
+    )
+
+
+def wrong_wait_text(one: WrongWait) -> str:
+    """Describe a wait: both tasks, and the difference of its replayed time."""
+    waits = " waits for ".join(ends_text(one, "'"))
+    longer = "longer" if one.nanoseconds > 0 else "shorter"
+    return f"{waits} {milliseconds(abs(one.nanoseconds))} ms {longer} than recorded"
+
+
+def times_section(report: ReplayReport) -> Section:
+    """Return the section of each rank's iteration: measured, replayed, and by simpler predictions."""
+    return Section(
+        title="Iteration time",
+        header=("rank", "measured, ms", "replayed, ms", "difference", "without events", "sum of tasks"),
+        rows=tuple(
+            (
+                str(one.rank),
+                milliseconds(one.measured.nanoseconds),
+                milliseconds(one.replayed.nanoseconds),
+                off(one, one.replayed.nanoseconds),
+                off(one, one.without_events),
+                off(one, one.sum_of_tasks),
+            )
+            for one in report.ranks
+        ),
+        notes=(
+            "Differences from the measured time. For comparison: a replay in which no stream waits for another, and "
+            "the sum of all tasks on the device, as if nothing overlapped.",
+        ),
+    )
+
+
+def breakdown_section(report: ReplayReport) -> Section:
+    """Return the section of each rank's breakdown."""
+    return Section(
+        title="Breakdown, ms",
+        header=("rank", "", "computation", "communication", "overlapped", "idle", "iteration"),
+        rows=tuple(
+            (
+                str(one.rank),
+                name,
+                milliseconds(side.breakdown.computation),
+                milliseconds(side.breakdown.communication),
+                milliseconds(side.breakdown.overlapped),
+                milliseconds(side.breakdown.idle),
+                milliseconds(side.breakdown.total),
+            )
+            for one in report.ranks
+            for name, side in sides(one)
+        ),
+        notes=("Computation and communication: exposed parts. Copies are computation.",),
+    )
+
+
+def sides(one: RankReplay) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    """Return both sides with their names."""
+    return ("measured", one.measured), ("replayed", one.replayed)
+
+
+def streams_section(one: RankReplay) -> Section:
+    """Return the section of the use of each stream and thread of a rank."""
+    replayed = {use.track: use for use in one.replayed.streams}
+    return Section(
+        title=f"Streams and threads of rank {one.rank}, ms",
+        header=("track", "tasks", "computation", "replayed", "communication", "replayed", "of the iteration"),
+        rows=tuple(
+            (
+                track_text(use.track),
+                f"{use.num_tasks:,}",
+                milliseconds(use.computation),
+                milliseconds(replayed[use.track].computation),
+                milliseconds(use.communication),
+                milliseconds(replayed[use.track].communication),
+                share(use.computation + use.communication, one.measured.nanoseconds or 1),
+            )
+            for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
+        ),
+        notes=(
+            "Within the iteration's window, which begins when the device has finished earlier work. A thread's "
+            "computation is that of its calls of the device's runtime, or of its operators.",
+        ),
+    )
+
+
+def processors_section(report: ReplayReport) -> Section:
+    """Return the section of the processors that kernels occupy."""
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for one in report.ranks:
+        use = one.measured.processors
+        rows.append((str(one.rank), _mean(use), _mean(one.replayed.processors)))
+        notes.extend(processors_notes(one))
+    return Section(
+        title="Processors that kernels occupy, mean over the iteration",
+        header=("rank", "measured", "replayed"),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def processors_notes(one: RankReplay) -> Iterator[str]:
+    """Yield the omissions of a rank's shares of processors."""
+    use = one.measured.processors
+    if use is None:
+        yield f"Rank {one.rank}: no kernel's blocks were recorded, so that its use of processors is not known."
+    elif use.num_unknown:
+        yield (
+            f"Rank {one.rank}: {use.num_unknown:,} of {use.num_kernels:,} kernels, "
+            f"{milliseconds(use.unknown_nanoseconds)} ms, have no recorded blocks and are left out."
+        )
+
+
+def _mean(use: ProcessorUse | None) -> str:
+    return "not recorded" if use is None else f"{use.mean:.1%}"
+
+
+def kinds_section(report: ReplayReport) -> Section:
+    """Return the section of the critical path by kind of work."""
+    whole = report.replayed.iteration
+    sums = {
+        kind: sum(part.nanoseconds for part in report.path_parts if part.kind == kind)
+        for kind in dict.fromkeys(part.kind for part in report.path_parts)
+    }
+    return Section(
+        title=f"Critical path, ending on rank {report.path_rank}",
+        header=("kind", "ms", "of the iteration"),
+        rows=tuple((PATH_KINDS[kind], milliseconds(spent), share(spent, whole)) for kind, spent in sums.items()),
+        notes=("The chain of tasks that determines the replayed iteration: only changes on it shorten it.",),
+    )
+
+
+def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest: int = LONGEST_NAME) -> Section:
+    """Return the section of the critical path by name."""
+    whole = report.replayed.iteration
+    rest = report.path_parts[most_rows:]
+    spent = sum(part.nanoseconds for part in rest)
+    notes = (f"{len(rest)} other names take {milliseconds(spent)} ms, {share(spent, whole)}.",) if rest else ()
+    return Section(
+        title="Critical path by name",
+        header=("name", "kind", "number", "ms", "of the iteration"),
+        rows=tuple(
+            (
+                short_name(part.name, longest),
+                "gap" if part.kind == "gap" else PATH_KINDS[part.kind].split(" ")[0],
+                f"{part.num_tasks:,}",
+                milliseconds(part.nanoseconds),
+                share(part.nanoseconds, whole),
+            )
+            for part in report.path_parts[:most_rows]
+        ),
+        notes=notes,
+    )
+
+
+def iterations_sections(report: ReplayReport) -> Iterator[Section]:
+    """Yield the section of all iterations of each rank, where there are several."""
+    for one in report.ranks:
+        if len(one.iterations) > 1:
+            yield Section(
+                title=f"Iterations of rank {one.rank} on the host",
+                header=("number", "name", "ms", ""),
+                rows=tuple(
+                    (
+                        str(number),
+                        printable(iteration.name),
+                        milliseconds(iteration.duration),
+                        "replayed" if number == number_of(one) else "",
+                    )
+                    for number, iteration in enumerate(one.iterations)
+                ),
+                notes=("To replay another one, pass --iteration NUMBER.",),
+            )
+
+
+def doubts_sections(report: ReplayReport) -> Iterator[Section]:
+    """Yield the section of missing or inferred information."""
+    if report.doubts:
+        yield Section(title="Missing or inferred", rows=numbered(map(printable, report.doubts)))
+
+
+# --- pieces ------------------------------------------------------------------------------------------------
+
+
+def number_of(one: RankReplay) -> int:
+    """Return the number of the replayed iteration among those of its trace."""
+    return one.iterations.index(one.iteration)
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """
+    Format milliseconds to the microsecond.
+
+    >>> milliseconds(1_234_567), milliseconds(0)
+    ('1.235', '-')
+    """
+    return f"{nanoseconds / 1e6:,.3f}" if nanoseconds else NOTHING
+
+
+def off(one: RankReplay, predicted: int) -> str:
+    """Format the difference of a prediction from the measured time."""
+    return f"{difference(one.measured.nanoseconds, predicted):+.2%}"
+
+
+def track_text(track: Track) -> str:
+    """Format a stream or a thread."""
+    return f"{track.kind} {printable(track.number)}"
+
+
+def printable(text: str) -> str:
+    r"""
+    Replace control characters in a name of a trace, which a terminal would obey.
+
+    >>> printable("gemm\x1b[2J")
+    'gemm?[2J'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def short_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """
+    Shorten a kernel's name, without the return type of its template.
+
+    >>> short_name("void gemm<float>(float*)", 11)
+    'gemm<flo...'
+    """
+    bare = printable(name.removeprefix("void "))
+    return bare if len(bare) <= longest else f"{bare[: longest - 3]}..."
+
+
+def short_pair(one: str, other: str, longest: int) -> tuple[str, str]:
+    """
+    Shorten two adjacent names so that they differ where the whole names do.
+
+    >>> short_pair("flash_forward", "flash_backward", 8), short_pair("a", "b", 8)
+    (('fla...fo', 'fla...ba'), ('a', 'b'))
+    """
+    short = short_name(one, longest), short_name(other, longest)
+    if short[0] != short[1] or one == other:
+        return short
+    first, second = (printable(name.removeprefix("void ")) for name in (one, other))
+    either = min(len(first), len(second))
+    same = next((place for place in range(either) if first[place] != second[place]), either)
+    head = (longest - 3) // 2 + 1
+    tail = slice(same, same + longest - 3 - head)
+    return f"{first[:head]}...{first[tail]}", f"{second[:head]}...{second[tail]}"

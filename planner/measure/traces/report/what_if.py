@@ -1,0 +1,447 @@
+"""Prediction of a recorded step after a change of the job: the graph is changed and replayed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.models.parameters import parameters
+from costmodel.network.collectives import COLLECTIVES
+from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
+from planner.measure.traces.breakdown import Breakdown, breakdowns
+from planner.measure.traces.building import execution_graph
+from planner.measure.traces.change import (
+    Layout,
+    Replicas,
+    add_tensor_parallel,
+    faster,
+    rebuilt,
+    remove_launches,
+    remove_overlap,
+    remove_tasks,
+    steady,
+    tensor_parallel_tasks,
+)
+from planner.measure.traces.events import UNKNOWN, Message
+from planner.measure.traces.replay import Replayed, measured, replay
+from planner.measure.traces.report.replay.text import wrong_wait_text
+from planner.measure.traces.report.what_if_network import NS, PlannedNetwork, tensor_parallel_messages
+from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.structure import Parts, parts
+from planner.measure.traces.verdict import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
+
+if TYPE_CHECKING:
+    from costmodel.facts.model import Model
+    from costmodel.strategy import Strategy
+    from costmodel.tables import Facts
+    from planner.measure.traces.events import Trace
+    from planner.measure.traces.graph import ExecutionGraph
+    from planner.results import EstimateReport
+
+OWN_CHANGES = ("layers", "microbatches")
+"""Changes that need no job; all others are job settings."""
+
+TRANSFERS = re.compile(r"(?i)send_?recv")
+"""Names of NCCL's kernels that send and receive."""
+
+FOUND = "Layers and micro-batches were found in the traces: pass --job with the recorded job if they are wrong."
+"""Added to errors of a layout that was found without a job."""
+
+REPLAY_ERROR = 0.01
+"""Error of the unchanged step's replay above which it is reported."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """
+    Changes of a recorded step.
+
+    Parameters
+    ----------
+    layers, microbatches
+        Wanted numbers; None keeps those of the job, or the recorded ones.
+    faster
+        Speed-up of tasks, by a pattern of their names.
+    cuda_graphs
+        True removes CPU launch overhead.
+    overlap
+        True keeps communication overlapped with computation; False serialises them.
+    """
+
+    layers: int | None = None
+    microbatches: int | None = None
+    faster: tuple[tuple[str, float], ...] = ()
+    cuda_graphs: bool = False
+    overlap: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhatIf:
+    """
+    A recorded step, and its prediction after a change.
+
+    Parameters
+    ----------
+    The recorded step; its replay; the changed step, in a longer run like the recorded one.
+    usable
+        True if that replay is close enough to the recording.
+    before, after
+        Breakdown of both replayed steps in a longer run, by rank; ranks of the changed one are pipeline stages.
+    layouts
+        Recorded and wanted layout; None where it does not change.
+    doubts
+        Sentences on missing information in the traces, on the error of the unchanged step's replay, and on guesses.
+    graph, times
+        The changed graph and its replay.
+    """
+
+    traced_seconds: float
+    replayed_seconds: float
+    seconds: float
+    usable: bool
+    before: Mapping[int, Breakdown]
+    after: Mapping[int, Breakdown]
+    layouts: tuple[Layout, Layout] | None
+    doubts: tuple[str, ...]
+    graph: ExecutionGraph
+    times: Replayed
+
+
+def what_if(
+    traces: Sequence[Trace],
+    change: Change,
+    jobs: tuple[EstimateReport, EstimateReport] | None = None,
+    *,
+    iteration: int | None = None,
+    anyway: bool = False,
+) -> WhatIf:
+    """
+    Change a recorded step and replay it.
+
+    Parameters
+    ----------
+    traces
+        One of each recorded rank, at least one of each stage.
+    change
+        Changes apart from the job.
+    jobs
+        The recorded and the wanted job, each with its strategy; None allows only changes of layers and micro-batches,
+        which the traces show.
+    iteration
+        Number of the iteration, as in :func:`planner.measure.traces.building.execution_graph`.
+    anyway
+        True continues with an unusable replay.
+
+    Raises
+    ------
+    SpecError
+        If the traces lack information for the change, do not fit the job, or their replay is unusable.
+    """
+    graph = execution_graph(traces, iteration)
+    traced_step, base = measured(graph), replay(graph)
+    if not anyway:
+        _require_usable(graph, traced_step, base)
+    settled_graph, settled = steady(graph)
+    traced = traced_step.iteration
+    if not traced or not settled.iteration:
+        raise SpecError("iteration", "takes no time: a change cannot be predicted.", "Take another --iteration.")
+    found = [parts(trace) for trace in traces]
+    layouts = _layouts(graph, found, change, jobs)
+    changed = graph
+    doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
+    if jobs is not None:
+        changed = _retime(changed, found, jobs, doubts)
+    if layouts is not None and layouts[0] != layouts[1]:
+        changed = _rebuild(changed, found, layouts, jobs)
+    for pattern, factor in change.faster:
+        changed = faster(changed, pattern, factor)
+    if change.cuda_graphs:
+        changed = remove_launches(changed)
+    if not change.overlap:
+        changed = remove_overlap(changed)
+    changed, times = steady(changed)
+    of_reading = [doubt for trace in traces for doubt in trace.doubts]
+    return WhatIf(
+        traced_seconds=traced * NS,
+        replayed_seconds=base.iteration * NS,
+        usable=is_usable(traced_step, base),
+        seconds=times.iteration * NS * traced / settled.iteration,
+        before=breakdowns(settled_graph, settled),
+        after=breakdowns(changed, times),
+        layouts=layouts,
+        doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
+        graph=changed,
+        times=times,
+    )
+
+
+def _require_usable(graph: ExecutionGraph, traced_step: Replayed, base: Replayed) -> None:
+    if is_usable(traced_step, base):
+        return
+    rank = worst_rank(traced_step, base)
+    off = difference(traced_step.iterations[rank], base.iterations[rank])
+    waits = "; ".join(map(wrong_wait_text, wrong_waits(graph, traced_step, base)))
+    raise SpecError(
+        "traces",
+        f"replay {off:+.1%} off the recording: more than {MOST_OFF:.0%} is not usable{waits and ': '}{waits}.",
+        "Take another step with --iteration, or go on with --anyway.",
+    )
+
+
+def _doubt_replay(traced: int, replayed: int) -> list[str]:
+    """Return the consequence of the unchanged step's replay error for the changed step."""
+    error = replayed / traced - 1
+    if abs(error) < REPLAY_ERROR:
+        return []
+    return [
+        f"The replay of the unchanged step is {error:+.1%} off the recording: the graph lacks a dependency, or "
+        "has a wrong one. The changed step is multiplied by recorded over replayed, and has at least "
+        "this error."
+    ]
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+def layout_of(facts: Facts, strategy: Strategy) -> Layout:
+    """Return the layout of a job."""
+    return Layout(
+        num_layers=facts.model.num_layers,
+        num_microbatches=facts.workload.global_batch_size // (strategy.dp * strategy.mbs),
+        pp=strategy.pp,
+        vpp=strategy.vpp,
+        schedule=strategy.schedule,
+        dp=strategy.dp,
+    )
+
+
+def _layouts(
+    graph: ExecutionGraph, found: Sequence[object], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
+) -> tuple[Layout, Layout] | None:
+    if jobs is not None:
+        before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
+    elif change.layers is None and change.microbatches is None:
+        return None
+    else:
+        before = after = _recorded_layout(graph, found)
+    after = replace(
+        after,
+        num_layers=change.layers or after.num_layers,
+        num_microbatches=change.microbatches or after.num_microbatches,
+    )
+    return before, after
+
+
+def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
+    """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
+    summary = found[0].summary  # type: ignore[attr-defined]
+    if any(message.operation in ("send", "recv") for message in graph.messages):
+        raise SpecError("--job", "is needed: the traces are of a pipeline, and only its job has the stages.")
+    if num_unknown := _num_unknown_transfers(graph):
+        raise SpecError(
+            "--job",
+            f"is needed: {num_unknown:,} kernels send and receive without recorded arguments. They may be a "
+            "pipeline's, and only its job has the stages.",
+        )
+    if not summary.num_layers:
+        raise SpecError("layers", "were not found in the traces.", "; ".join(summary.doubts))
+    return Layout(
+        num_layers=summary.num_layers,
+        num_microbatches=max(1, summary.num_microbatches),
+        dp=max(1, Replicas(graph, found, None).size),  # type: ignore[arg-type]
+    )
+
+
+def _num_unknown_transfers(graph: ExecutionGraph) -> int:
+    """Return the number of send and receive kernels without arguments, as batches of transfers are."""
+    silent = np.array([*(not message.operation for message in graph.messages), False])[graph.tasks.message]
+    named = np.array([TRANSFERS.search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
+    return int((silent & named & (graph.tasks.message != UNKNOWN)).sum())
+
+
+def _rebuild(
+    graph: ExecutionGraph,
+    found: Sequence[object],
+    layouts: tuple[Layout, Layout],
+    jobs: tuple[EstimateReport, EstimateReport] | None,
+) -> ExecutionGraph:
+    before, after = layouts
+    if jobs is None:
+        try:
+            return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+        except SpecError as error:
+            raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
+    new = jobs[1].plan
+    layer = layer_parameters(new.facts.model) / new.strategy.tp
+    share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
+    message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
+    network = PlannedNetwork(new.facts, new.strategy)
+    return rebuilt(
+        graph,
+        found,  # type: ignore[arg-type]
+        before,
+        after,
+        network=network,
+        parameters=share[1] / share[0],
+        layer_gradients=message,
+    )
+
+
+def layer_parameters(model: Model) -> float:
+    """Parameters of a layer: the mean of all layers."""
+    ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
+    return max(0.0, parameters(model) - ends) / model.num_layers
+
+
+def _rank_parameters(model: Model, layout: Layout) -> float:
+    """Parameters of a pipeline rank of a layout: the mean of all ranks."""
+    ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
+    return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
+
+
+class _NoNetwork:
+    """Network that refuses messages which were not recorded."""
+
+    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        """Refuse."""
+        raise SpecError(
+            "--job", f"is needed: the time of {message.operation} on {ranks} ranks follows from its cluster."
+        )
+
+
+MOST_UNSIZED = 0.5
+"""Share of the time without sizes above which other sizes are refused: most of the time would not change."""
+
+
+def _retime(
+    graph: ExecutionGraph, found: Sequence[Parts], jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]
+) -> ExecutionGraph:
+    """Return the graph with times of its operators and messages at the wanted sizes."""
+    old, new = (each.plan for each in jobs)
+    before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
+    if same_shapes(before, after):
+        return graph
+    timed = retimed(graph, before, after, samples=_samples(new.facts))
+    if timed.unsized_fraction > MOST_UNSIZED:
+        raise SpecError(
+            "the sizes",
+            f"change, but {timed.unsized_fraction:.0%} of the time has no recorded sizes and would not change.",
+            "Record with record_shapes=True.",
+        )
+    doubts.extend(timed.doubts)
+    weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
+    weights *= old.strategy.tp / new.strategy.tp
+    factors = message_factors(graph, before, after, weights=weights)
+    split = np.zeros(len(graph.tasks), dtype=bool)
+    if before.tp != after.tp and before.tp > 1:
+        elements = before.tokens * before.widths[HIDDEN]
+        split = tensor_parallel_tasks(graph, found, tp=before.tp, elements=elements)
+        factors = np.where(split, _tensor_parallel_factors(graph, jobs, (before, after)), factors)
+    duration = np.where(factors != 1, np.rint(timed.duration * factors), timed.duration).astype(np.int64)
+    changed = replace(graph, tasks=replace(graph.tasks, duration=duration))
+    if before.tp == after.tp:
+        return changed
+    if after.tp == 1:
+        return remove_tasks(changed, split)
+    doubts.append(
+        f"Communication of {after.tp} tensor-parallel ranks is timed by the network model"
+        + (", relative to its time of the recorded ranks." if before.tp > 1 else "; its launches take no time.")
+    )
+    if before.tp > 1:
+        return changed
+    network = PlannedNetwork(new.facts, new.strategy)
+    wanted = tensor_parallel_messages(new.facts, new.strategy)
+    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
+
+
+def _tensor_parallel_factors(
+    graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], sizes: tuple[Sizes, Sizes]
+) -> NDArray[np.float64]:
+    """Return the time after over before of every task if it were a tensor-parallel collective."""
+    old, new = (PlannedNetwork(each.plan.facts, each.plan.strategy) for each in jobs)
+    before, after = sizes
+    tokens, widths = after.tokens / before.tokens, after.widths[HIDDEN] / before.widths[HIDDEN]
+
+    def factor(message: Message) -> float:
+        elements = max(message.elements_in, message.elements_out)
+        if not elements:
+            return 1.0
+        is_wide = elements % (before.tokens * before.widths[HIDDEN]) == 0
+        nbytes = tokens * widths if is_wide else tokens if elements % before.tokens == 0 else 1.0
+        one = replace(message, num_ranks=0)
+        return new.of_tensor_parallel(one, factor=nbytes) / max(old.of_tensor_parallel(one), 1.0)
+
+    known = graph.tasks.message != UNKNOWN
+    by_message = np.array([*(factor(one) if _is_collective(one) else 1.0 for one in graph.messages), 1.0])
+    found: NDArray[np.float64] = np.where(known, by_message[graph.tasks.message], 1.0)
+    return found
+
+
+def _is_collective(message: Message) -> bool:
+    return message.operation in COLLECTIVES
+
+
+def _samples(facts: Facts) -> SampledPasses | None:
+    """Return sampled times of the job's device, if it has any."""
+    device = facts.cluster.device
+    samples = device.calibration.samples
+    return None if samples is None else sampled_passes(samples, device.num_processors or UNKNOWN_PROCESSORS)
+
+
+def same_shapes(before: Sizes, after: Sizes) -> bool:
+    """Return True if every operator has equal sizes in two jobs."""
+    return replace(before, num_parameters=after.num_parameters) == after
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+def read_changes(assignments: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """
+    Split changes into those that need no job, and assignments that do.
+
+    Raises
+    ------
+    SpecError
+        If a number is not a number in the allowed range.
+
+    Examples
+    --------
+    >>> read_changes(["layers=48", "pp=8"])
+    ({'layers': 48}, ['pp=8'])
+    """
+    own, others = {}, []
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        if name not in OWN_CHANGES:
+            others.append(assignment)
+        elif not value.isascii() or not value.isdigit() or not 0 < int(value) < 10**6:
+            raise SpecError(name, f"is {value!r}, expected a whole number from 1 to 999,999.")
+        else:
+            own[name] = int(value)
+    return own, others
+
+
+def require_job(assignments: Sequence[str]) -> None:
+    """
+    Raise if there are changes that need a job.
+
+    Raises
+    ------
+    SpecError
+        With the changes that are possible without one.
+    """
+    if assignments:
+        name = assignments[0].partition("=")[0]
+        raise SpecError(
+            name,
+            f"is a job setting: pass --job with the recorded job. Without --job only {OWN_CHANGES[0]} and "
+            f"{OWN_CHANGES[1]} can change.",
+            did_you_mean(name, OWN_CHANGES),
+        )

@@ -1,0 +1,115 @@
+"""A changed step as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from planner.measure.traces.breakdown import Breakdown
+from planner.measure.traces.change import Layout
+from planner.measure.traces.report.what_if import WhatIf
+from planner.report.console import sections_text
+from planner.report.records.record import Figure, Record, entry
+from planner.report.screen import PLAIN, Screen
+from planner.report.section import Section, numbered
+
+PARTS = ("computation", "communication", "overlapped", "idle")
+"""Parts of a step in the order of the table."""
+
+RUN = "Both in a longer run, in which each rank begins a step at the end of the one before."
+
+LEAST_FACTOR = 0.001
+"""Difference of a factor from one above which it is reported."""
+
+
+class WindowRecord(Record):
+    """Breakdown of a rank's step; the parts sum to it."""
+
+    computation: int = entry("Nanoseconds of computation alone.")
+    communication: int = entry("Nanoseconds of communication alone.")
+    overlapped: int = entry("Nanoseconds of both at once.")
+    idle: int = entry("Nanoseconds of neither.")
+
+
+class WhatIfRecord(Record):
+    """Answer of ``planner trace what-if``."""
+
+    seconds: Figure = entry("The changed step, in a longer run like the recorded one.")
+    traced_seconds: Figure = entry("The recorded step.")
+    replayed_seconds: Figure = entry("The replay of the recorded step.")
+    usable: bool = entry("True if that replay is at most 5 % off; false only with --anyway.")
+    before: dict[str, WindowRecord] = entry("Breakdown of the recorded step's replay in a longer run, by rank.")
+    after: dict[str, WindowRecord] = entry(
+        "Breakdown of the changed step's replay, by rank; by pipeline stage where the layout changes."
+    )
+    doubts: list[str] = entry("Missing information in the traces, error of the replay, and guesses.")
+
+    @classmethod
+    def of(cls, found: WhatIf) -> WhatIfRecord:
+        """Build the record of a changed step."""
+        return cls.read(found, before=_windows(found.before), after=_windows(found.after), doubts=list(found.doubts))
+
+
+def _windows(parts: Mapping[int, Breakdown]) -> dict[str, WindowRecord]:
+    return {str(rank): WindowRecord.read(one) for rank, one in parts.items()}
+
+
+def what_if_json(found: WhatIf) -> str:
+    """Write a changed step as JSON."""
+    return json.dumps(WhatIfRecord.of(found).plain(), indent=2, ensure_ascii=False)
+
+
+def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
+    """Write a changed step as text."""
+    return sections_text(_sections(found), screen)
+
+
+def _sections(found: WhatIf) -> Iterator[Section]:
+    error = _more(found.replayed_seconds, found.traced_seconds)
+    verdict = "" if found.usable else ": not usable"
+    rows = [
+        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error}{verdict}"),
+        ("changed", f"{_ms(found.seconds)} ms per step, {_more(found.seconds, found.traced_seconds)}"),
+    ]
+    if found.layouts is not None:
+        rows += [("layout", f"{_layout(found.layouts[0])}; changed: {_layout(found.layouts[1])}")]
+    yield Section(title="Changed step", rows=tuple(rows))
+    yield _table("Recorded step, replayed", "rank", found.before, RUN)
+    yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
+    if found.doubts:
+        yield Section(title="Missing or guessed", rows=numbered(found.doubts))
+
+
+def _scale(found: WhatIf) -> Iterator[str]:
+    """Yield the factor from the longest replayed step to the answer, unless it is one."""
+    factor = found.seconds / (max(one.total for one in found.after.values()) * 1e-9)
+    if abs(factor - 1) >= LEAST_FACTOR:
+        yield f"The answer is the longest times {factor:.3f}: recorded over replayed, of the unchanged step."
+
+
+def _more(seconds: float, traced_seconds: float) -> str:
+    """
+    Format a difference from the recorded step.
+
+    >>> _more(1.5, 1.0), _more(1 - 1e-9, 1.0)
+    ('+50.0%', '+0.0%')
+    """
+    return f"{round(seconds / traced_seconds - 1, 3) + 0.0:+.1%}"
+
+
+def _table(title: str, rank: str, parts: Mapping[int, Breakdown], *notes: str) -> Section:
+    rows = tuple(
+        (str(number), *(_ms(getattr(one, part) * 1e-9) for part in PARTS), _ms(one.total * 1e-9))
+        for number, one in parts.items()
+    )
+    header = (rank, "computation alone, ms", "communication alone, ms", "overlapped, ms", "idle, ms", "step, ms")
+    return Section(title=title, header=header, rows=rows, notes=notes)
+
+
+def _layout(one: Layout) -> str:
+    pipeline = f"pp {one.pp}" + (f", vpp {one.vpp}" if one.vpp > 1 else "")
+    return f"{one.num_layers} layers, {pipeline}, dp {one.dp}, {one.num_microbatches} micro-batches"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f}"

@@ -1,0 +1,6 @@
+"""Parts of a training step to which each event of a trace belongs: iteration, phase, micro-batch, layer."""
+
+from planner.measure.traces.structure.finding import parts
+from planner.measure.traces.structure.records import Parts, Phase, Role, Summary
+
+__all__ = ["Parts", "Phase", "Role", "Summary", "parts"]

@@ -1,0 +1,558 @@
+"""Evidence for features and pairs of them: how many measured runs of a generation, family and stack line have them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from math import gcd
+from typing import Any
+
+import numpy as np
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.fields import STRICT
+from costmodel.facts.framework import Framework
+from costmodel.facts.model import Experts, Model
+from costmodel.facts.workload import Precision, Workload
+from costmodel.strategy import (
+    ENUMS,
+    CudaGraphs,
+    Schedule,
+    Sharding,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    decision_text,
+)
+from costmodel.tables import Facts
+from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
+from planner.uncertainty.evidence.stored import stored
+
+TABLE = "features.yaml"
+
+FEWEST_RUNS = 3
+"""Fewest measured runs of a feature, or pair of features, in a default plan."""
+
+MEGATRON = "megatron"
+"""The stack line of software whose layers are Megatron Core's."""
+
+LINES: Mapping[str, str] = {"megatron-lm": MEGATRON, "megatron-bridge": MEGATRON}
+"""Stack lines of frameworks by the target of their plans: both run Megatron Core's layers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """
+    A feature of a strategy, or a degree that is paired with features.
+
+    Parameters
+    ----------
+    name
+        The decision, or a separate name where several decisions determine it.
+    decisions
+        Decisions that determine it.
+    usual
+        Values that need no evidence.
+    values
+        Function that returns the values, from the devices of a scale-up domain and the decisions, each a number or an
+        array.
+    words
+        Phrase for a value, with ``{value}`` as its place.
+    meets
+        Degrees that form pairs with it.
+    """
+
+    name: str
+    decisions: tuple[str, ...]
+    usual: tuple[int, ...]
+    words: str
+    values: Callable[..., Any]
+    meets: tuple[str, ...] = ()
+
+    def of(self, scale_up_size: int, decisions: Mapping[str, Any]) -> Any:
+        """Return values of the axis for decisions by name, and the number of devices of a scale-up domain."""
+        return self.values(scale_up_size, **{name: np.asarray(decisions[name]) for name in self.decisions})
+
+    def token(self, value: int) -> str:
+        """Return the name of a value in the table."""
+        if self.name == "bits":
+            return f"{self.name}={value}"
+        return self.name if self.is_flag else f"{self.name}={decision_text(self.name, value)}"
+
+    def value_of(self, token: str) -> int:
+        """Return the value that a name in the table stands for."""
+        return 1 if self.is_flag else int(ENUMS[self.name].named(token.partition("=")[2]))
+
+    def text(self, value: int) -> str:
+        """Return a value in words."""
+        return CALLED.get((self.name, value)) or self.words.format(value=decision_text(self.name, value))
+
+    @property
+    def is_flag(self) -> bool:
+        """True where it is on or off."""
+        return self.name not in ENUMS
+
+
+CALLED: Mapping[tuple[str, int], str] = {
+    ("sharding", Sharding.GRADIENTS): "ZeRO 2",
+    ("sharding", Sharding.WEIGHTS): "FSDP (ZeRO 3)",
+    ("token_dispatcher", TokenDispatcher.DEEPEP): "DeepEP",
+    ("token_dispatcher", TokenDispatcher.HYBRIDEP): "HybridEP",
+    ("cuda_graphs", CudaGraphs.FULL_ITERATION): "one CUDA graph of the whole iteration",
+}
+"""Names of values that users know better than ours."""
+
+
+def _own(name: str) -> Callable[..., Any]:
+    return lambda _, **decisions: decisions[name]
+
+
+def _choice(name: str, usual: Iterable[int], words: str, meets: tuple[str, ...] = ()) -> Axis:
+    return Axis(name=name, decisions=(name,), usual=tuple(usual), words=words, values=_own(name), meets=meets)
+
+
+def _above_one(name: str, words: str) -> Axis:
+    return Axis(name=name, decisions=(name,), usual=(0,), words=words, values=lambda _, **given: given[name] > 1)
+
+
+FEATURES: tuple[Axis, ...] = (
+    _choice("sharding", (Sharding.NONE, Sharding.OPTIMIZER), "sharding {value}", ("tp", "cp", "pp", "ep")),
+    _choice("token_dispatcher", (TokenDispatcher.ALLTOALL,), "dispatcher {value}"),
+    _choice("cuda_graphs", (CudaGraphs.NONE,), "CUDA graphs of {value}", ("tp", "cp", "pp")),
+    _choice("schedule", (Schedule.ONE_F_ONE_B,), "schedule {value}"),
+    _choice("vocabulary", (Vocabulary.ENDS,), "vocabulary {value}"),
+    _choice("tp_overlap", (0,), "TP overlap by user buffers"),
+    _choice("ep_overlap", (0,), "EP overlap", ("tp", "cp", "pp")),
+    _choice("activation_offload", (0,), "activation offload", ("tp", "cp", "pp")),
+    _choice("optimizer_offload", (0,), "optimizer offload", ("tp", "cp", "pp")),
+    _above_one("etp", "tp inside experts"),
+    Axis(
+        name="wide_ep",
+        decisions=("ep", "etp"),
+        usual=(0,),
+        words="experts beyond one scale-up domain",
+        values=lambda size, ep, etp: ep * etp > size,
+    ),
+)
+"""Features that a default plan has only with evidence from runs; degrees, ZeRO-1 and recomputation need none."""
+
+DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
+"""Degrees that are paired with features that reach beyond a layer; other features act inside of one layer."""
+
+DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or more", values=lambda _, vpp: vpp)
+"""Virtual stages per rank beyond those of measured runs."""
+
+NARROW = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or less", values=lambda _, ep: ep)
+"""Experts over fewer ranks than in runs: more memory of experts, and rows per expert that no kernel was timed with."""
+
+WIDE = Axis(name="ep", decisions=("ep",), usual=(), words="ep of {value} or more", values=lambda _, ep: ep)
+"""Experts over more ranks than in runs: all-to-all over networks that no run has measured with as many peers."""
+
+SHORT = Axis(
+    name="cp", decisions=("cp",), usual=(), words="cp with {value} tokens per rank or less", values=lambda _, cp: cp
+)
+"""Context parallelism that leaves a rank fewer tokens than in runs, so that its attention hides less communication."""
+
+AXES: Mapping[str, Axis] = {axis.name: axis for axis in (*FEATURES, *DEGREES)}
+
+WITH = " with "
+"""Separator between the names of a pair."""
+
+INHERITED = ("sharding",)
+"""Features that devices without measured runs share with related devices; all others need their own evidence."""
+
+
+PRECISION = Axis(
+    name="bits", decisions=(), usual=(16,), words="operands of {value} bits", values=lambda _: 16, meets=()
+)
+"""Bits of the operands of matmuls, which the job sets: FSDP gathers and shards weights in them."""
+
+
+def num_bits(precision: Precision) -> int:
+    """Bits of the operands of a precision recipe's matmuls."""
+    return BITS.get(precision.compute, 16)
+
+
+BITS = {"fp8": 8, "mxfp8": 8, "nvfp4": 4}
+"""Bits by the dtype that matmuls compute in; 16 for all others."""
+
+
+def makes_pair(one: Axis, value: int, other: Axis) -> bool:
+    """Return True if a feature's value and another axis are a pair that needs evidence."""
+    if other in FEATURES:
+        return True
+    of_modules = one.name == "cuda_graphs" and value != CudaGraphs.FULL_ITERATION
+    return other.name in one.meets and not of_modules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unproven:
+    """
+    A feature, or a pair of features, with too few measured runs.
+
+    Parameters
+    ----------
+    names
+        The decisions, one or two.
+    text
+        Feature or pair in words.
+    runs
+        Number of measured runs with it.
+    among
+        Number of runs of the same generation, family and stack line.
+    where
+        These runs in words.
+    """
+
+    names: tuple[str, ...]
+    text: str
+    runs: int
+    among: int
+    where: str
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Shown:
+    """
+    Evidence of runs of one generation, family and stack line.
+
+    Parameters
+    ----------
+    line, generation, family
+        The stack line; the architecture of the devices, and the kind of model, or ``any``.
+    runs
+        Number of runs.
+    features
+        Number of runs by feature, and by pair of them (joined by `` with ``).
+    vpp, ep, cp_tokens
+        Number of runs by virtual stages per pipeline rank, by expert-parallel degree, and of those with cp above 1 by
+        tokens of a sequence per rank.
+    """
+
+    line: str
+    generation: str
+    family: str
+    runs: int
+    features: Mapping[str, int]
+    vpp: Mapping[int, int]
+    ep: Mapping[int, int]
+    cp_tokens: Mapping[int, int]
+
+    def reaching(self, vpp: int) -> int:
+        """Return the number of runs with at least some virtual stages per rank."""
+        return sum(runs for value, runs in self.vpp.items() if value >= vpp)
+
+    @property
+    def most_vpp(self) -> int:
+        """Largest number of virtual stages per rank with enough runs."""
+        return max((value for value in self.vpp if self.reaching(value) >= FEWEST_RUNS), default=1)
+
+    def narrower(self, ep: int) -> int:
+        """Number of runs that divide experts over as many ranks, or fewer."""
+        return sum(runs for value, runs in self.ep.items() if 1 < value <= ep)
+
+    @property
+    def least_ep(self) -> int:
+        """The smallest degree above 1 that enough runs have, or less than; 1 where too few have any."""
+        return min((value for value in self.ep if self.narrower(value) >= FEWEST_RUNS), default=1)
+
+    def wider(self, ep: int) -> int:
+        """Number of runs that divide experts over as many ranks, or more."""
+        return sum(runs for value, runs in self.ep.items() if value >= ep)
+
+    @property
+    def most_ep(self) -> int:
+        """The largest degree that enough runs have, or more than; 1 where too few have any."""
+        return max((value for value in self.ep if self.wider(value) >= FEWEST_RUNS), default=1)
+
+    def shorter(self, tokens: int) -> int:
+        """Number of runs whose context-parallel ranks have as many tokens of a sequence, or fewer."""
+        return sum(runs for value, runs in self.cp_tokens.items() if value <= tokens)
+
+    @property
+    def least_cp_tokens(self) -> int:
+        """The fewest tokens of a sequence per context-parallel rank that enough runs have, or less than; 0: too few."""
+        return min((value for value in self.cp_tokens if self.shorter(value) >= FEWEST_RUNS), default=0)
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class EvidenceTable:
+    """
+    All evidence of runs.
+
+    Parameters
+    ----------
+    source
+        Source of the runs.
+    shown
+        One entry for each stack line, generation and family.
+    """
+
+    source: str
+    shown: tuple[Shown, ...]
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def tokens_of(cluster: Cluster, strategy: Strategy) -> list[tuple[Axis, int]]:
+    """Return the features of a strategy that need evidence, and the degrees above 1 that may be paired with them."""
+    decisions = strategy.decisions()
+    values = ((axis, int(axis.of(cluster.scale_up_size, decisions))) for axis in AXES.values())
+    matters = {"token_dispatcher": strategy.ep > 1, "sharding": strategy.dp * strategy.cp > 1}
+    return [(axis, value) for axis, value in values if value not in axis.usual and matters.get(axis.name, True)]
+
+
+def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, int], tuple[Axis, int]]]:
+    """Find the pairs of features that need evidence together."""
+    for one, other in combinations(tokens, 2):
+        if one[0] in FEATURES and makes_pair(*one, other[0]):
+            yield one, other
+
+
+def _pairs_with_bits(tokens: Iterable[tuple[Axis, int]], bits: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
+    """
+    Pairs of features with a precision.
+
+    FSDP is a matter of fewer than 16 bits, in which it gathers; a graph of the whole iteration of all: what it captures
+    (casts, scales, losses) is another for each.
+    """
+    for one in tokens:
+        is_whole = one == (AXES["cuda_graphs"], CudaGraphs.FULL_ITERATION)
+        if is_whole or (one[0].name == "sharding" and bits not in PRECISION.usual):
+            yield one, (PRECISION, bits)
+
+
+def name_of(*tokens: tuple[Axis, int]) -> str:
+    """Return the name of a feature, or of a pair of them, in the table."""
+    return WITH.join(axis.token(value) for axis, value in tokens)
+
+
+def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
+    """
+    Count the runs that have each feature and pair, by stack line, generation of devices and family.
+
+    Parameters
+    ----------
+    runs
+        Facts and strategy of each.
+    """
+    counts: dict[tuple[str, str, str], Counter[str]] = {}
+    stages: dict[tuple[str, str, str], Counter[int]] = {}
+    experts: dict[tuple[str, str, str], Counter[int]] = {}
+    tokens_of_ranks: dict[tuple[str, str, str], Counter[int]] = {}
+    for facts, strategy in runs:
+        tokens = tokens_of(facts.cluster, strategy)
+        names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
+        names += [name_of(*pair) for pair in _pairs_with_bits(tokens, num_bits(facts.workload.precision))]
+        line, generation, family = key_of(facts.model, facts.cluster)
+        for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
+            counts.setdefault(key, Counter()).update(names)
+            stages.setdefault(key, Counter())[strategy.vpp] += 1
+            experts.setdefault(key, Counter())[strategy.ep] += 1
+            of_ranks = tokens_of_ranks.setdefault(key, Counter())
+            if strategy.cp > 1:
+                of_ranks[facts.workload.sequence_length // strategy.cp] += 1
+    return [
+        Shown(
+            line=key[0],
+            generation=key[1],
+            family=key[2],
+            runs=stages[key].total(),
+            features=dict(sorted(own.items())),
+            vpp=dict(sorted(stages[key].items())),
+            ep=dict(sorted(experts[key].items())),
+            cp_tokens=dict(sorted(tokens_of_ranks[key].items())),
+        )
+        for key, own in sorted(counts.items())
+    ]
+
+
+def line_of(framework: Framework | None) -> str:
+    """
+    Return the stack line of a framework: software that shares evidence.
+
+    Frameworks whose plans go to Megatron-LM or Megatron-Bridge are one line, others have their target or name.
+    """
+    if framework is None:
+        return ANY
+    first = next(iter(framework.targets), stack_of(framework.name.removesuffix(CHANGED)))
+    return LINES.get(first, first)
+
+
+def key_of(model: Model, cluster: Cluster) -> tuple[str, str, str]:
+    """Return stack line, generation and family of a job."""
+    return line_of(cluster.framework), cluster.device.architecture or ANY, architecture_of(model)
+
+
+@cache
+def evidence() -> Mapping[tuple[str, str, str], Shown]:
+    """Return the project's table by stack line, generation and family."""
+    return {
+        (one.line, one.generation, one.family): one
+        for one in stored(EvidenceTable, TABLE, "planner.uncertainty.evidence").shown
+    }
+
+
+# --- a job's evidence ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """
+    Evidence of the measured runs that are comparable with a job.
+
+    Parameters
+    ----------
+    key
+        Stack line, generation and family of the job.
+    own
+        Runs of these; None where there are none.
+    related
+        Runs of its stack line on any devices, for ZeRO of a job without runs of its own; None where there are none.
+    where
+        Its own runs in words.
+    bits
+        Bits of the operands of its matmuls.
+    """
+
+    key: tuple[str, str, str]
+    own: Shown | None
+    related: Shown | None
+    where: str
+    bits: int = 16
+
+    @classmethod
+    def of(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
+        """Return the evidence of runs of a stack line, generation and family."""
+        line, generation, family = key
+        known = evidence()
+        related = known.get((line, ANY, family)) or known.get((line, ANY, ANY))
+        own = None if generation == ANY else known.get(key)
+        return cls(key=key, own=own, related=related, where=where, bits=bits)
+
+    @property
+    def grounds(self) -> str:
+        """Clause with the reason that a value is left out."""
+        if self.own is None:
+            return f"no run of {self.where} was measured"
+        return f"fewer than {FEWEST_RUNS} of {self.own.runs:,} measured runs of {self.where} have it"
+
+    def runs(self, *tokens: tuple[Axis, int]) -> int:
+        """Return the number of runs with a feature, or a pair of features."""
+        if tokens[0][0] is DEEP:
+            return self.own.reaching(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is NARROW:
+            return self.own.narrower(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is WIDE:
+            return self.own.wider(tokens[0][1]) if self.own else 0
+        if tokens[0][0] is SHORT:
+            return self.own.shorter(tokens[0][1]) if self.own else 0
+        if self.own is not None:
+            return self.own.features.get(name_of(*tokens), 0)
+        if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
+            return 0
+        return self.related.features.get(name_of(*tokens), 0)
+
+    def shows(self, *tokens: tuple[Axis, int]) -> bool:
+        """Return True if enough runs have a feature, or a pair of features."""
+        is_unmeasured = self.own is None and self.related is None and tokens[0][0].name in INHERITED
+        return is_unmeasured or self.runs(*tokens) >= FEWEST_RUNS
+
+    @property
+    def most_vpp(self) -> int | None:
+        """Largest number of virtual stages per rank with enough runs; None where it is unknown."""
+        shown = self.own or self.related
+        return None if shown is None else shown.most_vpp
+
+    def ep_range(self, most: int) -> tuple[int, int] | None:
+        """The smallest and the largest degree above 1 of enough runs, as far as the job allows; None: nobody knows."""
+        shown = self.own or self.related
+        return None if shown is None or shown.most_ep == 1 else (min(shown.least_ep, most), shown.most_ep)
+
+    @property
+    def least_cp_tokens(self) -> int:
+        """The fewest tokens of a sequence per context-parallel rank that enough runs have; 0 where nobody knows."""
+        return next((one.least_cp_tokens for one in (self.own, self.related) if one and one.least_cp_tokens), 0)
+
+    def proven(self, axis: Axis) -> frozenset[int]:
+        """Return the values of a feature, beyond the usual ones, that enough runs have."""
+        if self.own is None and self.related is None and axis.name in INHERITED:
+            return frozenset(int(value) for value in Sharding if value not in axis.usual)
+        shown = self.own or self.related
+        names = () if shown is None else (one for one in shown.features if WITH not in one)
+        own = [axis.value_of(name) for name in names if name.partition("=")[0] == axis.name]
+        found = (value for value in own if self.shows((axis, value)))
+        return frozenset(value for value in found if self.shows_precision(axis, value))
+
+    def shows_precision(self, axis: Axis, value: int) -> bool:
+        """Return True if enough runs have a feature in the job's precision, or the precision does not matter."""
+        return all(self.shows(*pair) for pair in _pairs_with_bits([(axis, value)], self.bits))
+
+    def unproven(self, *tokens: tuple[Axis, int]) -> Unproven:
+        """Describe a feature or pair with too few runs."""
+        return Unproven(
+            names=tuple(axis.name for axis, _ in tokens),
+            text=WITH.join(axis.text(value) for axis, value in tokens),
+            runs=self.runs(*tokens),
+            among=self.own.runs if self.own else 0,
+            where=self.where,
+        )
+
+
+FAMILIES = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}
+
+
+def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence:
+    """Return the evidence for a job's stack line, generation of devices and family of models."""
+    line, generation, family = key_of(model, cluster)
+    software = "any software" if line == ANY else line.capitalize()
+    devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
+    where = f"{software} on {devices} with {FAMILIES[family]}"
+    return Evidence.of((line, generation, family), where, num_bits(workload.precision))
+
+
+def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:
+    """
+    Find the features of a strategy, and pairs of features, with too few measured runs.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster and workload, which determine the comparable runs.
+    strategy
+        Strategy to check.
+
+    Returns
+    -------
+    tuple
+        Single features first, then pairs.
+    """
+    known = evidence_for(facts.model, facts.cluster, facts.workload)
+    tokens = tokens_of(facts.cluster, strategy)
+    alone = [one for one in tokens if one[0] in FEATURES and not known.shows(one)]
+    every = [*pairs_of(tokens), *_pairs_with_bits(tokens, known.bits)]
+    pairs = [pair for pair in every if not known.shows(*pair)]
+    found = [known.unproven(*one) for one in (*((one,) for one in alone), *pairs)]
+    most = known.most_vpp
+    if most is not None and strategy.vpp > most:
+        found.append(known.unproven((DEEP, strategy.vpp)))
+    if strategy.ep > 1 and (degrees := known.ep_range(most_ep(facts.model, facts.cluster))) is not None:
+        if strategy.ep < degrees[0]:
+            found.append(known.unproven((NARROW, strategy.ep)))
+        if strategy.ep > degrees[1]:
+            found.append(known.unproven((WIDE, strategy.ep)))
+    tokens_of_rank = facts.workload.sequence_length // strategy.cp
+    if strategy.cp > 1 and tokens_of_rank < known.least_cp_tokens:
+        found.append(known.unproven((SHORT, tokens_of_rank)))
+    return tuple(found)
+
+
+def most_ep(model: Model, cluster: Cluster) -> int:
+    """The largest expert-parallel degree that divides a model's experts and the devices."""
+    blocks = (kind.feed_forward for kind in model.kinds)
+    return gcd(cluster.num_devices, *(block.num_experts for block in blocks if isinstance(block, Experts)))

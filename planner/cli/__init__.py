@@ -124,7 +124,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     takes_words = getattr(arguments, "takes_words", False)
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
-        hint = meant((unknown or rest)[0].partition("=")[0], _options(parser, argv))
+        word = (unknown or rest)[0].partition("=")[0]
+        known = list(_options(parser, argv))
+        hint = f"Write {word} behind the command." if word in known else meant(word, known)
         raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
     arguments.words = list(argv)
     if rest:

@@ -87,6 +87,7 @@ def test_no_command_prints_the_help(capsys):
         (["plam"], "invalid choice: 'plam'"),
         (["plan"], "the following arguments are required: JOB.yaml"),
         (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
+        (["-q", "plan", "job.yaml"], "unrecognized arguments: -q. Write -q behind the command."),
         (["plan", "job.yaml", "tp"], "'tp': has no value. Write TP2."),
         (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
         (["catalog", "devices", "a=b"], "catalog: takes no further words, got 'a=b'"),

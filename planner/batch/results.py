@@ -1,8 +1,8 @@
 """
 The results file: one line of JSON per job, appended as jobs finish, rewritten only on request.
 
-The writing process holds a lock on it. A last line that was cut by a full disk or a killed process is removed. Any other
-line that is no result is moved into a file beside. The jobs of both are planned again.
+The writing process holds a lock on it. A last line that was cut by a full disk or a killed process is removed. Any
+other line that is no result is moved into a file beside. The jobs of both are planned again.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _lines(
     """
     Yield each line as data and as raw bytes; the data of a line that is no result are None.
 
-    A last line that was cut is omitted. A file whose first lines are no results is refused, unless the first line begins
-    as every line does or a result follows.
+    A last line that was cut is omitted. A file whose first lines are no results is refused, unless the first line
+    begins as every line does or a result follows.
     """
     doubtful: list[tuple[bytes, SpecError]] = []
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
@@ -214,7 +214,7 @@ class ResultsFile:
             is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
             self._end = self._read(notify) if is_regular else 0
             if self._num_broken:
-                self._move_report_broken(notify)
+                self._move_broken(notify)
             if retry_lost and self._num_lost:
                 self._leave_out_lost(notify)
         except BaseException:
@@ -248,9 +248,8 @@ class ResultsFile:
         SpecError
             If it cannot be written, as on a full disk; the lines before stay as they are.
         """
-        data = line_of(result).encode(
-            "utf-8", "backslashreplace"
-        )  # file names may hold bytes that are no text: \udcff in JSON, too
+        # File names may hold bytes that are no text: \udcff in JSON, too.
+        data = line_of(result).encode("utf-8", "backslashreplace")
         try:
             _write(self._file, data)
         except OSError as error:
@@ -291,7 +290,7 @@ class ResultsFile:
                 end += 1
         return end
 
-    def _move_report_broken(self, notify: Callable[[str], None]) -> None:
+    def _move_broken(self, notify: Callable[[str], None]) -> None:
         """Move lines that are no results into the file beside; they are copied first, so that none is lost."""
         beside = self.path.with_name(self.path.name + BROKEN)
         with _errors(beside, "written"), beside.open("ab") as stream:

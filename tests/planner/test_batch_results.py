@@ -290,7 +290,7 @@ def test_a_full_disk_leaves_whole_lines(out, monkeypatch):
 
     assert str(refused.value) == (
         f"{out}: cannot be written: No space left on device. "
-        "What it holds is whole; the same command goes on from there."
+        "Its lines are whole; the same command goes on from there."
     )
     assert out.read_bytes() == before
 

@@ -22,7 +22,7 @@ from planner.batch.fingerprint import KEY_BYTES
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.results import ResultsFile, read_results
-from planner.batch.run import Tally, make_pool, plan_many, run_batch
+from planner.batch.run import Tally, make_pool, plan_many, run_batch, run_jobs
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]

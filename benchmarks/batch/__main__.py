@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobResult
-from planner.batch.jobs import BatchJob, as_job
+from planner.batch.jobs import BatchJob, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
 from planner.jobs.limits import StageChoice
@@ -48,7 +48,7 @@ def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     """Seconds of the whole batch, with a results file as ``planner batch`` writes it, and the results."""
     fingerprints = Fingerprints()
     results: list[JobResult] = []
-    jobs = (as_job(random_job(StageChoice.EVEN, seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
+    jobs = (make_job(random_job(StageChoice.EVEN, seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
 
     def plan(fresh: Iterable[BatchJob]) -> Generator[JobResult, None, None]:  # keeps what passes
         for result in plan_many(fresh, processes=processes):

@@ -1,1 +1,1 @@
-"""Many jobs: where they come from, workers whose death costs one job only, a results file, and what ranks the jobs."""
+"""Many jobs: their sources, workers that fail one job at a time, a results file, and a ranking."""

@@ -1,10 +1,10 @@
-"""What options of the commands may say; imports nothing, so that the command line can ask it at once."""
+"""Allowed values of options; imports nothing, so that the command line answers at once."""
 
 from __future__ import annotations
 
 LOCAL = "local"
 BACKENDS = (LOCAL, "dask", "ray")
-"""Who runs the workers of a batch."""
+"""Executors of the workers of a batch."""
 
 METRICS = {
     "step_time": ("step_time_seconds", 1),
@@ -20,10 +20,10 @@ METRICS = {
     "num_devices": ("num_devices", 1),
     "peak_memory": ("peak_memory_bytes", 1),
 }
-"""What to rank by: an entry of a plan, and whether less (1) or more (-1) of it is better."""
+"""Figures to rank by: an entry of a plan, and 1 if less of it is better, -1 if more."""
 
 TOP_FORMATS = ("table", "json", "csv")
-"""How to print a ranking."""
+"""Output formats of a ranking."""
 
 MAX_JOBS = 100_000
-"""Jobs of one batch, unless its author says otherwise."""
+"""Largest number of jobs of a batch by default."""

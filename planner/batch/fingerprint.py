@@ -18,7 +18,7 @@ KEY_BYTES = 16
 
 
 class Fingerprints:
-    """Fingerprints of jobs; the hashes of unchanged files are remembered."""
+    """Computes fingerprints of jobs; hashes of unchanged files are cached."""
 
     def __init__(self) -> None:
         self._version = version()
@@ -26,20 +26,20 @@ class Fingerprints:
 
     def key(self, name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
         """
-        The hash of a job: its name, what it says, the files that it names, and the version of this package.
+        Hash a job: its name, its entries, the files that it names, and the version of this package.
 
         Parameters
         ----------
         name
-            What the job is called.
+            Name of the job.
         document
-            What it says, overrides included.
+            Entries of the job, overrides included.
         folder
-            What paths in it are relative to; of no matter by itself.
+            Folder that its paths are relative to; not part of the hash.
         mistake
-            Why it could not be read.
+            Reason that it could not be read.
         """
-        files = [self._file(path) for path in _named_files(document, folder)]
+        files = [self._file(path) for path in _input_files(document, folder)]
         text = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[: 2 * KEY_BYTES]
 
@@ -54,8 +54,8 @@ class Fingerprints:
             return "cannot be read"
 
 
-def _named_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:
-    """The files that :func:`planner.load` would read; what is wrong with their names it will say."""
+def _input_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:
+    """Yield the files that :func:`planner.load` would read; wrong names are skipped, as ``load`` reports them."""
     model, cluster, search = (document.get(name) for name in ("model", "cluster", "search"))
     try:
         path = config_path(model, folder) if isinstance(model, str) else None

@@ -1,4 +1,4 @@
-"""The result of one job: the figures of its plans, or why there are none; as a record and as a line of JSON."""
+"""The result of one job: the figures of its plans, or why there is none; as a record and as a line of JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FORMAT_VERSION = 1
 
 
 MAX_MESSAGE = 2000
-"""Characters of a message; some quote what they complain of."""
+"""Characters of a message; some quote long inputs."""
 
 
 class JobStatus(StrEnum):
     """
-    How a job ended.
+    The end of a job.
 
-    The first four are those of the search; ``wrong_input``: the job says something wrong; ``failed``: the planner
-    itself is at fault; ``timed_out``: it took longer than a job may; ``worker_died``: its worker did, twice.
+    The first four are those of the search. ``wrong_input``: the job has a mistake. ``failed``: a fault of the planner.
+    ``timed_out``: the job exceeded its time limit. ``worker_died``: two workers died with it.
     """
 
     OPTIMAL = "optimal"
@@ -40,7 +40,7 @@ class JobStatus(StrEnum):
 
 
 LOST = frozenset({JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.WORKER_DIED})
-"""Ends that another attempt may change."""
+"""Statuses that another attempt may change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,29 +51,29 @@ class JobOutcome:
     Parameters
     ----------
     status
-        How the job ended.
+        End of the job.
     exit_code
-        What ``planner plan`` returns for the job; None where it was not brought to an end.
+        Exit code that ``planner plan`` has for the job; None where planning did not end.
     message
-        Why there is no plan; None where there is one.
+        Reason that there is no plan; None where there is one.
     wall_seconds, cpu_seconds
         Time that the job took in its worker.
     attempts
-        Workers that it was given to.
+        Workers that tried it.
     gap
-        How much faster than the first plan another one may be at most, as a fraction.
+        Largest possible gain of another plan over the first one, as a fraction.
     framework, framework_is_assumed
-        The framework, and whether the job named none; None where the job could not be read.
+        The framework, and true if the job named none; None where the job could not be read.
     framework_is_extrapolated
-        Whether no run of it on such devices is known; None where the job could not be read.
+        True if no measured run of it on such devices is known; None where the job could not be read.
     framework_doubt
-        For which release that no file knows it stands; None: for none.
+        Note on an unknown release that the job names and this one stands in for; None: it is known.
     device_note
-        What the name that the job gave its device leaves open; None: nothing.
+        Note on an ambiguous device name of the job; None: it is unambiguous.
     plans
         Key figures of each plan, best first, named as in the JSON report.
     report
-        The whole JSON report, where it was asked for.
+        The whole JSON report, if requested.
     """
 
     status: JobStatus
@@ -102,15 +102,15 @@ class JobResult:
     key
         Fingerprint of the job.
     name
-        What the job is called: its file, its row, what was swept.
+        Name of the job: its file, its row, its swept values.
     source
-        Where it was read.
+        File that it was read from.
     overrides
         Entries that differ from its source, by dotted key.
     index
         Its place among the jobs that were given, from 0.
     outcome
-        How it ended, and its plans.
+        Its end, and its plans.
     """
 
     key: str
@@ -122,7 +122,7 @@ class JobResult:
 
     @property
     def status(self) -> JobStatus:
-        """How the job ended."""
+        """The end of the job."""
         return self.outcome.status
 
     @property
@@ -132,19 +132,19 @@ class JobResult:
 
     @property
     def message(self) -> str | None:
-        """Why there is no plan."""
+        """The reason that there is no plan."""
         return self.outcome.message
 
 
 def result_of(job: BatchJob, outcome: JobOutcome, index: int = 0) -> JobResult:
-    """The job together with its outcome, and its place among the others."""
+    """Combine a job with its outcome, and its place among the others."""
     return JobResult(
         key=job.key, name=job.name, source=job.source, overrides=job.overrides, index=index, outcome=outcome
     )
 
 
 def line_of(result: JobResult) -> str:
-    """One line of strict JSON, its end included."""
+    """Write a result as one line of strict JSON, its end included."""
     outcome = {entry.name: getattr(result.outcome, entry.name) for entry in fields(result.outcome)}
     if outcome["report"] is None:
         del outcome["report"]
@@ -164,7 +164,7 @@ def line_of(result: JobResult) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """A value with text in place of NaN and infinity, which JSON lacks: a job may say ``.inf``, and is then refused."""
+    """Replace NaN and infinity by text, as JSON lacks them; a job may have ``.inf``, and is then refused."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

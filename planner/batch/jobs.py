@@ -44,21 +44,21 @@ class BatchJob:
     Parameters
     ----------
     key
-        Fingerprint of the job; made of what it says where it is not given.
+        Fingerprint of the job; by default computed from its entries.
     name
-        What it is called: its file, its row, what was swept.
+        Its name: its file, its row, its swept values.
     source
-        Where it was read.
+        File that it was read from.
     overrides
         Entries that differ from its source, by dotted key.
     document
-        What it says, overrides included.
+        Its entries, overrides included.
     folder
-        What paths in it are relative to.
+        Folder that its paths are relative to.
     mistake
-        Why it cannot even be read; None where it can.
+        Reason that it cannot be read; None where it can.
     places
-        Where its entries were written, by dotted path.
+        Places where its entries were written, by dotted path.
     """
 
     key: str = ""
@@ -72,12 +72,12 @@ class BatchJob:
 
     def __post_init__(self) -> None:
         """
-        Make the key that was not given.
+        Compute the key if none is given.
 
         Raises
         ------
         SpecError
-            If the document holds what no job file can say.
+            If the document holds values that no job file can have.
         """
         if not self.key:
             document = mapping_from_python(self.document)
@@ -87,7 +87,7 @@ class BatchJob:
 
 class JobSet:
     """
-    All jobs of a batch, made one after the other as they are asked for.
+    All jobs of a batch, made one at a time while iterating.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class JobSet:
     assignments
         ``key=value``, where several values are swept; every combination is one variant.
     max_jobs
-        Refuse to make more.
+        Largest number of jobs.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class JobSet:
                     yield _job(path, base, row, swept, label, fingerprints)
 
     def _count(self) -> int:
-        """How many; of too many ``len`` itself would complain."""
+        """Count the jobs; ``len`` itself refuses numbers beyond the machine's integers."""
         num_rows = 1 if self.rows is None else len(self.rows)
         return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
 
@@ -156,22 +156,22 @@ class JobSet:
             )
 
 
-def as_job(
+def make_job(
     job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], fingerprints: Fingerprints, *, name: str = ""
 ) -> BatchJob:
     """
-    A job file, or what one says, as a job of a batch.
+    Make a job of a batch from a job file or its entries.
 
-    What is wrong with it becomes its ``mistake``: one wrong job is not the end of the others.
+    An error becomes the ``mistake`` of the job, so that one wrong job does not stop the others.
 
     Parameters
     ----------
     job
-        The file, or what it says.
+        The file, or its entries.
     fingerprints
-        Makes its key.
+        Computes its key.
     name
-        What to call it besides its file.
+        Name of the job besides its file.
     """
     if isinstance(job, BatchJob):
         return job
@@ -218,11 +218,11 @@ class Row:
     Parameters
     ----------
     name
-        What it is called; empty: there is no file of rows.
+        Name of the row; empty: there is no file of rows.
     cells
         Texts by dotted key; empty cells are left out.
     mistake
-        What is wrong with the row.
+        Mistake in the row.
     where
         File and line.
     """
@@ -235,7 +235,7 @@ class Row:
 
 class RowFile:
     """
-    A CSV file of overrides, read anew whenever it is iterated over, so that it may be long.
+    A CSV file of overrides, read again by each iteration, so that it may be long.
 
     Raises
     ------
@@ -290,7 +290,7 @@ class RowFile:
 
 
 def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[Overrides, str]]:
-    """Every choice of one value per axis, and what tells it from the others."""
+    """Yield every choice of one value per axis, with a label of its swept values."""
     swept = [axis.key for axis in axes if len(axis.values) > 1]
     for values in product(*(axis.values for axis in axes)):
         overrides = {axis.key: value for axis, value in zip(axes, values, strict=True)}

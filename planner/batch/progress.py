@@ -1,4 +1,4 @@
-"""How far a batch is, in words."""
+"""Texts on the progress of a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planner.batch.run import Tally
 
 def progress_text(tally: Tally, seconds: float) -> str:
     """
-    Jobs done, their rate and the time that the others will take.
+    Word the jobs done, their rate, and the time that the others will take.
 
     >>> progress_text(Tally(num_jobs=1000, num_before=100, num_now=400, num_without_plan=3), 20.0)
     '500 of 1,000 jobs, 20.0 per second, 25 s left; 3 without a plan'
@@ -22,7 +22,7 @@ def progress_text(tally: Tally, seconds: float) -> str:
 
 def summary_text(tally: Tally) -> str:
     """
-    What there is in the end.
+    Summarize a batch at its end.
 
     >>> summary_text(Tally(num_jobs=1000, num_before=100, num_now=900, num_without_plan=3, num_lost=1))
     '1,000 of 1,000 jobs done, 100 of them before; 3 without a plan, 1 of them lost in this run'
@@ -34,12 +34,12 @@ def summary_text(tally: Tally) -> str:
 
 
 MOST_LETTERS = 200
-"""Letters of a reason that are shown; its line in the results has all of it."""
+"""Letters of a reason that are shown; its line in the results has the whole text."""
 
 
 def reasons_text(tally: Tally, path: str) -> str:
     """
-    Where the reasons are, and the first one.
+    Name the entry with the reasons, and quote the first reason.
 
     >>> reasons_text(Tally(num_jobs=2, first_reason="job: training.tokns: no such entry."), "results.jsonl")
     "why there is no plan is in the entry 'message' of results.jsonl; job: training.tokns: no such entry."
@@ -52,7 +52,7 @@ def reasons_text(tally: Tally, path: str) -> str:
 
 def _duration(seconds: float) -> str:
     """
-    A duration in its two largest units.
+    Write a duration in its two largest units.
 
     >>> _duration(25), _duration(90), _duration(7260)
     ('25 s', '1 min 30 s', '2 h 1 min')

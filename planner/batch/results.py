@@ -1,8 +1,8 @@
 """
-The results file: one line of JSON per job, appended as jobs finish, never rewritten but by request.
+The results file: one line of JSON per job, appended as jobs finish, rewritten only on request.
 
-Whoever writes holds a lock on it. A last line that was cut short, by a full disk or a killed process, is taken away;
-any other line that is no result is moved into a file beside. The jobs of both are planned again.
+The writing process holds a lock on it. A last line that was cut by a full disk or a killed process is removed. Any
+other line that is no result is moved into a file beside. The jobs of both are planned again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from planner.batch.choices import METRICS
 from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, JobStatus, line_of
 
 MAX_LINE_BYTES = 2**26
-"""A whole report of a pipeline of thousands of ranks has a few megabytes."""
+"""Largest line; a whole report of a pipeline of thousands of ranks has a few megabytes."""
 
 BEGIN = f'{{"kind":"{KIND}",'.encode()
-"""What every line begins with."""
+"""The first bytes of every line."""
 
 OF_PLAN: tuple[tuple[str, Any], ...] = (("strategy", None), ("settings", {}))
 FIGURES = (*(name for name, _ in METRICS.values()), "days")
-"""Entries of a plan that have others, None where every plan has some, and those that are numbers."""
+"""Entries of a plan that are mappings, with None where every plan must have them, and entries that are numbers."""
 
 LARGEST_FIGURE = 1e300
 
@@ -38,10 +38,10 @@ ABOUT_LINES = "A results file has one JSON object per line, as planner batch wri
 
 
 MOST_DOUBTFUL = 16
-"""Lines at the begin of a file that are no results, after which it is somebody else's."""
+"""Lines at the beginning of a file that may be no results; with more it is not taken for a results file."""
 
 BROKEN = ".broken"
-"""Ending of the file beside a results file that gets its lines that are no results, byte for byte."""
+"""Ending of the file that gets the lines that are no results, byte for byte."""
 
 
 def read_results(path: Path, *, notify: Callable[[str], None] = lambda _: None) -> Iterator[dict[str, Any]]:
@@ -51,9 +51,9 @@ def read_results(path: Path, *, notify: Callable[[str], None] = lambda _: None) 
     Parameters
     ----------
     path
-        Where it is.
+        Path of the file.
     notify
-        Gets a sentence about each line that is no result, which is left out.
+        Gets a sentence about each line that is no result and is omitted.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def _lines(
     stream: BinaryIO, path: Path, notify: Callable[[str], None]
 ) -> Iterator[tuple[dict[str, Any] | None, bytes]]:
     """
-    Each line as data and as it is written; None as data of one that is no result.
+    Yield each line as data and as raw bytes; the data of a line that is no result are None.
 
-    Left out is a last line that was cut short. First lines that are no results make it somebody else's file, unless the
-    first begins as every line does or a result follows.
+    A last line that was cut is omitted. A file whose first lines are no results is refused, unless the first line
+    begins as every line does or a result follows.
     """
     doubtful: list[tuple[bytes, SpecError]] = []
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
@@ -85,29 +85,29 @@ def _lines(
                 break
             continue
         for one, problem in doubtful:
-            yield from _broken(one, str(problem), notify)
+            yield from _report_broken(one, str(problem), notify)
         doubtful = []
         if before:
-            yield from _broken(before, str(mistake), notify)
+            yield from _report_broken(before, str(mistake), notify)
         if result is not None:
             yield result, raw[len(before) :]
     if doubtful:
         raise doubtful[0][1]
 
 
-def _broken(raw: bytes, mistake: str, notify: Callable[[str], None]) -> Iterator[tuple[None, bytes]]:
+def _report_broken(raw: bytes, mistake: str, notify: Callable[[str], None]) -> Iterator[tuple[None, bytes]]:
     notify(f"{mistake.removesuffix(ABOUT_LINES).strip()} It is left out; its job counts as not planned.")
     yield None, raw
 
 
 def _result_in(raw: bytes, where: str) -> tuple[dict[str, Any] | None, bytes, SpecError]:
     """
-    The result that a line is, or ends with behind one that was cut; what stands before it, and what is wrong there.
+    Return the result of a line, which may follow a line that was cut; the bytes before it, and the mistake in them.
 
     Raises
     ------
     SpecError
-        If it is one of another version.
+        If the result is of another version.
     """
     start = shown(raw[:60].decode("utf-8", "replace"))
     error = SpecError(where, f"is no result: {start}.", ABOUT_LINES)
@@ -129,18 +129,18 @@ def _result_in(raw: bytes, where: str) -> tuple[dict[str, Any] | None, bytes, Sp
 
 def _line(raw: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(raw, parse_constant=_refused)
+        line = json.loads(raw, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) and isinstance(line.get("key"), str) else None
 
 
-def _refused(text: str) -> NoReturn:
+def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
 
 
 def _mistake(line: Mapping[str, Any]) -> str:
-    """What a line has that no result has; what one of before lacks is no mistake."""
+    """Return the mistake in a line; empty: it is a result. Entries that earlier versions lack may be missing."""
     if not re.fullmatch(r"([0-9a-f]{2})+", line["key"]):
         return f"key: expected hexadecimal digits, got {shown(line['key'])}"
     if line.get("format_version") != FORMAT_VERSION:
@@ -169,7 +169,7 @@ def _is_figure(value: object) -> bool:
 
 
 def _is_torn(raw: bytes, number: int) -> bool:
-    """Return true for the begin of a line and no more; of the first line for more than a brace."""
+    """True if the bytes are only the beginning of a result's line; in the first line a brace alone does not count."""
     is_ours = raw.startswith(BEGIN) or (len(raw) > int(number == 1) and BEGIN.startswith(raw))
     return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES and _line(raw) is None
 
@@ -192,16 +192,16 @@ class ResultsFile:
     Parameters
     ----------
     path
-        Where it is or shall be.
+        Path of the file, which need not exist.
     retry_lost
-        Take away lines of jobs that were lost (timed out, worker died, failed), so that they are planned again.
+        Remove lines of jobs that were lost (timed out, worker died, failed), so that they are planned again.
     notify
-        Gets sentences about what was found and done.
+        Gets sentences about repairs of the file.
 
     Raises
     ------
     SpecError
-        If it is no results file (then it is not touched), somebody else writes to it, or it cannot be written.
+        If it is no results file (then it is not touched), another process writes to it, or it cannot be written.
     """
 
     def __init__(self, path: Path, *, retry_lost: bool = False, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -209,7 +209,7 @@ class ResultsFile:
         self._has_plan: dict[bytes, bool | None] = {}
         self._num_lost = self._num_broken = 0
         with _errors(path, "written"):
-            self._file = _locked(path)
+            self._file = _lock(path)
         try:
             is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
             self._end = self._read(notify) if is_regular else 0
@@ -228,7 +228,7 @@ class ResultsFile:
         self.close()
 
     def claim(self, key: str) -> bool:
-        """Whether nobody has planned this job or is about to; from now on somebody is."""
+        """Claim a job; return false if it has been planned or claimed before."""
         raw = bytes.fromhex(key)
         if raw in self._has_plan:
             return False
@@ -236,7 +236,7 @@ class ResultsFile:
         return True
 
     def lacks_plan(self, key: str) -> bool:
-        """Whether the file says that there is no plan for this job."""
+        """True if the file has a line without a plan for this job."""
         return self._has_plan.get(bytes.fromhex(key)) is False
 
     def add(self, result: JobResult) -> None:
@@ -248,7 +248,8 @@ class ResultsFile:
         SpecError
             If it cannot be written, as on a full disk; the lines before stay as they are.
         """
-        data = line_of(result).encode("utf-8", "backslashreplace")  # names of files may be no text: \udcff in JSON, too
+        # File names may hold bytes that are no text: \udcff in JSON, too.
+        data = line_of(result).encode("utf-8", "backslashreplace")
         try:
             _write(self._file, data)
         except OSError as error:
@@ -257,19 +258,19 @@ class ResultsFile:
             raise SpecError(
                 str(self.path),
                 f"cannot be written: {error.strerror}.",
-                "What it holds is whole; the same command goes on from there.",
+                "Its lines are whole; the same command goes on from there.",
             ) from None
         self._end += len(data)
         self._has_plan[bytes.fromhex(result.key)] = bool(result.plans)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _read(self, notify: Callable[[str], None]) -> int:
-        """Note what is finished, take a cut line away, and say where the file ends."""
+        """Read the finished jobs, remove a cut line, and return the end of the file in bytes."""
         end = 0
         last = b"\n"
         with _errors(self.path, "read"), open(self._file, "rb", closefd=False) as stream:
@@ -290,7 +291,7 @@ class ResultsFile:
         return end
 
     def _move_broken(self, notify: Callable[[str], None]) -> None:
-        """Move lines that are no results into the file beside: first there, then away, so that none is lost."""
+        """Move lines that are no results into the file beside; they are copied first, so that none is lost."""
         beside = self.path.with_name(self.path.name + BROKEN)
         with _errors(beside, "written"), beside.open("ab") as stream:
             for line, raw in self._all_lines():
@@ -307,7 +308,7 @@ class ResultsFile:
         notify(f"{self.path}: {count} moved to {beside}; jobs of such lines are planned again.")
 
     def _leave_out_lost(self, notify: Callable[[str], None]) -> None:
-        """Take lines of lost jobs away."""
+        """Remove lines of lost jobs."""
         for line, _ in self._all_lines():
             if line is not None and line.get("status") in LOST:
                 self._has_plan.pop(bytes.fromhex(line["key"]), None)
@@ -319,10 +320,10 @@ class ResultsFile:
             yield from _lines(stream, self.path, lambda _: None)
 
     def _rewrite(self, keeps: Callable[[dict[str, Any] | None], bool]) -> None:
-        """Write the lines to keep beside the file and take its place, so that nobody ever finds half of it."""
+        """Write the lines to keep into a draft and rename it, so that nobody ever reads half of the file."""
         draft = self.path.with_name(f".{self.path.name[:100]}.{os.getpid()}.tmp")
         with _errors(draft, "written"):
-            new = _locked(draft)
+            new = _lock(draft)
             try:
                 os.ftruncate(new, 0)
                 for line, raw in self._all_lines():
@@ -337,8 +338,8 @@ class ResultsFile:
         self._file, self._end = new, os.fstat(new).st_size
 
 
-def _locked(path: Path) -> int:
-    """The file, open for appending, with a lock that ends with this process whatever happens to it."""
+def _lock(path: Path) -> int:
+    """Open the file for appending, with a lock that the system releases when this process ends."""
     try:
         import fcntl
     except ImportError:
@@ -359,14 +360,14 @@ def _locked(path: Path) -> int:
 
 
 def _is_still(file: int, path: Path) -> bool:
-    """Whether nobody has put another file in its place since it was opened."""
+    """True if the path still leads to the file that was opened."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
 
 
 def _write(file: int, data: bytes) -> None:
-    """All of it; the system may take a part at a time."""
+    """Write all data; the system may take a part at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -1,4 +1,4 @@
-"""The verbs of a batch: results as they finish, returned or appended to a file."""
+"""The verbs of a batch: plan many jobs, and yield the results or append them to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.batch.choices import BACKENDS, LOCAL
 from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
-from planner.batch.jobs import BatchJob, as_job
+from planner.batch.jobs import BatchJob, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
@@ -30,12 +30,12 @@ MAX_TIMEOUT_SECONDS = 1_000_000
 @dataclass(kw_only=True, slots=True)
 class Tally:
     """
-    How far a batch is.
+    The progress of a batch.
 
     Parameters
     ----------
     num_jobs
-        All of them.
+        Number of jobs.
     num_before
         Jobs that an earlier run has finished.
     num_now
@@ -45,7 +45,7 @@ class Tally:
     num_lost
         Jobs that this run lost: they took too long, failed, or their workers died.
     first_reason
-        Name and message of the first job that this run found no plan for; empty while there is none.
+        Name and message of the first job without a plan in this run; empty if there is none.
     """
 
     num_jobs: int
@@ -75,13 +75,13 @@ def plan_many(
     full: bool = False,
 ) -> Generator[JobResult, None, None]:
     """
-    Plan many jobs, each in a worker process that it may kill.
+    Plan many jobs, each in a worker process, whose crash fails that job only.
 
     Parameters
     ----------
     jobs
         Paths of job files, jobs as mappings or :class:`planner.batch.jobs.BatchJob`, or a
-        :class:`planner.batch.jobs.JobSet`; taken as workers get free. A single job stands for itself.
+        :class:`planner.batch.jobs.JobSet`; taken as workers become free. A single job is allowed too.
     processes
         Jobs at once; as many as there are cores by default.
     backend
@@ -89,21 +89,20 @@ def plan_many(
     scheduler
         Address of the cluster.
     timeout_seconds
-        What a job may take before its worker is stopped; None: its own ``search.time_limit_seconds`` alone holds.
+        Time after which a job's worker is stopped; None: only the job's ``search.time_limit_seconds`` holds.
     full
-        Whether results hold the whole JSON report.
+        True if results hold the whole JSON report.
 
     Yields
     ------
     JobResult
-        One per job, as they finish; its ``index`` says which of them it is of. What is wrong with a job is its
-        result: ``wrong_input``, ``timed_out``, ``worker_died`` (twice: the second time in a fresh worker of its
-        own), ``failed``.
+        One per job, as they finish; ``index`` is the place of the job. A failure is a result too: ``wrong_input``,
+        ``timed_out``, ``worker_died`` (twice, the second time in a new worker), ``failed``.
 
     Raises
     ------
     SpecError
-        If ``jobs`` are none, an option is wrong, or the cluster does not answer.
+        If ``jobs`` holds no jobs, an option is wrong, or the cluster does not answer.
     """
     if isinstance(jobs, (BatchJob, str, os.PathLike, Mapping)):
         jobs = (jobs,)
@@ -114,7 +113,7 @@ def plan_many(
     workers = partial(Workers, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
     pool = make_pool(workers, backend=backend, scheduler=scheduler, processes=processes)
     fingerprints = Fingerprints()
-    return finished(pool, (as_job(job, fingerprints) for job in jobs))
+    return run_jobs(pool, (make_job(job, fingerprints) for job in jobs))
 
 
 def make_pool(
@@ -124,7 +123,7 @@ def make_pool(
     scheduler: str | None = None,
     processes: int | None = None,
 ) -> WorkerPool:
-    """The worker pool of a backend; ``make_workers`` is called here or on the machines of the cluster."""
+    """Make the worker pool of a backend; ``make_workers`` is called here or on the machines of the cluster."""
     if backend == LOCAL:
         if scheduler is not None:
             raise SpecError("scheduler", "local processes have none.", "Add --backend dask or --backend ray.")
@@ -138,8 +137,8 @@ def make_pool(
     return pool
 
 
-def finished(pool: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
-    """The results of jobs as they finish; at most the capacity of the pool is in flight, whatever their number."""
+def run_jobs(pool: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
+    """Yield the results of jobs as they finish; at most as many jobs as the pool's capacity are in flight."""
     waiting: dict[Future[JobOutcome], tuple[int, BatchJob]] = {}
     done: queue.SimpleQueue[Future[JobOutcome]] = queue.SimpleQueue()
 
@@ -178,11 +177,11 @@ def run_batch(
     jobs
         All jobs of the batch.
     results
-        Where their lines are and go.
+        File of their lines.
     tally
         Counts them.
     plan
-        What makes results of jobs.
+        Function that makes results of jobs.
 
     Yields
     ------
@@ -214,7 +213,7 @@ def run_batch(
 
 
 def _import_planner() -> None:
-    """Import what a job needs, so that the first job is not charged for it."""
+    """Import the modules that a job needs, so that their time does not count for the first job."""
     import_module("planner.plan")
     import_module("planner.search.branch_and_bound")
     import_module("planner.report.records.reports")

@@ -1,7 +1,7 @@
 """
 Several values of one entry: ``training.global_batch_size=512,1024,2048``, ``cluster.num_devices=64..8192``.
 
-Commas outside brackets and quotes part values. ``a..b`` doubles from a while it is not above b; ``a..b..step`` adds.
+Commas outside brackets and quotes separate values. ``a..b`` doubles from a up to b; ``a..b..step`` adds the step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from costmodel.validation import shown
 from planner.jobs.document import Plain, parse, split_assignment
 
 MAX_VALUES = 1_000_000
-"""Values that one entry may be swept over."""
+"""Largest number of values of one entry."""
 
 RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
 NEARLY_RANGE = re.compile(r"[+-]?[0-9][^/\s]*\.\.[^/\s]*|\w*\.\.[0-9]+")
-"""Two dots behind a number or in front of one, and no path."""
+"""Text that looks like a range but is none: two dots next to a number, and no path."""
 
 CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
@@ -34,7 +34,7 @@ class Axis:
     key
         Dotted path of the entry.
     values
-        At least one.
+        Values, at least one.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Axis:
 
 def read_axis(assignment: str) -> Axis:
     """
-    What ``key=value,value`` stands for.
+    Read ``key=value,value``.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def read_axis(assignment: str) -> Axis:
 
 
 def _items(text: str) -> Iterator[str]:
-    """What stands between the commas that are outside brackets and quotes."""
+    """Split a text at commas that are outside brackets and quotes."""
     closing: list[str] = []
     begin = 0
     for index, letter in enumerate(text):

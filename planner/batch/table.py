@@ -21,23 +21,23 @@ Lines: TypeAlias = Callable[[], Iterable[Mapping[str, Any]]]
 
 OF_OUTCOME = tuple(entry.name for entry in fields(JobOutcome) if entry.name not in ("plans", "report"))
 OF_LINE = ("name", "source", *OF_OUTCOME, "key")
-"""What a line says of a job itself."""
+"""Entries of a line on the job itself."""
 
 ROWS_AT_ONCE = 10_000
-"""Rows of one group of a Parquet file, all that is in memory at a time."""
+"""Rows of one group of a Parquet file; memory holds one group at a time."""
 
 WIDENING = (bool, int, float, str)
-"""A column with values of several kinds has the last of them."""
+"""Types of cells; a column with several has the last of them."""
 
 LARGEST_INT = 2**63
-"""Beyond what 64 bits hold; job files may write it."""
+"""Least integer that exceeds 64 bits; job files may have such numbers."""
 
 PARQUET, CSV = ".parquet", ".csv"
 
 
 def row_of(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Row:
     """
-    One plan of one job in cells; a job without a plan has a row, too.
+    Build the row of one plan of a job; a job without a plan has a row, too.
 
     Overrides and chosen settings are columns by their dotted keys, decisions by their names.
     """
@@ -53,7 +53,7 @@ def row_of(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Row:
 
 
 def sentences(plan: Mapping[str, Any]) -> list[str]:
-    """What of a plan is extrapolated, in words; none of a line of before, which does not say."""
+    """Return the sentences on extrapolated properties of a plan; empty for lines of earlier versions."""
     return [str(gap["sentence"]) for gap in plan.get("gaps", ())]
 
 
@@ -65,12 +65,12 @@ def _cell(value: Any) -> Cell:
 
 def require_writable(path: Path) -> None:
     """
-    Complain about a table that could not be written, before the work begins.
+    Refuse a table that could not be written, before the work begins.
 
     Raises
     ------
     SpecError
-        If its ending says neither Parquet nor CSV, its folder is missing, or what writes Parquet is not installed.
+        If its ending is neither Parquet's nor CSV's, its folder is missing, or pyarrow is not installed for Parquet.
     """
     if path.suffix not in (PARQUET, CSV):
         raise SpecError(str(path), f"expected a file that ends with {PARQUET} or {CSV}.")
@@ -88,9 +88,9 @@ def write_table(lines: Lines, path: Path) -> None:
     Parameters
     ----------
     lines
-        Gives the lines of a results file; called twice, first to learn the columns.
+        Returns the lines of a results file; called twice, first to find the columns.
     path
-        File to write, by its ending Parquet or CSV; nobody ever finds half of it.
+        File to write, by its ending Parquet or CSV; nobody ever reads half of it.
     """
     kinds = _kinds(_rows(lines()))
     with _draft(path) as draft:
@@ -107,7 +107,7 @@ def _rows(lines: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def _kinds(rows: Iterable[Row]) -> dict[str, type]:
-    """What each column holds: the widest kind of its cells."""
+    """Return the type of each column: the widest one of its cells."""
     kinds: dict[str, type] = {}
     for row in rows:
         for name, cell in row.items():
@@ -119,7 +119,7 @@ def _kinds(rows: Iterable[Row]) -> dict[str, type]:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """A file beside the one to write, which takes its place in the end."""
+    """Yield a draft beside the file to write, and rename it in the end."""
     draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
         yield draft
@@ -130,8 +130,8 @@ def _draft(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def in_csv(row: Row) -> Row:
-    """A row as CSV files spell it: ``true`` and ``false``."""
+def csv_row(row: Row) -> Row:
+    """Return a row with ``true`` and ``false`` as CSV files spell them."""
     return {name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()}
 
 
@@ -140,7 +140,7 @@ def _write_csv(rows: Iterable[Row], kinds: Mapping[str, type], path: Path) -> No
         writer = csv.DictWriter(stream, list(kinds), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow(in_csv(row))
+            writer.writerow(csv_row(row))
 
 
 def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
-from planner.batch.table import in_csv, row_of, sentences
+from planner.batch.table import csv_row, row_of, sentences
 from planner.jobs.strategy_file import layers_text
 from planner.report.screen import ENDLESS, Screen
 
@@ -28,7 +28,7 @@ OF_LINE = (
     "device_note",
     "key",
 )
-"""What JSON shows of a job's line beside its plan."""
+"""Entries of a job's line that JSON has beside its plan."""
 
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "GPUs": lambda plan: f"{plan['num_devices']:,}",
@@ -43,23 +43,23 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs", "recompute")
     },
 }
-"""What the table shows of a plan."""
+"""Columns of the table on a plan."""
 
 OF_COSTS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "energy": ("MWh", lambda plan: _figure(plan, "it_energy_mwh", ",.1f")),
     "cost": ("cost", lambda plan: f"{_figure(plan, 'total_cost', ',.0f')} {plan.get('currency') or ''}".rstrip()),
 }
-"""What it shows besides where jobs are ranked by it."""
+"""Further columns, each shown if jobs are ranked by it."""
 
 MARK = "*"
-"""Stands behind the name of a job whose figures are extrapolated, or whose names leave something open."""
+"""The mark behind the name of a job whose figures are extrapolated or whose names are ambiguous."""
 
 MOST_NOTES = 8
 """Notes below the table; JSON and CSV have them all."""
 
 
 def _layers(plan: Mapping[str, Any]) -> str:
-    """The layers of a plan's stages as a command line takes them; of one stage none are said."""
+    """Write the layers of a plan's stages as a command line takes them."""
     return layers_text(plan["strategy"]["layout"]["layers"])
 
 
@@ -79,11 +79,11 @@ class Ranked:
     Parameters
     ----------
     rank
-        From 1, the best.
+        Rank, from 1, the best.
     line
         The job's line of the results file.
     plan
-        The best of its plans, by what is ranked.
+        The best of its plans, by the ranked figure.
     """
 
     rank: int
@@ -93,16 +93,16 @@ class Ranked:
 
 def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int = 10) -> list[Ranked]:
     """
-    The best jobs, each with its best plan.
+    Rank the best jobs, each by its best plan.
 
     Parameters
     ----------
     lines
-        Of a results file.
+        Lines of a results file.
     by
         One of ``METRICS``.
     count
-        How many to keep.
+        Number of jobs to keep.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
 
 
 def render_top(ranked: list[Ranked], form: str, by: str = "step_time", screen: Screen = ENDLESS) -> str:
-    """The ranking as a table for people, which shows what they are ranked by, as JSON or as CSV."""
+    """Format the ranking as a table, which includes the ranked figure, as JSON or as CSV."""
     return _table(ranked, by, screen) if form == "table" else {"json": _json, "csv": _csv}[form](ranked)
 
 
@@ -149,7 +149,7 @@ def _name(one: Ranked) -> str:
 
 
 def _doubts(one: Ranked) -> list[str]:
-    """What the figures of a job are not certain of, in words."""
+    """Return the reasons for which the figures of a job are uncertain."""
     line = one.line
     pair = f"no measured run of {line.get('framework')} on such devices is known"
     of_line = [pair if line.get("framework_is_extrapolated") else None, line.get("framework_doubt")]
@@ -158,7 +158,7 @@ def _doubts(one: Ranked) -> list[str]:
 
 
 def _notes(ranked: list[Ranked]) -> list[str]:
-    """Every doubt with the ranks that it is of."""
+    """Return the notes: every doubt with its ranks."""
     ranks: dict[str, list[str]] = {}
     for one in ranked:
         for text in _doubts(one):
@@ -169,7 +169,7 @@ def _notes(ranked: list[Ranked]) -> list[str]:
 
 
 def _cell(text: Callable[[Mapping[str, Any]], str], plan: Mapping[str, Any]) -> str:
-    """A dash for what has no value, or did not exist when the line was written."""
+    """Write a cell; a dash if the entry has no value, or if the version that wrote the line lacked it."""
     try:
         return text(plan)
     except (KeyError, TypeError):
@@ -182,7 +182,7 @@ def _json(ranked: list[Ranked]) -> str:
 
 
 def _csv(ranked: list[Ranked]) -> str:
-    rows = [in_csv({"rank": one.rank, **row_of(one.line, one.plan)}) for one in ranked]
+    rows = [csv_row({"rank": one.rank, **row_of(one.line, one.plan)}) for one in ranked]
     stream = StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""One job in a worker: planned, and what became of it as figures."""
+"""One job in a worker: plans it, and returns its figures or its error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_PLAN = (
 )
 OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
 OF_COSTS = ("device_hours", "it_energy_mwh", "facility_energy_mwh", "it_power_megawatts", "total_cost", "currency")
-"""What a line keeps of a plan's record."""
+"""Entries of a plan's record that a line keeps."""
 
 
 def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
@@ -41,9 +41,9 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
     Parameters
     ----------
     job
-        What to plan.
+        The job.
     full
-        Whether the outcome holds the whole report.
+        True if the outcome holds the whole report.
     """
     wall, cpu = time.perf_counter(), time.process_time()
 
@@ -56,14 +56,14 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
         )
 
     try:
-        return outcome(**_planned(job, full))
+        return outcome(**_plan(job, full))
     except PlanningError as error:
         return outcome(JobStatus.WRONG_INPUT, exit_code=2, message=_cut(str(error)))
     except Exception as error:
         return outcome(JobStatus.FAILED, message=_cut(_where(error)))
 
 
-def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
+def _plan(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.document import Document, mapping_from_python
     from planner.jobs.problem import load
     from planner.plan import plan
@@ -87,13 +87,13 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
         "framework_is_extrapolated": is_extrapolated(cluster),
         "framework_doubt": nearest_relative(cluster),
         "device_note": cluster.device_note or None,
-        "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.of_all(report.plans)),
-        "report": PlanReportRecord.of_report(report).plain() if full else None,
+        "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.build_all(report.plans)),
+        "report": PlanReportRecord.build_from_report(report).plain() if full else None,
     }
 
 
 def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
-    """The key figures of one plan, named as in the JSON report."""
+    """Return the key figures of one plan, named as in the JSON report."""
     return {
         "number": plan.number,
         **{name: getattr(plan, name) for name in OF_PLAN},
@@ -115,7 +115,7 @@ def _why_none(report: PlanReport) -> str:
 
 
 def _where(error: Exception) -> str:
-    """The error with the line that raised it: what a report of the fault needs."""
+    """Word an error with the line that raised it, for a bug report."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"

@@ -1,7 +1,7 @@
 """
 The command line: parse, call one verb, print. Results go to stdout, progress and complaints to stderr.
 
-A command's file is imported when its name is on the command line, and what is heavier when it runs, so that
+A command's file is imported when its name is on the command line, and heavier modules when it runs, so that
 ``planner --help`` answers at once.
 """
 
@@ -44,7 +44,7 @@ COMMANDS = {
     "top": ("planner.cli.batch", "rank the jobs of a batch"),
     "completion": ("planner.cli.terminal.completion", "a script by which a shell completes what is typed"),
 }
-"""The file of each command, with its ``add_<command>_options`` and ``run_<command>``; and what it does."""
+"""The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,19 +94,19 @@ class UsageError(SpecError):
         self._text = f"{message}{f'. {hint}' if hint else ''}\n{usage}"
 
     def __str__(self) -> str:
-        """As it is said: what is wrong, and what a command takes."""
+        """Return the mistake, and the usage of the command."""
         return self._text
 
 
 def _lines(error: PlanningError) -> str:
-    """An error as people read it: several mistakes on a line each."""
+    """Write an error for people, several mistakes on a line each."""
     if not isinstance(error, SpecErrors):
         return str(error)
     return "\n".join([error.title, *(f"  {mistake}" for mistake in error.errors)])
 
 
 def _mistakes(error: PlanningError) -> list[dict[str, str]]:
-    """An error as programs read it."""
+    """Return the mistakes of an error for programs."""
     found = mistakes_of(error) if isinstance(error, SpecError) else ()
     return [{name: getattr(one, name) for name in ("where", "problem", "hint", "place")} for one in found]
 
@@ -115,7 +115,7 @@ def _mistakes(error: PlanningError) -> list[dict[str, str]]:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Options and ``key=value`` may come in any order, which argparse alone does not allow."""
+    """Parse options and ``key=value`` in any order, which argparse alone does not allow."""
     parser = _parser(argv)
     arguments, rest = parser.parse_known_args(argv)
     if not hasattr(arguments, "run"):
@@ -126,7 +126,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown or (rest and not hasattr(arguments, "assignments")):
         word = (unknown or rest)[0].partition("=")[0]
         known = list(_options(parser, argv))
-        hint = f"Write {word} behind the command." if word in known else meant(word, known)
+        hint = f"Write {word} behind the command." if word in known else suggestion(word, known)
         raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
     arguments.words = list(argv)
     if rest:
@@ -135,7 +135,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[str]:
-    """Options of the commands that are named."""
+    """Yield the options of the commands that are named."""
     for action in parser._actions:  # argparse has no other list of them
         yield from action.option_strings
         for name, command in (action.choices or {}).items() if isinstance(action.choices, dict) else ():
@@ -144,7 +144,7 @@ def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[s
 
 
 def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """All commands, and the options of those that are named."""
+    """Build the parser of all commands, with the options of those that are named."""
     parser = Parser(
         prog="planner",
         description="Chooses how to split an LLM pretraining job over a cluster, proves it optimal, "
@@ -165,7 +165,7 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _add_to_each(parser: argparse.ArgumentParser) -> None:
-    """Add what every command takes to a command, or to those inside it."""
+    """Add the options that every command takes to a command, or to those inside it."""
     inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
     for command in inner[0].choices.values() if inner else [parser]:
         add_message_options(command)
@@ -178,21 +178,21 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": Help, **options})
 
     def print_help(self, file: object = None) -> None:
-        """Write the help as results are written; argparse keeps it to itself that it cannot."""
+        """Write the help as results are written, since argparse hides errors of writing."""
         write(self.format_help(), None)
 
     def error(self, message: str) -> NoReturn:
         """Refuse arguments."""
         choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
-        hint = meant(choices[1], re.findall(r"'([^']+)'", choices[2])) if choices else ""
+        hint = suggestion(choices[1], re.findall(r"'([^']+)'", choices[2])) if choices else ""
         raise UsageError(message, hint, self.format_usage().rstrip())
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str]) -> str:
     """
-    What a word of the command line is meant to be; empty: nothing comes near.
+    Suggest the option or command that a word is probably meant to be; empty: none is similar.
 
-    >>> meant("--fromat", ["--format", "--force"]), meant("x", ["plan"])
+    >>> suggestion("--fromat", ["--format", "--force"]), suggestion("x", ["plan"])
     ("Did you mean '--format'?", '')
     """
     hint = did_you_mean(word, known)
@@ -200,7 +200,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
+    """The ``--version`` option, which looks the version up only when it is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print and stop."""

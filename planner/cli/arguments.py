@@ -1,4 +1,4 @@
-"""What several commands take and do, and exit codes that several end with."""
+"""Options that several commands take, and exit codes that several end with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.report.document import AnyReport
 
 STDIN = "standard input"
-"""What messages call it."""
+"""The name of stdin in messages."""
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -41,11 +41,11 @@ TEXT_FORMATS = ("table", "json")
 
 
 LONGEST_COMMAND = 14
-"""Columns of a command's name and its indent, which argparse forgets to count."""
+"""Columns of a command's name and its indent, which argparse does not count."""
 
 
 class Help(argparse.HelpFormatter):
-    """Help whose text is as wide as the terminal, but for exit codes, a line each."""
+    """Help as wide as the terminal; exit codes keep a line each."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)
@@ -56,13 +56,13 @@ class Help(argparse.HelpFormatter):
 
 
 def describe(parser: argparse.ArgumentParser, description: str, exit_codes: str = "") -> None:
-    """Say what a command does, and how it ends where that is more than 0 or 2."""
+    """Set a command's description, and its exit codes if it has others than 0 and 2."""
     parser.description = description
     parser.epilog = exit_codes or None
 
 
 def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None:
-    """Take a job file, or a job in one line, and ``key=value``: decisions too, unless the help says what."""
+    """Add the job, as a file or in one line, and ``key=value``, whose help is ``assignments_help`` if given."""
     decisions = "a word of a line such as TP8 or recompute=full, or a job entry such as training.sequence_length=8192"
     parser.add_argument("job", metavar="JOB.yaml|-", help="the job file; -: standard input")
     parser.add_argument("assignments", metavar="WORD|key=value", nargs="*", help=assignments_help or decisions)
@@ -74,7 +74,7 @@ def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None
 
 
 def add_one_line(parser: argparse.ArgumentParser) -> None:
-    """Take what a job in one line needs besides a model and a cluster."""
+    """Add the options that a job in one line needs besides a model and a cluster."""
     group = parser.add_argument_group(
         "a job in one line",
         "MODEL: a name of 'planner catalog models' or on the Hugging Face hub, or the path of a config.json. CLUSTER: "
@@ -90,12 +90,12 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
 
 
 def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
-    """Take the seconds of a search."""
+    """Add the time limit of a search."""
     parser.add_argument("--time-limit", metavar="S", help=f"time, such as 90 or 5min, until {until}")
 
 
 def seconds(option: str) -> Callable[[str], float]:
-    """What reads an option in seconds, such as ``90``, ``5min`` or ``2h``."""
+    """Return the reader of an option in seconds, such as ``90``, ``5min`` or ``2h``."""
 
     def read(text: str) -> float:
         from costmodel.quantities import SECONDS, finite
@@ -106,7 +106,7 @@ def seconds(option: str) -> Callable[[str], float]:
 
 
 def count(option: str, *, least: int = 1) -> Callable[[str], int]:
-    """What reads an option that counts, such as ``512`` or ``20k``."""
+    """Return the reader of an option that counts, such as ``512`` or ``20k``."""
 
     def read(text: str) -> int:
         from costmodel.quantities import COUNT, whole
@@ -117,36 +117,36 @@ def count(option: str, *, least: int = 1) -> Callable[[str], int]:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Take what plans are exported to."""
+    """Add the target that plans are exported to."""
     help_text = f"plans that it can run, on its newest release: {', '.join(TARGETS)} (search.target)"
     parser.add_argument("--target", metavar="NAME", help=help_text)
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    """Take a format, the first one by default, and a file."""
+    """Add a format, by default the first one, and an output file."""
     help_text = f"output format (default: {formats[0]})"
     parser.add_argument("--format", choices=formats, default=formats[0], help=help_text)
     add_output_file(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Take how a report on plans is shown."""
+    """Add the options on the form of a report on plans."""
     add_full(parser)
     add_output(parser, FORMATS)
 
 
 def add_full(parser: argparse.ArgumentParser) -> None:
-    """Take that the whole report is wanted."""
+    """Add the option for the whole report."""
     parser.add_argument("--full", action="store_true", help="the whole report, as --format table")
 
 
 def add_output_file(parser: argparse.ArgumentParser) -> None:
-    """Take a file for what goes to stdout otherwise."""
+    """Add the file that is written instead of stdout."""
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
 
 
 def add_variables(parser: argparse.ArgumentParser) -> None:
-    """Take what a script leaves to its environment."""
+    """Add variables that a script reads from its environment."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -157,7 +157,7 @@ def add_variables(parser: argparse.ArgumentParser) -> None:
 
 
 def add_force(parser: argparse.ArgumentParser, what: str = "the output file") -> None:
-    """Take the permission to overwrite."""
+    """Add the permission to overwrite."""
     parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
 
 
@@ -165,20 +165,20 @@ OPTIONS = {"time_limit": "search.time_limit_seconds", "target": "search.target"}
 """Entries of the job by the option that several commands have for them."""
 
 
-def overridden(overrides: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Overrides of a job, those among them that have an option of their own."""
+def all_overrides(overrides: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """Return all overrides of a job, including those given by an option of their own."""
     given = {entry: getattr(arguments, option, None) for option, entry in OPTIONS.items()}
     return [*overrides, *(f"{entry}={value}" for entry, value in given.items() if value is not None)]
 
 
 def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple[Document, list[str]]:
     """
-    The job that the command line names, and what it changes of it.
+    Read the job that the command line names, and the overrides of its entries.
 
     Parameters
     ----------
     arguments
-        With what :func:`add_job` takes.
+        Arguments with the options of :func:`add_job`.
     assignments
         ``key=value``, and a cluster where the job is one line.
     """
@@ -200,7 +200,7 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         return one_line(arguments.job, words[0], numbers), overrides
     overrides = [*(f"{OPTIONS[option]}={text}" for option, text in numbers.items()), *overrides]
     if arguments.job == "-":
-        return _from_stdin(), overrides
+        return _read_stdin(), overrides
     document = None if os.path.isdir(arguments.job) else _read_json_job(Path(arguments.job))
     if document is None:
         _require_job_file(arguments.job)
@@ -221,7 +221,7 @@ def _read_json_job(path: Path) -> Document | None:
     return document if "cluster" in document.entries else None
 
 
-def _from_stdin() -> Document:
+def _read_stdin() -> Document:
     from planner.jobs.document import Document, decoded, mapping_of
 
     places: dict[str, Place] = {}
@@ -240,16 +240,16 @@ def _require_job_file(name: str) -> None:
         raise SpecError(name, "is no job file.", f"After a model a cluster and three numbers are needed, {fix}")
 
 
-def rendered(report: AnyReport, arguments: argparse.Namespace) -> str:
-    """A report in the format, for the file or the terminal, that the command line names."""
+def report_text(report: AnyReport, arguments: argparse.Namespace) -> str:
+    """Format a report as the command line asks, for its file or the terminal."""
     from planner.report import render
 
     form = "table" if arguments.format == "short" and arguments.full else arguments.format
-    return render(report, form, screen=screen_of(arguments.output), asked=_asked(arguments))
+    return render(report, form, screen=screen_of(arguments.output), asked=_command(arguments))
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    """The command line, to be copied with changes: where what is written, and how, is left out."""
+def _command(arguments: argparse.Namespace) -> Asked:
+    """Return the command line without its options on output, so that the next commands can be made from it."""
     from planner.jobs.written.one_line import OPTIONS as ONE_LINE
 
     of_job = [arguments.job, *arguments.assignments]
@@ -268,24 +268,24 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
 
 FLAG_ENTRIES = {"bold": "search.evidence=any", "all_variants": "variants=all"}
-"""Options of ``planner plan`` that change what is planned, by the entries of the job that mean the same."""
+"""Job entries that options of ``planner plan`` stand for."""
 
 OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
 OUTPUT_FLAGS = ("--full", "--force", "-v", "--verbose", "-q", "--quiet", "--log-json")
-"""What of a command line says where something is written, and how; the first ones with a value."""
+"""Options on the place and the form of the output; the first group takes a value."""
 
 
 def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
-    """Print what a verb of a module reports of the job and the decisions given; returns the report's exit code."""
+    """Print a verb's report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
         from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
-        problem = load(document, overridden(overrides, arguments))
+        problem = load(document, all_overrides(overrides, arguments))
         check_output(arguments.output, problem.sources)
         report = getattr(import_module(home), verb)(problem, read_words(decisions))
-        text = rendered(report, arguments)
+        text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

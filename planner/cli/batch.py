@@ -19,9 +19,9 @@ from planner.cli.arguments import (
     EXIT_TERMINATED,
     add_output_file,
     add_target,
+    all_overrides,
     count,
     describe,
-    overridden,
     seconds,
 )
 from planner.cli.output import check_output, real, screen_of, write
@@ -38,7 +38,7 @@ EXIT_CODES = """exit codes:
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
         "command goes on where it was stopped: jobs whose line is there are not planned again."
@@ -77,7 +77,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_batch(arguments: argparse.Namespace) -> int:
-    """Plan the jobs, and say what became of them."""
+    """Plan the jobs, and note the number of plans and failures."""
     from planner.batch import run
     from planner.batch.jobs import JobSet
     from planner.batch.progress import progress_text, reasons_text, summary_text
@@ -85,7 +85,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     from planner.batch.table import require_writable, write_table
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
-    assignments = overridden(assignments, arguments)
+    assignments = all_overrides(assignments, arguments)
     jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments, max_jobs=arguments.max_jobs)
     inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
     _require_other(arguments.out, inputs)
@@ -125,9 +125,9 @@ class _Terminated(KeyboardInterrupt):
 @contextmanager
 def _terminable() -> Iterator[None]:
     """
-    Let SIGTERM stop the workers first: their semaphores are leaked where the process just dies.
+    Let SIGTERM stop the workers first; a process that just dies leaks their semaphores.
 
-    A second one ends the process at once. Threads other than the main one cannot be told.
+    A second SIGTERM ends the process at once. Only the main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -145,7 +145,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
-    """Sources, and what has the form ``key=value`` and is no file."""
+    """Split words into sources and ``key=value``; a file whose name has ``=`` is a source."""
     from planner.jobs.model import exists
 
     sources = [word for word in words if "=" not in word or exists(Path(word))]
@@ -162,7 +162,7 @@ def _require_other(path: Path, inputs: list[Path]) -> None:
 
 
 def add_top_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(parser, "Ranks the jobs of results files, each by its best plan.")
     parser.add_argument("results", metavar="RESULTS.jsonl", nargs="+", type=Path, help="what planner batch wrote")
     parser.add_argument(

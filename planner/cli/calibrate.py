@@ -1,4 +1,4 @@
-"""``planner calibrate``: constants of a device, fitted to own runs."""
+"""``planner calibrate``: fits the constants of a device to own runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_UNFIT = 4
 
 
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Fits the calibration of a device to measured runs, with the catalog's as prior; says how far it "
         "is off on runs that it was not fitted to, and which runs to measure next. Of rows of kind 'planned', which "

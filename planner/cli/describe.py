@@ -1,4 +1,4 @@
-"""``planner model``, ``planner catalog``, ``planner schema``: what was read, what is known, how it is written."""
+"""``planner model``, ``planner catalog``, ``planner schema``: an architecture, the catalog, JSON Schemas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTENTION_CONVENTIONS = ("full", "causal")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Say what ``planner model`` takes."""
+    """Add the options of ``planner model``."""
     parser.add_argument(
         "model", metavar="NAME_OR_CONFIG", help="catalog name, path of a config.json, or name on the Hugging Face hub"
     )
@@ -35,7 +35,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_catalog_options(parser: argparse.ArgumentParser) -> None:
-    """Say what ``planner catalog`` takes."""
+    """Add the options of ``planner catalog``."""
     parser.add_argument(
         "entry",
         metavar="WHAT",
@@ -52,7 +52,7 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_schema_options(parser: argparse.ArgumentParser) -> None:
-    """Say what ``planner schema`` takes."""
+    """Add the options of ``planner schema``."""
     describe(parser, "Prints the JSON Schema of what programs read and write; without a name, which there are.")
     parser.add_argument("name", metavar="NAME", nargs="?", help="job, report, batch-line, or another of the list")
     add_output_file(parser)
@@ -68,7 +68,7 @@ def run_model(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, (model, model / "config.json"))
     rows = model_rows(described)
     whole = json_text(described) if arguments.format == "json" else aligned(rows)
-    write(_on_screen(arguments, [Section(title=arguments.model, rows=tuple(rows))]) or whole, arguments.output)
+    write(_terminal_text(arguments, [Section(title=arguments.model, rows=tuple(rows))]) or whole, arguments.output)
     return 0
 
 
@@ -84,7 +84,7 @@ def run_catalog(arguments: argparse.Namespace) -> int:
         for name, rows in catalog_tables(described)
     ] or [Section(title=arguments.entry or "", rows=tuple(leaves(described)))]
     whole = json_text(described) if arguments.format == "json" else catalog_text(described)
-    write(_on_screen(arguments, tables) or whole, arguments.output)
+    write(_terminal_text(arguments, tables) or whole, arguments.output)
     return 0
 
 
@@ -99,8 +99,8 @@ def run_schema(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _on_screen(arguments: argparse.Namespace, sections: Sequence[Section]) -> str:
-    """Sections for a terminal; empty where none shows them: other programs get a line for each entry."""
+def _terminal_text(arguments: argparse.Namespace, sections: Sequence[Section]) -> str:
+    """Format sections for a terminal; return an empty text for a pipe, where other programs get a line per entry."""
     screen = screen_of(arguments.output)
     if arguments.format == "json" or screen is PLAIN:
         return ""

@@ -1,4 +1,4 @@
-"""``planner explain``: why this plan, and why not another; ``planner compare``: what it gains over a given strategy."""
+"""``planner explain``: why this plan, and why not another; ``planner compare``: its gain over a given strategy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.cli.arguments import (
     add_target,
     add_time_limit,
     add_variables,
+    all_overrides,
     describe,
-    overridden,
     read_job,
-    rendered,
     report_on_job,
+    report_text,
 )
 from planner.cli.output import check_output, progress, write
 
@@ -35,7 +35,7 @@ COMPARE_EXIT_CODES = """exit codes:
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Without decisions: which constraints hold the best plan back and by how much, or why nothing "
         "fits and what would. With words such as TP8 PP4 (a whole strategy or a part of one): why it is not the "
@@ -55,7 +55,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "The job's own strategy, or a line such as TP8 PP4, against the best plan; or two jobs against each "
         "other: step, memory, days and GPU-hours, where the time goes, and the rules that a given strategy breaks. A "
@@ -102,11 +102,11 @@ def run_compare(arguments: argparse.Namespace) -> int:
             f"{entry}={text}" for name, entry in OPTIONS.items() if (text := getattr(arguments, name)) is not None
         ]
         entries = [*numbers, *(word for word in words if word not in jobs)]
-        limits = overridden([], arguments)
+        limits = all_overrides([], arguments)
         read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
         report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_plan()
-        text = rendered(report, arguments)
+        text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)
 
@@ -121,9 +121,9 @@ def _run_compare_recipe(arguments: argparse.Namespace) -> int:
         entries, decisions = split_overrides(overrides)
         if decisions:
             raise SpecError(OPTION, f"a recipe is a whole strategy, which {decisions[0]} cannot change.")
-        problem = load(document, overridden(entries, arguments))
+        problem = load(document, all_overrides(entries, arguments))
         check_output(arguments.output, problem.sources)
         report = compare_recipe(problem, arguments.recipe)
-        text = rendered(report, arguments)
+        text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

@@ -1,4 +1,4 @@
-"""``planner export``: a plan of a JSON report as the files that start it."""
+"""``planner export``: writes a plan of a JSON report as launch and configuration files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.cli.terminal.messages import note
 from planner.frameworks import LAUNCHERS, TARGETS
 
 MAX_DRIFT_FRACTION = 0.01
-"""A recorded step that this version of the planner predicts more differently is worth a warning."""
+"""Relative difference between the recorded and the newly predicted step from which on a warning is printed."""
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Writes a plan of a JSON report (planner plan JOB.yaml --format json -o plan.json) as the "
         "configuration of a training framework. What the framework cannot express is refused by name with the reason. "

@@ -1,4 +1,4 @@
-"""``planner fit``: a device's file from samples of its operators."""
+"""``planner fit``: makes a device file from samples of its operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_SOME_UNLEARNED = 1
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Learns the times of operators and collectives from a table of samples (planner sample), says how far they "
         "are off on shapes that were left out, and writes a device file, which a job takes: "
@@ -58,7 +58,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Entries of a device that somebody states in a file."""
+    """Read the entries of a device that the user states in a file."""
     from planner.jobs.document import parse, read_text
 
     found = parse(read_text(path), str(path))

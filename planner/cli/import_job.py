@@ -1,4 +1,4 @@
-"""``planner import``: a job file from what somebody runs."""
+"""``planner import``: makes a job file from a launch script, arguments or a configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.cli.output import check_output, progress, require_new, write
 
 
 def add_import_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), a recipe of "
         "Megatron-Bridge or NeMo (by name, Python, overrides, YAML), a configuration of torchtitan (TOML, Python), "

@@ -1,4 +1,4 @@
-"""``planner init``: a job file with comments from one line."""
+"""``planner init``: makes a job file with comments from one line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import shlex
 from pathlib import Path
 
 from costmodel.errors import SpecError
-from planner.cli.arguments import add_force, add_one_line, add_output_file, add_target, describe, overridden, read_job
+from planner.cli.arguments import (
+    add_force,
+    add_one_line,
+    add_output_file,
+    add_target,
+    all_overrides,
+    describe,
+    read_job,
+)
 from planner.cli.output import check_output, progress, require_new, write
 
 
 def add_init_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Writes the job that 'planner plan' would plan with the same arguments, each entry with a comment, other "
         "entries commented out. Writes to stdout, or to a file that does not exist yet."
@@ -38,7 +46,7 @@ def run_init(arguments: argparse.Namespace) -> int:
         from planner.schema.job import for_editors
 
         document, overrides = read_job(arguments, arguments.assignments)
-        problem = load(document, overridden(overrides, arguments))
+        problem = load(document, all_overrides(overrides, arguments))
         check_output(output, problem.sources)
         require_new(output, force=arguments.force)
         entries = document.entries if output is None else rebased(document.entries, output.parent)

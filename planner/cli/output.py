@@ -1,4 +1,4 @@
-"""Where results go: a file or a terminal, never over what was read; how far a command is."""
+"""Output of results to a file or a terminal, never over an input; progress of a command."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PHRASES = {
     "rows": "",
     "even_groups": "",
 }
-"""How the running line says fields of a search; empty: not at all. Others stand in it with their names."""
+"""Phrases for the fields of a search on the progress line; an empty one hides its field, others show their names."""
 
 TICK_SECONDS = 0.25
-"""How often the running line is written anew."""
+"""Seconds between two updates of the progress line."""
 
 
 def check_output(path: Path | None, inputs: Sequence[Path]) -> None:
-    """Refuse a file that cannot be written before the work begins, and one that was read."""
+    """Refuse, before the work begins, a file that cannot be written or that is an input."""
     if path is None:
         return
     with file_errors(path):
@@ -59,14 +59,14 @@ def check_output(path: Path | None, inputs: Sequence[Path]) -> None:
 
 
 def require_new(path: Path | None, *, force: bool) -> None:
-    """Refuse to overwrite a file that nobody asked to overwrite."""
+    """Refuse to overwrite a file without ``--force``."""
     if path is not None and path.exists() and not force:
         raise SpecError(str(path), "exists already.", "Name another file, or add --force.")
 
 
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """What the system says against writing a file, as wrong input."""
+    """Turn errors of writing a file into wrong input."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -75,7 +75,7 @@ def file_errors(path: Path) -> Iterator[None]:
 
 
 def real(path: Path) -> Path:
-    """Where a path leads; links that lead back to themselves stay as they are."""
+    """Resolve a path; links that lead back to themselves stay as they are."""
     return Path(os.path.realpath(path))
 
 
@@ -87,7 +87,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def screen_of(path: Path | None) -> Screen:
-    """What text is laid out for: a terminal as it is, or a file or pipe."""
+    """Return the width and colours of the terminal, or of a file or pipe."""
     if path is not None:
         return PLAIN
     from rich.console import Console
@@ -112,7 +112,7 @@ def write(text: str, path: Path | None) -> None:
 
 
 def write_model(model: CpModel, path: Path) -> None:
-    """Write a model of CP-SAT, as text where the name ends with ``txt``; beside the file first, as other files."""
+    """Write a model of CP-SAT, as text if the name ends with ``txt``; a draft beside it is renamed in the end."""
     whole = real(path)
     draft = whole.with_name(f".{os.getpid()}.{whole.name[-100:]}")
     with file_errors(path):
@@ -125,7 +125,7 @@ def write_model(model: CpModel, path: Path) -> None:
 
 
 def _write_file(text: str, path: Path) -> None:
-    """Write beside the file and rename, so that nobody ever finds half of it."""
+    """Write beside the file and rename, so that nobody ever reads half of it."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
         return
@@ -139,7 +139,7 @@ def _write_file(text: str, path: Path) -> None:
 
 @contextmanager
 def progress(task: str) -> Iterator[None]:
-    """Say on stderr what takes longer than a second: a line now and then in a log, a running clock in a terminal."""
+    """Report tasks over a second on stderr: a line now and then in a log, a running clock in a terminal."""
     done, watch = Event(), Watch(task)
     loggers = [logging.getLogger(name) for name in PACKAGES]
     clock = Thread(target=_show_progress, args=(watch, current(), done), daemon=True)
@@ -166,14 +166,14 @@ def _show_progress(watch: Watch, messages: Messages, done: Event) -> None:
 
 class Watch(logging.Handler):
     """
-    What a command is doing, and how long it may still take, by what is logged.
+    The current task of a command and the time that it may still take, from its log records.
 
-    Records may have the fields ``done`` and ``total``, which count, and ``time_limit_seconds``, which is the most.
+    Records may have the fields ``done`` and ``total``, which count, and ``time_limit_seconds``, an upper bound.
 
     Parameters
     ----------
     task
-        What was asked for.
+        Description of the command's task.
     clock
         Seconds that have passed since any moment.
     """
@@ -196,7 +196,7 @@ class Watch(logging.Handler):
         self._doing, self._fields = doing, fields
 
     def text(self) -> str:
-        """The task, the time that it has taken and may take, what it is doing."""
+        """Return the task, its time so far, the time left, and its current stage."""
         now, fields = self._clock(), dict(self._fields)
         done, total = fields.pop("done", 0), fields.pop("total", 0)
         time = f"{now - self._begin:.0f} s"
@@ -211,5 +211,5 @@ class Watch(logging.Handler):
 
 
 def _phrase(name: str, value: Any) -> str:
-    """A field of what is logged, in words."""
+    """Word a field of a log record."""
     return PHRASES[name].format(value) if name in PHRASES else f"{name.replace('_', ' ')} {short(value)}"

@@ -16,11 +16,11 @@ from planner.cli.arguments import (
     add_report,
     add_target,
     add_time_limit,
+    all_overrides,
     describe,
-    overridden,
     read_job,
-    rendered,
     report_on_job,
+    report_text,
 )
 from planner.cli.output import check_output, progress, real, require_new, write, write_model
 from planner.cli.terminal.messages import note
@@ -34,18 +34,18 @@ UNUSED_STRATEGY = (
     "plan does not use the job's strategy (estimate and compare do); search.pin and words such as TP8 hold decisions "
     "fixed."
 )
-"""What is said where a job gives one all the same."""
+"""The note on a strategy of the job, which ``planner plan`` does not use."""
 
 
 NO_MODEL = (
     "there is no plan that it could be about, or its cost tables are too large or take more than the time limit "
     "(--time-limit S)."
 )
-"""What is said where there is no model to write."""
+"""The reason that there is no model to write."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the one "
         "that an expert would start among those nearly as fast (search.tolerance)."
@@ -106,13 +106,13 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
         document, assignments = read_job(arguments, overrides)
         overrides, words = split_overrides(assignments)
-        problem = load(document, overridden([*overrides, *pinned_overrides(words, overrides)], arguments))
+        problem = load(document, all_overrides([*overrides, *pinned_overrides(words, overrides)], arguments))
         require_parts(problem.facts.model, read_words(words), PIN)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)
-        report = _planned_from(problem, arguments.small) if arguments.small else plan(problem)
-        text = rendered(report, arguments)
+        report = _plan_from_runs(problem, arguments.small) if arguments.small else plan(problem)
+        text = report_text(report, arguments)
         model = _model(report) if arguments.write_model else None
     if not problem.given.is_empty:
         note(UNUSED_STRATEGY)
@@ -124,8 +124,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     return int(report.exit_code)
 
 
-def _planned_from(problem: Problem, paths: Sequence[Path]) -> PlanReport:
-    """The plans for a job on the device that follows from small runs, with what those say."""
+def _plan_from_runs(problem: Problem, paths: Sequence[Path]) -> PlanReport:
+    """Plan a job on the device that follows from small runs, and add the notes on these runs."""
     from planner.measure.project.anchor import anchor
     from planner.measure.project.small_runs import small_runs
     from planner.measure.project.wording import with_small_runs
@@ -145,7 +145,7 @@ def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) ->
 
 
 def _model(report: PlanReport) -> JointModel | None:
-    """The model of a report's answer; None where there is none."""
+    """Return the CP-SAT model of a report's answer; None where there is none."""
     from planner.certificate import written_model
 
     return written_model(report.chosen, report.outcome)
@@ -155,7 +155,7 @@ def _model(report: PlanReport) -> JointModel | None:
 
 
 def add_estimate_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(parser, "Costs one given strategy, also where a rule forbids it, and says which rule does.")
     add_job(parser)
     add_target(parser)

@@ -1,4 +1,4 @@
-"""``planner sample``: operators and collectives, measured on this machine."""
+"""``planner sample``: measures operators and collectives on this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_REASONS = 8
 
 
 def add_sample_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Measures operators on this machine within a budget, the most useful first: constants of the device, the "
         "operators of a job with their true sizes, then sizes between and beyond them. With several GPUs, or under "
@@ -75,7 +75,7 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_sample(arguments: argparse.Namespace) -> int:
-    """Measure, and say what became of the points."""
+    """Measure, and print the number of points and the reasons of skipped ones."""
     from planner.jobs.problem import load
     from planner.measure.sample.ranks import LostRankError
     from planner.measure.sample.run import sample_operators
@@ -111,7 +111,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
 
 
 def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
-    """What the best plans of the job are least sure of."""
+    """Return the points whose measurement would make the step times of the best plans most certain."""
     if arguments.job is None:
         raise SpecError("more", "says of which device, --for of which job: give both.")
     from planner.jobs.problem import load
@@ -130,7 +130,7 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
 
 def budget_seconds(text: str) -> float:
     """
-    Seconds of a budget.
+    Read a budget in seconds.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def budget_seconds(text: str) -> float:
 
 
 def summary_text(counts: Counts, path: str) -> str:
-    """What became of the points, and what to do with them."""
+    """Summarize the measured and skipped points, and name the next command."""
     known = f", {counts.known:,} were there before" if counts.known else ""
     lines = [f"{path}: {counts.measured:,} points measured in {counts.seconds:.0f} s{known}."]
     reasons = sorted(counts.skipped.items(), key=lambda item: -item[1])

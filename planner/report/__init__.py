@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
 OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
-"""What explanations do not have, and comparisons only one of."""
+"""Formats that explanations lack; comparisons have ``csv`` alone."""
 
 
 def render(
@@ -24,21 +24,21 @@ def render(
     asked: Asked | None = None,
 ) -> str:
     """
-    A report as text.
+    Format a report as text.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explanation.explain.explain` or
-        :func:`planner.explanation.compare.compare` returned.
+        The result of :func:`planner.plan.plan`, :func:`planner.plan.estimate`,
+        :func:`planner.explanation.explain.explain` or :func:`planner.explanation.compare.compare`.
     format
-        ``table`` is all of it for a console, ``markdown`` and ``json`` too. Plans and estimates also have ``short``,
-        one screen with what to ask next. Both and comparisons have ``csv`` with one row per plan, and ``html``, a page;
-        that of a plan searches further around the best one in what the time limit leaves.
+        ``table``, ``markdown`` and ``json`` hold the whole report. Plans and estimates also have ``short``, one screen
+        with the next commands. Plans, estimates and comparisons have ``csv``, one row per plan, and ``html``, a page.
+        The page of a plan uses the rest of the time limit to search further around the best plan.
     screen
-        How wide a console is, and whether it shows colours: 100 columns without, unless told otherwise.
+        Width of the console and its colours; by default 100 columns without colours.
     asked
-        The command and the words for the job that a short answer names; ``JOB.yaml`` stands for a file otherwise.
+        The command and its words for the job, which a short answer repeats; by default ``JOB.yaml`` stands for the job.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def render(
             from planner.results import EstimateReport, PlanReport
 
             if isinstance(report, PlanReport | EstimateReport):
-                return _of_plans(report, format, screen, asked)
+                return _plan_text(report, format, screen, asked)
             if isinstance(report, Comparison) and format == "csv":
                 from planner.report.table_csv import comparison_csv_text
 
@@ -82,8 +82,8 @@ def render(
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
 
 
-def _of_plans(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
-    """A report in a format that only plans and estimates have."""
+def _plan_text(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
+    """Format a plan or an estimate as ``short`` or ``csv``."""
     if format == "csv":
         from planner.report.table_csv import csv_text
 

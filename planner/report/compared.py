@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.explanation.compare import Comparison
 from planner.report.compared_two import figures_section, memory_section, two_sections
-from planner.report.conflicts import broken_sections, nothing_sections, preference_sections
+from planner.report.conflicts import forbidden_rules_sections, nothing_sections, preference_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
@@ -15,13 +15,13 @@ from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
-from planner.report.strategies import completed_rows, strategies_section
+from planner.report.strategies import completion_rows, strategies_section
 from planner.report.wording import money, seconds
 
 
-def compared_sections(comparison: Comparison) -> Iterator[Section]:
-    """The sections of a comparison, in reading order."""
-    whole = ComparisonRecord.of(comparison)
+def comparison_sections(comparison: Comparison) -> Iterator[Section]:
+    """Build the sections of a comparison, in reading order."""
+    whole = ComparisonRecord.build(comparison)
     if comparison.sides:
         yield from two_sections(comparison, whole)
         return
@@ -29,12 +29,12 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     answer = ("answer", _answer(comparison, whole))
     lines = [
         ("line", given.line),
-        *completed_rows(comparison.given),
+        *completion_rows(comparison.given),
         *([("recommended line", best.line)] if best else []),
     ]
-    rows = (*doubt_rows(best or given), *_given_name(comparison), answer)
+    rows = (*doubt_rows(best or given), *_name_rows(comparison), answer)
     yield setting_section(comparison.problem, whole, *rows, best=best, lines=lines)
-    yield from broken_sections(whole.broken_rules)
+    yield from forbidden_rules_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
     notes = ("1: the given strategy; 2: the recommended plan.", *table.notes[-1:]) if best else table.notes
@@ -51,8 +51,8 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     yield from missing_sections(whole, given)
 
 
-def _given_name(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """What the given strategy is called, where it has a name."""
+def _name_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Build the row with the name of the given strategy, if it has one."""
     if comparison.given_name:
         yield "given", comparison.given_name
 
@@ -77,6 +77,6 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
 
 
 def _money(whole: ComparisonRecord) -> str:
-    """How much money the two differ by, where there are prices."""
+    """Return the difference in money as a clause; empty without prices."""
     saved = whole.apart.saved_costs.total_cost if whole.apart.saved_costs else None
     return "" if saved is None else f", {money(abs(saved), whole.job.costs.currency)}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from planner.report.conflicts import broken_sections
+from planner.report.conflicts import forbidden_rules_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.published import doubt_rows
 from planner.report.results import FIGURES
@@ -28,7 +28,7 @@ NAMES = ("first", "second")
 
 
 def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Section]:
-    """The sections of two jobs that are compared, in reading order."""
+    """Build the sections of two jobs that are compared, in reading order."""
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
     plans = list(zip(NAMES, (first, second), strict=True))
@@ -39,7 +39,7 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     if whole.apart.unlike:
         yield _unlike_section(comparison, whole)
     for name, side in zip(NAMES, comparison.sides, strict=True):
-        for section in broken_sections(side.report.broken_rules):
+        for section in forbidden_rules_sections(side.report.broken_rules):
             yield replace(section, title=f"Forbidden: the {name} strategy breaks these rules")
     table = strategies_section([first.strategy, second.strategy])
     yield replace(table, notes=("1: the first job's strategy; 2: the second's.", *table.notes[1:]))
@@ -51,7 +51,7 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     for name, each in zip(NAMES, whole.apart.sides, strict=True):
         if each.notes:
             numbered = tuple((str(number), note) for number, note in enumerate(each.notes, start=1))
-            yield Section(title=f"How the {name} was read", rows=numbered)
+            yield Section(title=f"Notes on the {name}", rows=numbered)
 
 
 def _side_text(side: SideRecord) -> str:
@@ -76,7 +76,7 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
 
 
 def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
-    """Differences of the two trainings; the costs per token of trainings that are not alike."""
+    """Describe the differences of two trainings; for trainings that are not alike, their costs per token."""
     figure = "cost" if comparison.same_run else "cost per trillion tokens"
     path, _ = FIGURES[figure]
     costs = [attrgetter(path)(one) for one in (first, second)] if _is_known(figure, first, second) else []
@@ -103,7 +103,7 @@ def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
     if not comparison.same_run:
         notes.append("Days and GPU-hours are of different trainings.")
     return Section(
-        title="What differs between the two jobs",
+        title="Differences between the two jobs",
         header=("", *NAMES),
         rows=tuple((one.what, one.given, one.best) for one in whole.apart.unlike),
         notes=tuple(notes),
@@ -111,7 +111,7 @@ def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
 
 
 def figures_section(title: str, first: PlanRecord, second: PlanRecord, names: tuple[str, str]) -> Section:
-    """Figures of two plans and the differences; of devices only where they differ."""
+    """Build the table of the figures of two plans and their differences; devices only where they differ."""
     same = first.num_devices == second.num_devices
     names_shown = (name for name in FIGURES if (name != "GPUs" or not same) and _is_known(name, first, second))
     rows = tuple(_figure(name, first, second) for name in names_shown)
@@ -119,7 +119,7 @@ def figures_section(title: str, first: PlanRecord, second: PlanRecord, names: tu
 
 
 def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
-    """Whether a figure is known of both, in one currency; the bf16 peak says nothing new where MFU refers to it."""
+    """True if both plans have a figure, in one currency; MFU by the bf16 peak counts only where it differs from MFU."""
     path, _ = FIGURES[name]
     if path == "mfu_bf16" and (first.mfu_bf16, second.mfu_bf16) == (first.mfu, second.mfu):
         return False
@@ -131,11 +131,11 @@ def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
 def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:
     path, text = FIGURES[name]
     ours, theirs = attrgetter(path)(first), attrgetter(path)(second)
-    return (name, text(ours), text(theirs), signed(theirs - ours, text))
+    return (name, text(ours), text(theirs), difference_text(theirs - ours, text))
 
 
 def parts_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
-    """Where the steps of two jobs differ; by what it costs a token where batches, models or devices differ."""
+    """Build the table of differences by part of the step, per token where batches, models or clusters differ."""
     alike = comparison.same_step and not any(one.what == "cluster" for one in whole.apart.unlike)
     lines = (
         [(one.name, one.given_seconds, one.best_seconds) for one in whole.differences]
@@ -154,36 +154,36 @@ def parts_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
 def memory_section(
     lines: Sequence[MemoryDifferenceRecord], names: tuple[str, str], *, swapped: bool = False
 ) -> Section:
-    """What the fullest pipeline ranks of two plans hold: of the best and the given one, or swapped."""
+    """Compare the memory of the fullest pipeline ranks: the best plan first, or the given one where swapped."""
     rows = [
         (one.name, one.given_bytes, one.best_bytes) if swapped else (one.name, one.best_bytes, one.given_bytes)
         for one in lines
     ]
     title = "Memory of the fullest pipeline rank, GiB per GPU, largest difference first"
-    return _lines_section(title, ("what it holds", *names), rows, gib)
+    return _lines_section(title, ("part", *names), rows, gib)
 
 
 def _lines_section(
     title: str, header: tuple[str, ...], rows: Sequence[tuple[str, float, float]], text: Callable[[float], str]
 ) -> Section:
-    """Lines of two plans, what they are more in the second one, and their sums."""
+    """Build a table of lines of two plans, their differences, and the sums."""
     whole = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
     return Section(
         title=title,
         header=(*header, "difference"),
         rows=tuple(
-            (name, text(ours), text(theirs), signed(theirs - ours, text))
+            (name, text(ours), text(theirs), difference_text(theirs - ours, text))
             for name, ours, theirs in (*rows, whole)
             if name == "all" or any(digit in text(ours) + text(theirs) for digit in "123456789")
         ),
     )
 
 
-def signed(more: float, text: Callable[[float], str]) -> str:
+def difference_text(more: float, text: Callable[[float], str]) -> str:
     """
-    A difference with its sign, or nothing where it rounds to nothing.
+    Write a difference with its sign, or a dash where it rounds to zero.
 
-    >>> signed(-0.25, seconds), signed(1e-6, seconds)
+    >>> difference_text(-0.25, seconds), difference_text(1e-6, seconds)
     ('-0.250', '-')
     """
     written = text(abs(more))

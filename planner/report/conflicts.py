@@ -1,4 +1,4 @@
-"""Sections of an infeasible job: rules that exclude each other, what would make it feasible, the closest strategy."""
+"""Sections of an infeasible job: rules that exclude each other, changes that help, the closest strategy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ENTRIES = {
 """Rules by the entry of a job that drops all of them where it is false."""
 
 
-def dropping(target: str | None) -> dict[str, frozenset[str]]:
-    """Rules by the entry of a job that drops all of them: those of its target, where it has one, without it."""
+def rules_by_entry(target: str | None) -> dict[str, frozenset[str]]:
+    """Return the rules that each entry of a job drops: the target's rules where it has one, else the framework's."""
     if target is None:
         return ENTRIES
     return {**ENTRIES, "search.framework_rules": frozenset(), TARGET: frozenset(map(sentence, TARGET_RULES[target]))}
@@ -34,29 +34,29 @@ def dropping(target: str | None) -> dict[str, frozenset[str]]:
 TARGET = "search.target"
 
 
-def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
-    """The rules that forbid a given strategy."""
+def forbidden_rules_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
+    """Build the section on the rules that forbid a given strategy."""
     if rules:
         yield Section(title="Forbidden: this strategy breaks these rules", rows=numbered(rules), notes=notes)
 
 
 def preference_sections(preferences: Sequence[str]) -> Iterator[Section]:
-    """The preferences of the search that a given strategy does not keep."""
+    """Build the section on the preferences of the search that a given strategy does not keep."""
     if preferences:
-        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=lifted_notes(preferences))
+        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=lift_notes(preferences))
 
 
 LEFT_OUT = "Not forbidden, but the search leaves such strategies out"
 LIFTED = "search.preferences: false lets the search try them."
 
 
-def lifted_notes(preferences: Sequence[str]) -> tuple[str, ...]:
-    """Say what lifts preferences, unless all of them are of evidence and say so themselves."""
+def lift_notes(preferences: Sequence[str]) -> tuple[str, ...]:
+    """Return the note on the entry that lifts preferences; none if all are of evidence and name their own entry."""
     return () if all(LIFTED_EVIDENCE in one for one in preferences) else (LIFTED,)
 
 
 def none_text(conflict: ConflictRecord | None) -> str:
-    """Why there is no plan, in a line."""
+    """Return the reason that there is no plan, in one line."""
     if conflict is None:
         return "none within the time limit"
     if conflict.least_bubble_fraction is not None:
@@ -69,7 +69,7 @@ def none_text(conflict: ConflictRecord | None) -> str:
 
 
 def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) -> Iterator[Section]:
-    """Why no strategy fits, and what comes closest."""
+    """Build the sections on why no strategy fits, and on the closest strategy."""
     if conflict is None:
         return
     yield from conflict_sections(setting, conflict)
@@ -80,20 +80,20 @@ def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) ->
 
 
 def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[Section]:
-    """The rules that exclude each other, and the changes that would make the job feasible."""
+    """Build the sections on rules that exclude each other, and on changes that would make the job feasible."""
     if conflict.exclusive_rules:
         yield _exclusive(conflict.exclusive_rules)
     repairs = tuple(_repairs(setting, conflict))
     if repairs or conflict.left_out:
         yield Section(
-            title="Changes that would make the job feasible, each alone" if repairs else "What is not known",
+            title="Changes that would make the job feasible, each alone" if repairs else "Not known",
             rows=repairs or tuple(("note", note) for note in conflict.left_out),
             notes=tuple(conflict.left_out) if repairs else (),
         )
 
 
 def _exclusive(exclusive: list[list[str]]) -> Section:
-    """One set as a numbered list; several ones one after the other."""
+    """Build the section on sets of rules that exclude each other: one numbered list, or several."""
     if len(exclusive) == 1:
         return Section(title=TOGETHER, rows=numbered(exclusive[0]))
     rows = [
@@ -108,7 +108,7 @@ TOGETHER = "No strategy satisfies all of these together"
 
 
 def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple[str, str]]:
-    """Changes that would make the job feasible, small ones first."""
+    """List the changes that would make the job feasible, small ones first."""
     cluster, size = setting.cluster, conflict.smallest_cluster
     if conflict.needed_headroom_bytes is not None:
         reserve = setting.job.memory_headroom_bytes
@@ -132,7 +132,7 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
         if all(LIFTED_EVIDENCE in rule for rule in rules):
             yield "search.evidence", f"any (--bold), which drops: {' '.join(rules)}"
             continue
-        by_entry = dropping(setting.job.target)
+        by_entry = rules_by_entry(setting.job.target)
         dropped = [name for name, known in by_entry.items() if known & set(rules)]
         if set(rules) <= frozenset().union(*(by_entry[name] for name in dropped)):
             false = "none" if dropped == [TARGET] else "false"
@@ -147,7 +147,7 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
 
 
 def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
-    """How large a cluster must be, in words."""
+    """Describe the size of a cluster on which the job fits."""
     tried = size.num_devices_tried or 0
     whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:

@@ -30,12 +30,12 @@ LEAST_WRAPPED = 20
 
 
 def console_text(report: AnyReport, screen: Screen = PLAIN) -> str:
-    """All sections of a report, an empty line between them."""
+    """Format all sections of a report as text, an empty line between them."""
     return sections_text(all_sections(report), screen)
 
 
 def sections_text(sections: Iterable[Section], screen: Screen = PLAIN) -> str:
-    """Sections as text, an empty line between them."""
+    """Format sections as text, an empty line between them."""
     width = max(screen.width, NARROWEST)
     return "\n".join(_text(_section(section, width), width, screen) for section in sections)
 
@@ -43,7 +43,7 @@ def sections_text(sections: Iterable[Section], screen: Screen = PLAIN) -> str:
 def table_text(
     header: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen = PLAIN, *, notes: Sequence[str] = ()
 ) -> str:
-    """A table alone, with notes below it."""
+    """Format a table alone, with notes below it."""
     from rich.text import Text
 
     width = max(screen.width, NARROWEST)
@@ -82,7 +82,7 @@ def _section(section: Section, width: int) -> Iterator[RenderableType]:
 
 
 def _commands(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
-    """Commands, each on one line however wide the screen is: a terminal copies it whole."""
+    """Lay out commands, each on one line whatever the width of the screen, so that a terminal copies it whole."""
     from rich.text import Text
 
     indent = max(len(name) for name, _ in rows) + GAP
@@ -91,7 +91,7 @@ def _commands(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
 
 
 def _facts_and_lines(rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
-    """Facts; strategies in one line stay on one, as commands do, since shells end a command where a line ends."""
+    """Lay out facts; a strategy in one line is not wrapped, since a shell ends a command where a line ends."""
     from rich.text import Text
 
     indent = max(len(row[0]) for row in rows) + GAP
@@ -119,7 +119,7 @@ def _facts(rows: Sequence[Sequence[str]], width: int) -> RenderableType:
 
 
 def _tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[RenderableType]:
-    """A table; several that begin with its first column where it is wider than the screen."""
+    """Lay out a table; one wider than the screen becomes several, each with its first column."""
     columns = list(zip(header, *rows, strict=True))
     for number, part in enumerate(_parts(columns, width)):
         if number:
@@ -128,21 +128,21 @@ def _tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def _parts(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Which columns stand side by side: in as few tables as can be, of like widths."""
+    """Divide columns into as few tables as possible, of similar widths."""
     least = list(map(_least, columns))
-    parts = _packed(least, width)
+    parts = _divide(least, width)
     if len(parts) == 1:
         return parts
     for narrower in range(width - 1, 0, -1):
-        others = _packed(least, narrower)
+        others = _divide(least, narrower)
         if len(others) > len(parts):
             break
         parts = others
     return parts
 
 
-def _packed(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Columns in order, the first one in each part; what is too wide alone stands alone beside it."""
+def _divide(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Divide columns in order, the first one in each part; a column that is too wide shares a part with it alone."""
     parts = [[0]]
     for index in range(1, len(widths)):
         whole = [*parts[-1], index]
@@ -154,7 +154,7 @@ def _packed(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _table(columns: Sequence[Sequence[str]], width: int) -> RenderableType:
-    """Columns as wide as their widest cell, numbers flush right; words are folded where there is no room."""
+    """Lay out columns as wide as their widest cell, numbers flush right; words are folded where there is no room."""
     from rich.table import Table
     from rich.text import Text
 
@@ -168,7 +168,7 @@ def _table(columns: Sequence[Sequence[str]], width: int) -> RenderableType:
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widest columns give way to each other's words until all fit."""
+    """Return the width of each column; the widest ones are narrowed until all fit."""
     widths, least = list(map(_natural, columns)), list(map(_least, columns))
     while _total(widths) > width:
         index = max(range(len(widths)), key=lambda one: (widths[one] > least[one], widths[one]))
@@ -188,6 +188,6 @@ def _natural(column: Sequence[str]) -> int:
 
 
 def _least(column: Sequence[str]) -> int:
-    """The width up to which a column may be folded: words, not numbers, and none of them cut in two."""
+    """Return the least width of a column, at which no number is folded and no word is cut."""
     longest = max(len(word) for cell in column for word in cell.split() or [""])
     return min(_natural(column), max(LEAST_WRAPPED, longest))

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from planner.report.records.setting import SettingRecord
 
 NO_PRICE = "no price is given: --price 2.50, costs.price_per_device_hour"
-"""How to get money."""
+"""The note where no price is given: the option and the entry that give one."""
 
 TRILLION_TOKENS = "per trillion tokens"
 
 
 def costs_sections(whole: SettingRecord, plans: Sequence[NumberedPlanRecord], of_best: str) -> Iterator[Section]:
-    """Money and energy of the first plan, and beside it those of the others."""
+    """Build the section on money and energy of the first plan, and the table of all plans."""
     yield costs_section(whole, plans[0], of_best)
     if plans[1:]:
         yield costs_table(plans, whole.job.costs.currency)
 
 
 def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
-    """Money and energy of one plan."""
+    """Build the section on money and energy of one plan."""
     basis = whole.job.costs
     return Section(
         title=f"Money and energy{of_plan}",
@@ -35,19 +35,19 @@ def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
             *_money_rows(basis, plan.costs),
             *_energy_rows(whole, plan),
             *_draw_rows(basis, plan.costs),
-            *_left_out_rows(whole, plan),
+            *_omission_rows(whole, plan),
         ),
     )
 
 
 def money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
-    """Money of a training in a line; nothing where no price is given."""
+    """Build the row on the money of a training; none where no price is given."""
     if basis.price_per_device_hour is not None or basis.electricity_price_per_kwh is not None:
         yield next(_money_rows(basis, costs))
 
 
 def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
-    """What the training costs, and by which prices; or how to give one."""
+    """Build the rows on the cost of the training and its prices, or on the option that gives a price."""
     if costs.total_cost is not None and costs.total_cost_per_trillion_tokens is not None:
         each = money(costs.total_cost_per_trillion_tokens, basis.currency)
         idle = costs.num_idle_devices
@@ -72,7 +72,7 @@ def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[st
 
 
 def _energy_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
-    """What is drawn, and by what; or why that is not known."""
+    """Build the rows on energy and power, or on why they are not known."""
     basis, costs = whole.job.costs, plan.costs
     joined, each = costs.it_energy_mwh, costs.it_energy_mwh_per_trillion_tokens
     if joined is None or each is None or costs.it_power_megawatts is None:
@@ -93,7 +93,7 @@ def _energy_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, 
 
 
 def _drawing(basis: CostBasisRecord, costs: CostsRecord) -> str:
-    """Whose energy that of the computers is."""
+    """Name the parts of the computers whose energy is counted."""
     idle = f" ({count(costs.num_idle_devices, 'idle one')} included)" if costs.num_idle_devices else ""
     return f"GPUs{idle}" if basis.host_watts_per_device is None else f"GPUs{idle} and the rest of their nodes"
 
@@ -104,7 +104,7 @@ def _facility(costs: CostsRecord) -> str:
 
 
 def _draw_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
-    """What one GPU draws."""
+    """Build the row on the power of one GPU."""
     watts, share = costs.step_device_watts, costs.computing_share
     if watts is not None and share is not None and basis.power_watts is not None:
         yield (
@@ -114,8 +114,8 @@ def _draw_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str
         )
 
 
-def _left_out_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
-    """What is in no figure: what the job does not say, and GPUs that it keeps from its plans."""
+def _omission_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on parts that no figure counts: entries that the job lacks, and GPUs beyond its limit."""
     basis, most = whole.job.costs, whole.job.max_devices
     beyond = 0 if most is None else whole.cluster.num_devices - most
     left_out = [f"{count(beyond, 'GPU')} beyond search.max_devices"] if beyond else []
@@ -129,7 +129,7 @@ def _left_out_rows(whole: SettingRecord, plan: PlanRecord) -> Iterator[tuple[str
 
 
 def costs_table(plans: Sequence[NumberedPlanRecord], currency: str) -> Section:
-    """Money and energy of all plans; money where it is known."""
+    """Build the table of money and energy of all plans; money where it is known."""
     has_money = plans[0].costs.total_cost is not None
     return Section(
         title="Money and energy of all strategies",

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from planner.report.records.setting import SettingRecord
 
 
-def used_rows(
+def device_rows(
     setting: SettingRecord, best: PlanRecord | None, idle: IdleDevicesRecord | None
 ) -> Iterator[tuple[str, str]]:
-    """How many of the devices the best plan uses, and why not all; nothing where it uses all."""
+    """Build the row on the devices that the best plan uses, and why others idle; none where it uses all."""
     all_devices, most = setting.cluster.num_devices, setting.job.max_devices
     if best is None or (most is None and best.num_devices >= all_devices):
         return
@@ -40,14 +40,14 @@ def _why_idle(best: PlanRecord, idle: IdleDevicesRecord) -> str:
     )
 
 
-def counted_notes(plans: Sequence[PlanRecord], num_devices: int) -> Iterator[str]:
-    """That figures per GPU count those in use, where some are idle."""
+def device_notes(plans: Sequence[PlanRecord], num_devices: int) -> Iterator[str]:
+    """Return the note that figures per GPU count only GPUs in use; none where all are in use."""
     if any(plan.num_devices < num_devices for plan in plans):
         yield "Tokens/s/GPU, MFU, HFU, GPU-hours and failures count the GPUs that a strategy uses, not those left idle."
 
 
-def searched_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
-    """Which smaller numbers of nodes were searched, and what is proven of them."""
+def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on the smaller numbers of nodes that were searched, and on the proof for them."""
     idle = whole.idle
     if idle is None or not whole.plans:
         return
@@ -70,7 +70,7 @@ LEAST_GAIN = 0.03
 
 
 def nearby_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
-    """The near-by batch that gains most, where that is much."""
+    """Build the row on the near-by batch that gains most, if it gains more than ``LEAST_GAIN``."""
     best = max(whole.nearby_batches, key=lambda one: one.gain_fraction, default=None)
     if best is not None and best.gain_fraction > LEAST_GAIN:
         yield (
@@ -81,7 +81,7 @@ def nearby_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
 
 
 def nearby_sections(whole: PlanReportRecord) -> Iterator[Section]:
-    """Near-by batches with which all devices train faster."""
+    """Build the section on near-by batches with which all devices train faster."""
     nearby = whole.nearby_batches
     if not nearby:
         return

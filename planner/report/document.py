@@ -17,12 +17,12 @@ AnyRecord: TypeAlias = ReportRecord | ExplanationRecord | ComparisonRecord
 
 
 def document(report: AnyReport) -> Plain:
-    """The whole report as plain data; what is infinite or undefined is None."""
+    """Return the whole report as plain data; infinite and undefined figures are None."""
     if isinstance(report, Explanation):
-        return ExplanationRecord.of(report).plain()
-    return (ComparisonRecord.of(report) if isinstance(report, Comparison) else report_record(report)).plain()
+        return ExplanationRecord.build(report).plain()
+    return (ComparisonRecord.build(report) if isinstance(report, Comparison) else report_record(report)).plain()
 
 
 def json_text(report: AnyReport) -> str:
-    """The document as strict JSON."""
+    """Return the document as strict JSON."""
     return json.dumps(document(report), indent=2, ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""The first screen of a short answer: as many lines as one reads before deciding, the rest is in the whole report."""
+"""The first screen of a short answer: the lines needed for a decision; the whole report has the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.report.screen import WIDTH
 Row: TypeAlias = tuple[str, str]
 
 MOST_LINES = 14
-"""Lines above the table of plans, at the width of what no terminal shows."""
+"""Lines above the table of plans, at the width of a pipe."""
 
 OF_HEADING = 2
 """Lines of the title and below it."""
@@ -75,7 +75,7 @@ class _Group:
         self.is_cut = True
 
     def rows(self) -> list[Row]:
-        """The rows that are left."""
+        """Return the rows that are left."""
         texts = ["; ".join(clauses) for clauses in self.texts]
         if self.is_cut:
             texts[-1] = f"{texts[-1]}; {REST}"

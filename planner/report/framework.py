@@ -1,4 +1,4 @@
-"""The framework of a report: which one, whether the job named it, whether runs of it on such devices are known."""
+"""The framework of a report: its name, its origin, and a note where no measured run of it is known."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ ASSUMED = "assumed, as the job names none (set cluster.framework; planner catalo
 
 
 def is_assumed(problem: Problem) -> bool:
-    """Whether the job names no framework."""
+    """True if the job names no framework."""
     return problem.machine is not None and problem.machine.section.framework is None
 
 
 def is_extrapolated(cluster: Cluster) -> bool:
-    """Whether no run of the framework was measured on devices of the architecture."""
+    """True if no run of the framework was measured on devices of the architecture."""
     framework, architecture = cluster.framework, cluster.device.architecture
     return framework is not None and architecture is not None and architecture not in framework.measured_on
 
 
 def nearest_relative(cluster: Cluster) -> str | None:
-    """That another release stands for the one that a job names, which no file knows; None: it is known."""
+    """Return the note that another release stands in for the unknown one that a job names; None: it is known."""
     if cluster.framework is None or not cluster.unknown_release:
         return None
     return stands_in(cluster.unknown_release, cluster.framework.name)
 
 
 def framework_text(problem: Problem) -> str:
-    """The framework in a line."""
+    """Describe the framework in a line."""
     cluster = problem.facts.cluster
     if cluster.framework is None:
         return "unknown"
@@ -53,13 +53,13 @@ def framework_text(problem: Problem) -> str:
 
 
 def _constants_of(device: Device) -> str:
-    """The architecture that a device's constants are fitted to."""
+    """Return the architecture that a device's constants are fitted to."""
     relative = catalog.fitted_as(device)
     return "that architecture" if relative in ("", device.architecture) else relative
 
 
 def targets_text(targets: Mapping[str, str | None]) -> str:
-    """Which targets can run the best plan, in a line."""
+    """List the targets that can run the best plan, in a line."""
     able = [name for name, reason in targets.items() if reason is None]
     others = "" if len(able) == len(targets) else f"; --target plans for {'another' if able else 'one'}"
     return f"{', '.join(able) or 'none'}{others}"

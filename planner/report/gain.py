@@ -13,7 +13,7 @@ GIVEN, BEST = "given", "best"
 
 def verdict(gain: GainRecord, other: str) -> str:
     """
-    The gain over another strategy as a predicate, with its interval.
+    Word the gain over another strategy as a predicate, with its interval.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def _interval(gain: GainRecord, low: float, high: float) -> str:
 
 def gain_section(gain: GainRecord, names: tuple[str, str]) -> Section:
     """
-    The ground of a gain: errors of its interval, unproven features, measured runs.
+    Build the section on the ground of a gain: errors of its interval, unproven features, measured runs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def _rows(gain: GainRecord, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     if gain.fraction > 0:
         yield "unproven", unproven_text(gain)
     for number, one in enumerate(gain.measured):
-        yield "" if number else "measured", measured_text(one, names[one.side])
+        yield "" if number else "measured", run_text(one, names[one.side])
     if not gain.measured:
         yield "measured", "no run of either with these degrees, devices and batch is known"
     elif gain.measured_fraction is not None:
@@ -64,7 +64,7 @@ def _rows(gain: GainRecord, names: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def unproven_text(gain: GainRecord) -> str:
     """
-    The part of a gain that rests on features that no measured run shows, in one sentence.
+    Word the part of a gain that rests on features that no measured run shows, in one sentence.
 
     Examples
     --------
@@ -79,8 +79,8 @@ def unproven_text(gain: GainRecord) -> str:
     return f"{lost} rest on features that no measured run shows: {parts}"
 
 
-def measured_text(run: MeasuredSideRecord, name: str) -> str:
-    """A measured run with the degrees of a strategy, and the model's error on it."""
+def run_text(run: MeasuredSideRecord, name: str) -> str:
+    """Describe a measured run with the degrees of a strategy, and the model's error on it."""
     error = run.error_fraction
     off = f"{abs(error):.0%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.005 else "within 0.5%"
     unlike = f", with {', '.join(run.unlike)}" if run.unlike else ""

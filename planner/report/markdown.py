@@ -11,7 +11,7 @@ from planner.report.wording import is_numeric
 
 
 def markdown_text(report: AnyReport) -> str:
-    """All sections, the first one's heading as the title."""
+    """Format all sections as Markdown, the first one's heading as the title."""
     levels = ["#", *["##"] * 100]
     blocks = ("\n".join(_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False))
     return "\n\n".join(blocks) + "\n"

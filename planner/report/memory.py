@@ -1,4 +1,4 @@
-"""The section on the memory of each pipeline rank, and on which ranks it is missing."""
+"""The section on the memory of each pipeline rank, and on the ranks that lack memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def memory_section(
     most_rows: int = MOST_RANK_ROWS,
     notes: Iterable[str] = (),
 ) -> Section:
-    """The memory of every pipeline rank of a strategy; of representative ranks where there are too many rows."""
+    """Build the table of the memory of pipeline ranks, of representative ones where there are too many rows."""
     ranks = memory.ranks
     parts = [name for name in ranks[0].bytes if any(rank.bytes[name] for rank in ranks)]
     shows_host = any(rank.host_memory_bytes for rank in ranks)
@@ -73,7 +73,7 @@ HEADINGS = {
     "buffers": ("buf", "embedding copies and workspaces"),
     "runtime": ("runtime", "CUDA context, communicators, fragmentation"),
 }
-"""Short headings of parts of the memory, and what those that need an explanation mean."""
+"""Short headings of parts of the memory, with an explanation where the heading needs one."""
 
 
 def _legend(parts: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ def _legend(parts: Sequence[str]) -> str:
 
 
 def _representative(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
-    """The first two, the middle, the last two, the fullest and the slowest."""
+    """Choose ranks for a table: the first two, the middle, the last two, the fullest and the slowest."""
     last = len(ranks) - 1
     fullest = max(ranks, key=lambda rank: rank.peak_memory_bytes).rank
     slowest = max(ranks, key=lambda rank: rank.microbatch_seconds).rank
@@ -120,14 +120,14 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
 
 
 def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[Section]:
-    """The memory section with notes on what is missing; nothing where all ranks fit."""
+    """Build the memory section with notes on the memory that is missing; none where all ranks fit."""
     notes = tuple(missing_notes(setting, memory))
     if notes:
         yield memory_section(setting, memory, notes=notes)
 
 
 def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]:
-    """Notes on the ranks that lack memory, and on the largest parts of the fullest one."""
+    """Describe the ranks that lack memory, and the largest parts of the fullest one."""
     available_bytes = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
     short = [rank for rank in memory.ranks if rank.peak_memory_bytes > available_bytes]
     if not short:

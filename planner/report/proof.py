@@ -1,4 +1,4 @@
-"""Sections on the proof: status, bound, gap, the work of the search, and what the rules allow of a candidate list."""
+"""Sections on the proof: status, bound, gap, statistics of the search, and the candidates that rules forbid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.jobs.setting_choices import text_of
-from planner.report.devices import searched_rows
+from planner.report.devices import idle_proof_rows
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
 from planner.report.wording import count, gib
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from planner.search.branch_and_bound import SearchStats
 
 
-def listed_sections(whole: PlanReportRecord) -> Iterator[Section]:
-    """How many of the job's candidates the rules allow, and why the first ones are forbidden."""
+def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:
+    """Build the section on the job's candidates: the number that the rules allow, and why the first are forbidden."""
     known = whole.candidates
     if known is None:
         return
@@ -43,7 +43,7 @@ _NO_COMPLETION = "no values of its open decisions satisfy all rules."
 
 
 def alternatives_sections(whole: PlanReportRecord) -> Iterator[Section]:
-    """What became of each combination of settings."""
+    """Build the table of the outcome of each combination of settings."""
     if whole.alternatives:
         last = len(whole.plans)
         rows = [(text_of(one.settings), _alternative(one, whole)) for one in whole.alternatives]
@@ -69,7 +69,7 @@ def _alternative(one: AlternativeRecord, whole: PlanReportRecord) -> str:
 
 
 def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
-    """The proof: status, bound, gap, and the work of the search."""
+    """Build the section on the proof: status, bound, gap, and statistics of the search."""
     return Section(title="Search", rows=tuple(_search_rows(whole, report.outcome.effort)))
 
 
@@ -90,7 +90,7 @@ def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple
         f"{search.num_strategies_tabulated:,} strategies, all of {search.num_rows_tabulated:,} combinations of "
         "parallel degrees",
     )
-    yield "pruned", _pruned(effort)
+    yield "pruned", _count_pruned(effort)
     yield "solver", _solver(whole, effort)
     if search.num_pipelines:
         yield (
@@ -100,7 +100,7 @@ def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple
         )
     if whole.certificate is not None:
         yield "certificate", _certificate(whole.certificate, uneven=bool(search.num_pipelines))
-    yield from searched_rows(whole)
+    yield from idle_proof_rows(whole)
     yield "time", f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT"
     if whole.job.objective == "total_time":
         numbers = " on each number of GPUs; numbers are compared by the step" if _leaves_idle(whole) else ""
@@ -112,7 +112,7 @@ def _leaves_idle(whole: PlanReportRecord) -> bool:
 
 
 def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
-    """What CP-SAT says of the answer, and of what it was asked."""
+    """Word CP-SAT's verdict on the answer, and the question that it was asked."""
     faster = f"faster than {certificate.below_seconds:,.6f} s"
     of_even = "of even stages " if uneven else ""
     if certificate.verdict == "refuted":
@@ -138,7 +138,7 @@ def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
 
 
 def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
-    """How many candidates CP-SAT chose from."""
+    """Count the candidates that CP-SAT chose from."""
     search = whole.search
     if whole.job.variants == "all" and not search.num_solves:
         return "not needed: every strategy that fits was compared directly"
@@ -146,8 +146,8 @@ def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
     return f"{candidates} in {solves}, {effort.num_unfit:,} of them beyond the memory"
 
 
-def _pruned(effort: SearchStats) -> str:
-    """How many strategies the solver never saw, by reason."""
+def _count_pruned(effort: SearchStats) -> str:
+    """Count the strategies that the solver never saw, by reason."""
     pruned = effort.pruned
     reasons = {
         "by the lower bound of their degrees": effort.num_bounded,
@@ -178,7 +178,7 @@ def _status_text(whole: PlanReportRecord) -> str:
 
 
 def _fastest(whole: PlanReportRecord) -> str:
-    """The fastest plan, by its number where the report has it."""
+    """Name the fastest plan, by its number where the report has it."""
     number = whole.recommendation.fastest_number if whole.recommendation else 1
     return "the fastest plan" if number is None else f"strategy {number}"
 
@@ -198,11 +198,11 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     if whole.recommendation:
         forms.setdefault(_fastest(whole), whole.recommendation.fastest_closed_form_step_time_seconds)
     if forms and abs(whole.plans[0].step_time_seconds / forms["strategy 1"] - 1) > SAME_FRACTION:
-        yield "closed form", f"{_closed_forms(forms, whole)}. Step times above are simulated pass by pass."
+        yield "closed form", f"{_describe_forms(forms, whole)}. Step times above are simulated pass by pass."
 
 
-def _closed_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
-    """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
+def _describe_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
+    """Describe the closed forms that the proof is about; the least one may simulate slower than another."""
     least = min(forms, key=lambda name: forms[name])
     first = f"{forms['strategy 1']:,.6f} s for strategy 1"
     bound = whole.lower_bound_seconds

@@ -1,4 +1,4 @@
-"""Rows on what is published: a prediction above every measured run, the best run, and the nearest layout."""
+"""Rows on published results: a doubt in a prediction above every run, the best run, the nearest layout."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
-    """The doubt in a plan that is predicted far above every published run; it stands in front of all else."""
+    """Build the row that doubts a plan predicted far above every published run; it comes first in a report."""
     if plan is not None and plan.record is not None and plan.record.is_doubtful:
         record, step = plan.record, f"{seconds(plan.record.step_time_seconds)} s per step of this job"
         yield "doubt", f"predicted {record.above_fraction:.0%} above the {_run_text(record)}, {step}"
 
 
-def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
-    """The nearest published layout, in short one that may run, and the best published run unless it is the doubt."""
+def publication_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
+    """Build the rows on the nearest published layout and the best run; a short answer omits forbidden layouts."""
     layout = None if whole.published and is_short and whole.published.broken_rules else whole.published
     rows = [layout_text(layout, is_short=is_short)] if layout else []
     if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
@@ -32,9 +32,9 @@ def published_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[t
 
 def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str:
     """
-    A published layout beside the first plan.
+    Compare a published layout with the first plan.
 
-    Unless it is short, all that was changed of it is said, and what else keeps the search from trying it.
+    The long form lists all changes made to the layout, and the reason that the search does not try it.
     """
     figures = f"{layout.title}: {seconds(layout.step_time_seconds)} s, {layout.slower_fraction:+.1%}"
     forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
@@ -49,9 +49,9 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
 
 def _run_text(record: BestRunRecord) -> str:
     """
-    A measured rate with what it was measured on; its recipe where there are several of as many bits.
+    Describe a published run: its rate, its release and devices, and its precision recipe unless that is bf16.
 
-    Another model's, or on other devices, is its share of the peak, since its tokens cost other FLOPs.
+    A run of another model is given by its MFU, since its tokens cost other FLOPs.
     """
     precision = [] if record.precision == "bf16" else [record.precision]
     notes = [record.notes] if record.notes else []

@@ -10,7 +10,7 @@ from planner.explanation.explain import Explanation, Kind
 from planner.jobs.limits import StageChoice
 from planner.jobs.line.writing import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
-from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
+from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
 from planner.report.records.explained import ExplanationRecord
@@ -29,24 +29,24 @@ REPORTED_SHARE = 0.001
 """Smallest difference that gets a line, as a share of the step."""
 
 
-def explained_sections(explanation: Explanation) -> Iterator[Section]:
-    """The sections of an explanation, in reading order."""
-    whole = ExplanationRecord.of(explanation)
+def explanation_sections(explanation: Explanation) -> Iterator[Section]:
+    """Build the sections of an explanation, in reading order."""
+    whole = ExplanationRecord.build(explanation)
     yield _question(explanation, whole)
     if whole.opposed_entries:
         title = "Entries of the job that forbid it; what follows ignores them"
         yield Section(title=title, rows=numbered(whole.opposed_entries))
-    yield from broken_sections(whole.broken_rules)
+    yield from forbidden_rules_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     if whole.asked:
-        yield from _compared(whole)
+        yield from _alternative_sections(whole)
     elif whole.best:
         yield strategies_section([whole.best.strategy])
         yield from binding_sections(explanation, whole.bindings)
     if not whole.given:
         yield from nothing_sections(whole, whole.conflict)
     if whole.left_out:
-        yield Section(title="What is not known", rows=tuple(("note", text) for text in whole.left_out))
+        yield Section(title="Not known", rows=tuple(("note", text) for text in whole.left_out))
 
 
 # --- the question ------------------------------------------------------------------------------------------
@@ -59,17 +59,17 @@ def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
     question = f"why not {' '.join([*([asked] if asked else []), *stages])}?" if whole.asked else general
     answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
     shown = whole.given if whole.asked else whole.best
-    lines = [("line", shown.line), *_completed(explanation)] if shown else []
+    lines = [("line", shown.line), *_completion_rows(explanation)] if shown else []
     rows = (*doubt_rows(whole.best), ("question", question), ("answer", answer))
     return setting_section(explanation.problem, whole, *rows, best=whole.best, lines=lines)
 
 
-def _completed(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """What a search chose of a strategy that was asked about in part."""
+def _completion_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """Build the row on the decisions that a search chose for a strategy that was asked about in part."""
     if explanation.question and explanation.given:
         given = explanation.given
         words = write_completed(given.facts, given.strategy, explanation.question.problem.search.pin)
-        yield "completed", f"{words or 'nothing that a line says'} ({ORIGIN['search']})"
+        yield "completed", f"{words or 'no decision of the line'} ({ORIGIN['search']})"
 
 
 def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
@@ -108,7 +108,7 @@ def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
         return f"{which} is as fast as the fastest plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
     word = "slower" if slower > 0 else "faster"
     alike = explanation.given and explanation.best and explanation.given.is_within_noise(explanation.best)
-    noise = ", within the noise of the predictions" if slower > 0 and alike else ""
+    noise = ", within the model error" if slower > 0 and alike else ""
     return (
         f"{which} takes {takes}, {seconds(abs(slower))} s ({abs(slower) / best.step_time_seconds:.1%}) {word} than the "
         f"fastest plan{noise}{allowed}{opposed}"
@@ -122,7 +122,7 @@ SAME_SECONDS = 2e-6
 # --- a strategy that was asked about -----------------------------------------------------------------------
 
 
-def _compared(whole: ExplanationRecord) -> Iterator[Section]:
+def _alternative_sections(whole: ExplanationRecord) -> Iterator[Section]:
     best, given = whole.best, whole.given
     if given is None:
         return
@@ -138,7 +138,7 @@ def _compared(whole: ExplanationRecord) -> Iterator[Section]:
 def differences_section(
     lines: Sequence[DifferenceRecord], best: PlanRecord, given: PlanRecord, which: str = "asked"
 ) -> Section:
-    """Where two steps differ, line by line."""
+    """Build the table of the differences of two steps, part by part."""
     shown = [one for one in lines if abs(one.difference_seconds) > REPORTED_SHARE * best.step_time_seconds]
     rows = [
         (part_label(one.name), seconds(one.best_seconds), seconds(one.given_seconds), f"{one.difference_seconds:+,.3f}")
@@ -170,7 +170,7 @@ def _even_note(explanation: Explanation) -> Iterator[str]:
 
 
 def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]) -> Iterator[Section]:
-    """The binding constraints of a plan, the best strategy without each, and the constraints that do not bind."""
+    """Build the sections on binding constraints, the best strategy without each, and constraints that do not bind."""
     if bindings:
         yield Section(
             title="Binding constraints, each relaxed alone",
@@ -195,20 +195,20 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
 
 
 def constraint_text(binding: BindingRecord) -> str:
-    """A constraint as a noun, or as its rule's own sentence."""
+    """Name a constraint by a noun, or by its rule's own sentence."""
     words: dict[str, str] = {
         Kind.MEMORY: "GPU memory",
         Kind.HOST_MEMORY: "host memory",
         Kind.HEADROOM: "the headroom",
         Kind.FRAMEWORKS: "the rules of the framework",
         Kind.PREFERENCES: "the preferences of the search",
-        Kind.EVIDENCE: "what measured runs have shown",
+        Kind.EVIDENCE: "the evidence of measured runs",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 
 
 def _chances(bindings: Sequence[BindingRecord]) -> Iterator[str]:
-    """Why the headroom is kept."""
+    """Word the chances without the headroom and with it: why it is kept."""
     for number, one in enumerate(bindings, start=1):
         if one.chance_to_fit is not None and one.chance_fast is not None:
             yield (

@@ -1,4 +1,4 @@
-"""The section on why the first plan is the first one."""
+"""The section on the recommended plan."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ if TYPE_CHECKING:
 
 
 def recommendation_sections(advice: RecommendationRecord | None) -> Iterator[Section]:
-    """Say what is recommended, and why before the fastest plan; nothing where the fastest one was asked for."""
+    """Build the section on the recommended plan and its advantages; none where the fastest plan was asked for."""
     if advice is None:
         return
-    rows = [("recommended", _recommended(advice))]
+    rows = [("recommended", _recommendation(advice))]
     if not advice.is_fastest:
         rows.append(("fastest", _fastest(advice)))
         rows.extend(
             ("  preferred", f"{one.text} instead of {one.instead_of}: {one.reason}") for one in advice.preferred
         )
-    notes = () if advice.complete else ("Time ran out before all that the order puts first was looked for.",)
+    notes = (
+        ()
+        if advice.complete
+        else ("Time ran out before all plans that the order of preferences puts first were searched.",)
+    )
     yield Section(title="Recommendation", rows=tuple(rows), notes=notes)
 
 
-def _recommended(advice: RecommendationRecord) -> str:
+def _recommendation(advice: RecommendationRecord) -> str:
     within = f"within {advice.tolerance_fraction:.1%} of the fastest one"
     if advice.is_fastest:
         return f"strategy 1, the fastest plan: no plan {within} is better by the order of preferences"

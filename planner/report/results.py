@@ -1,4 +1,4 @@
-"""Sections on throughput, where the other plans lose time, the parts of a step, and the whole training."""
+"""Sections on throughput, time lost by the other plans, the parts of a step, and the whole training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from planner.report.devices import counted_notes
+from planner.report.devices import device_notes
 from planner.report.section import Section
 from planner.report.wording import (
     NOTHING,
@@ -50,14 +50,14 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "cost": ("costs.total_cost", "{:,.0f}".format),
     "cost per trillion tokens": ("costs.total_cost_per_trillion_tokens", "{:,.0f}".format),
 }
-"""What plans are compared by: the entry of a plan's record under each heading, and how it is written."""
+"""Figures that plans are compared by: for each heading the entry of a plan's record, and its format."""
 
 HEADINGS = {"free GiB": "free"}
 """Shorter headings of a table whose rows are plans, so that it fits into 100 columns."""
 
 
 def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
-    """Speed, memory and the whole training of every plan, one row each."""
+    """Build the table of speed, memory and training time, one row per plan."""
     num_devices = report.problem.facts.cluster.num_devices
     differ = any(plan.num_devices != num_devices for plan in plans)
     counts = differ or report.problem.search.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
@@ -70,14 +70,14 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
         notes=(
             *_bf16_note(plans),
             *_doubts(plans, report.plans[0].noise_fraction),
-            *counted_notes(plans, num_devices),
+            *device_notes(plans, num_devices),
             *_idleness(report),
         ),
     )
 
 
 def _bf16_note(plans: Sequence[NumberedPlanRecord]) -> Iterator[str]:
-    """MFU by the bf16 peak, which published figures of 8-bit trainings often refer to, where it is another one."""
+    """Return MFU by the bf16 peak where it differs: published figures of 8-bit trainings often refer to it."""
     best = plans[0]
     if best.mfu_bf16 is not None and best.mfu_bf16 != best.mfu:
         figures = (f"{plan.number}: {plan.mfu_bf16:.1%}" for plan in plans)
@@ -89,7 +89,7 @@ LOW_MFU = 0.1
 
 
 def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
-    """That a batch with fewer sequences than there are devices keeps them busy for little of a step."""
+    """Return the note on a low MFU where a batch has fewer sequences than there are devices."""
     best, workload = report.plans[0], report.chosen.facts.workload
     batch, num_devices = workload.global_batch_size, best.cluster.num_devices
     if best.mfu < LOW_MFU and batch < num_devices:
@@ -102,7 +102,7 @@ def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
 
 
 def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:
-    """How far the step times can be trusted, and which plans they cannot tell apart."""
+    """Return the notes on the error of the step times, and on plans that they cannot tell apart."""
     best = plans[0]
     of_best = " of strategy 1" if plans[1:] else ""
     ends = best.step_time_interval_seconds
@@ -116,24 +116,24 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
         yield f"Extrapolated{of_best}: {gaps_text(best.gaps)}."
     for plan in plans:
         if plan.contested_seconds:
-            yield f"Strategy {plan.number}: {contested_text(plan)}."
+            yield f"Strategy {plan.number}: {contention_text(plan)}."
         if plan.unproven:
             yield f"Unproven of strategy {plan.number}: {unproven_text(plan)}."
-    for gaps, numbers in _further_gaps(plans).items():
+    for gaps, numbers in _other_gaps(plans).items():
         yield f"Extrapolated of {'strategies' if len(numbers) > 1 else 'strategy'} {', '.join(numbers)}, too: {gaps}."
     alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
     if alike:
         yield (
-            f"Within noise of strategy 1: {', '.join(alike)}. Differences below {noise_fraction:.1%} between layouts "
-            "of one job are within the noise of the predictions."
+            f"Cannot be told from strategy 1: {', '.join(alike)}. The model error of differences between layouts of "
+            f"one job is {noise_fraction:.1%}."
         )
     if plans[1:]:
         others = ", ".join(f"{plan.number}: {plan.chance_fastest:.0%}" for plan in plans[1:])
         yield f"Chance to be the fastest of these when measured: strategy 1 {best.chance_fastest:.0%}; {others}."
 
 
-def _further_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
-    """What only other plans than the first one extrapolate, in words, and the numbers of the plans that do."""
+def _other_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
+    """Return the gaps that the first plan does not have, in words, with the numbers of the plans that have them."""
     known = {gap.sentence for gap in plans[0].gaps}
     found: dict[str, list[str]] = {}
     for plan in plans[1:]:
@@ -142,8 +142,8 @@ def _further_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
     return found
 
 
-def contested_text(plan: PlanRecord) -> str:
-    """Say what tp and cp may cost beside FSDP or EP overlap."""
+def contention_text(plan: PlanRecord) -> str:
+    """Word the time that tp and cp communication may add beside FSDP or EP overlap."""
     return (
         "tp or cp with FSDP or EP overlap before Blackwell, of which Megatron-LM warns (CUDA_DEVICE_MAX_CONNECTIONS): "
         f"up to {seconds(plan.contested_seconds)} s more"
@@ -151,7 +151,7 @@ def contested_text(plan: PlanRecord) -> str:
 
 
 def unproven_text(plan: PlanRecord) -> str:
-    """Say what of a plan too few measured runs have."""
+    """Word the features of a plan that too few measured runs have."""
     first = plan.unproven[0]
     if not first.among:
         return f"{', '.join(one.text for one in plan.unproven)}: no run of {first.where} was measured"
@@ -160,7 +160,7 @@ def unproven_text(plan: PlanRecord) -> str:
 
 
 def gaps_text(gaps: Sequence[GapRecord]) -> str:
-    """What runs have shown little or nothing of: the first few in words, how many more there are."""
+    """Word the first few gaps of a plan, and count the others."""
     more = len(gaps) - MOST_TOLD
     return "; ".join([*(gap.sentence for gap in gaps[:MOST_TOLD]), *([f"and {more} more"] if more > 0 else [])])
 
@@ -176,14 +176,14 @@ MOST_OPERATORS = 6
 
 
 def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iterator[Section]:
-    """Which operators leave the step's time open, where samples time them."""
+    """Build the table of the least certain operator times; none where no samples time operators."""
     if not operators:
         return
     sampled = sum(one.share for one in operators if one.is_sampled)
     outside = [one.name for one in operators if one.is_outside]
     beyond = f" Outside of the sampled range: {', '.join(outside)}." if outside else ""
     yield Section(
-        title=f"Least sure operator times{of_best}",
+        title=f"Least certain operator times{of_best}",
         header=("operator", "of the step", "+-", "timed by"),
         rows=tuple(
             (one.name, f"{one.share:.1%}", f"{one.relative_deviation:.1%}", one.origin)
@@ -197,10 +197,10 @@ def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iter
 
 
 def loss_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
-    """Where the plans after the first lose time against it: the parts of the step that differ most."""
+    """Build the table of the time that other plans lose to the first, by the parts that differ most."""
     if plans[1:]:
         yield Section(
-            title="Where the other plans lose time",
+            title="Time lost by the other plans",
             header=("#", "slower, s", "by part of the step, s"),
             rows=tuple(map(_loss, plans[1:])),
             notes=("Seconds by which a part of the step is longer (+) or shorter (-) than in strategy 1.",),
@@ -222,7 +222,7 @@ def _loss(plan: NumberedPlanRecord) -> tuple[str, ...]:
 
 
 def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
-    """Where the step of one plan goes, exposed and hidden."""
+    """Build the table of the parts of one plan's step, exposed and hidden."""
     step = sum(part.exposed_seconds for part in plan.breakdown)
 
     def row(label: str, exposed: float, hidden: float) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ def _pace_note(plan: PlanRecord) -> Iterator[str]:
 
 
 def _storage(checkpoint: CheckpointRecord) -> Iterator[tuple[str, str]]:
-    """What storage has to take."""
+    """Build the row on the checkpoints that storage has to hold."""
     if checkpoint.nbytes is None or checkpoint.kept is None:
         return
     speed = checkpoint.storage_bytes_per_second
@@ -270,7 +270,7 @@ def _storage(checkpoint: CheckpointRecord) -> Iterator[tuple[str, str]]:
 
 
 def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
-    """Checkpoints, failures and the time of the whole training of one plan."""
+    """Build the section on checkpoints, failures and the time of the whole training of one plan."""
     reliability, checkpoint, run = setting.reliability, plan.checkpoint, plan.training_run
     per_day = reliability.failures_per_node_day * plan.num_nodes
     return Section(

@@ -1,23 +1,23 @@
-"""What text is laid out for, and the question that it answers."""
+"""The width and colours of a console, and the command that a report answers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 WIDTH = 100
-"""Columns of what no terminal shows."""
+"""Columns of text for a file or a pipe."""
 
 
 class Screen(NamedTuple):
     """
-    What text is laid out for.
+    The console, file or pipe that text is laid out for.
 
     Parameters
     ----------
     width
         Its columns.
     has_color
-        Whether it shows colours, which only repeat what words and places say.
+        True if it shows colours; they carry no information of their own.
     """
 
     width: int = WIDTH
@@ -28,12 +28,12 @@ PLAIN = Screen()
 """A file, or a pipe."""
 
 ENDLESS = Screen(width=100_000)
-"""A file of lines, one for each row of a table, which other programs search."""
+"""A file with one line per row of a table, for other programs to search."""
 
 
 class Asked(NamedTuple):
     """
-    How somebody asked, so that the answer can say what to ask next.
+    The command that was run, from which a short answer makes the next commands.
 
     Parameters
     ----------

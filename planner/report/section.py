@@ -22,7 +22,7 @@ class Section:
     notes
         Full sentences below.
     is_verbatim
-        Whether facts are commands to be copied, so that no line of them is folded.
+        True if facts are commands to be copied, so that no line of them is folded.
     """
 
     title: str
@@ -33,5 +33,5 @@ class Section:
 
 
 def numbered(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Texts as rows of facts, counted from 1."""
+    """Return texts as rows of facts, numbered from 1."""
     return tuple((str(number), text) for number, text in enumerate(texts, start=1))

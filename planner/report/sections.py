@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
-from planner.report.compared import compared_sections
-from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
+from planner.report.compared import comparison_sections
+from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.costs import costs_sections
 from planner.report.devices import nearby_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
-from planner.report.proof import alternatives_sections, listed_sections, search_section
-from planner.report.published import doubt_rows, published_rows
-from planner.report.reasons import explained_sections
+from planner.report.proof import alternatives_sections, candidates_sections, search_section
+from planner.report.published import doubt_rows, publication_rows
+from planner.report.reasons import explanation_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
 from planner.report.records.plan import NumberedPlanRecord
@@ -23,16 +23,16 @@ from planner.report.records.reports import EstimateReportRecord, PlanReportRecor
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
-from planner.report.strategies import completed_rows, settings_sections, stages_sections, strategies_section
+from planner.report.strategies import completion_rows, settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 from planner.results import EstimateReport, PlanReport
 
 
 def all_sections(report: AnyReport) -> Iterator[Section]:
-    """The sections of any report, in reading order."""
+    """Build the sections of any report, in reading order."""
     if isinstance(report, Comparison):
-        return compared_sections(report)
-    return explained_sections(report) if isinstance(report, Explanation) else _sections(report)
+        return comparison_sections(report)
+    return explanation_sections(report) if isinstance(report, Explanation) else _sections(report)
 
 
 def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
@@ -44,7 +44,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     plans = whole.plans
     if plans:
         best, of_best = plans[0], " of strategy 1" if len(plans) > 1 else ""
-        yield chosen_section(whole)
+        yield decisions_section(whole)
         yield from settings_sections(plans)
         yield from recommendation_sections(recommendation_of(whole))
         yield from stages_sections(best.strategy, of_best)
@@ -58,14 +58,14 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield run_section(whole, best, of_best)
         yield from costs_sections(whole, plans, of_best)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
-        yield from listed_sections(whole)
+        yield from candidates_sections(whole)
         yield from alternatives_sections(whole)
         yield search_section(report, whole)
     yield conventions_section(whole)
 
 
-def chosen_section(whole: ReportRecord) -> Section:
-    """The decisions of a report's strategies, of which the first may be the simplest instead of the fastest."""
+def decisions_section(whole: ReportRecord) -> Section:
+    """Build the table of the decisions of a report's strategies."""
     advice = recommendation_of(whole)
     is_simplest = advice is not None and not advice.is_fastest
     strategies = [plan.strategy for plan in whole.plans]
@@ -73,12 +73,12 @@ def chosen_section(whole: ReportRecord) -> Section:
 
 
 def recommendation_of(whole: ReportRecord) -> RecommendationRecord | None:
-    """Why the first plan is the first; None of estimates, and where nothing is recommended."""
+    """Return the recommendation of a report; None for estimates, and where nothing is recommended."""
     return whole.recommendation if isinstance(whole, PlanReportRecord) else None
 
 
 def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) -> Section:
-    """The job and the answer in a line."""
+    """Build the section on the job, with the answer in a line."""
     best = whole.plans[0] if whole.plans else None
     idle = whole.idle if isinstance(whole, PlanReportRecord) else None
     answer = ("answer", _answer(report, whole))
@@ -86,49 +86,51 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
     rows = (
         *doubt_rows(best),
         answer,
-        *published_rows(whole),
+        *publication_rows(whole),
         *(("small runs" if number == 0 else "", text) for number, text in enumerate(small)),
     )
     return setting_section(report.problem, whole, *rows, best=best, lines=line_rows(report, best), idle=idle)
 
 
 def line_rows(report: PlanReport | EstimateReport, best: NumberedPlanRecord | None) -> list[tuple[str, str]]:
-    """The first plan in one line, and what of a given one was completed."""
+    """Build the rows with the first plan in one line, and with the completed decisions of a given one."""
     rows = [("line", best.line)] if best else []
-    return [*rows, *(completed_rows(report) if isinstance(report, EstimateReport) else ())]
+    return [*rows, *(completion_rows(report) if isinstance(report, EstimateReport) else ())]
 
 
 def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
-    """The rules that forbid a given strategy."""
+    """Build the sections on the rules that forbid a given strategy."""
     if isinstance(whole, EstimateReportRecord):
-        yield from broken_sections(whole.broken_rules, "The figures below are predicted regardless of these rules.")
+        yield from forbidden_rules_sections(
+            whole.broken_rules, "The figures below are predicted regardless of these rules."
+        )
         yield from preference_sections(whole.broken_preferences)
 
 
 def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
-    """What is proven of the fastest plan, and how far predictions can tell two layouts apart."""
-    noise = f"in the cost model, whose noise is {noise_fraction:.1%}"
+    """Word the proof for the fastest plan, with the model error of differences between layouts."""
+    noise = f"in the cost model (model error {noise_fraction:.1%})"
     if whole.idle is not None and not whole.idle.is_proven:
         noise += ", among plans that use all GPUs"
     advice = whole.recommendation
     fastest = advice.fastest_strategy if advice else whole.plans[0].strategy
     is_uneven = whole.bound_of == EVEN and fastest.has_own_stages
     proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
-    return proof if advice is None or advice.is_fastest else f"{_beside(advice)}, which is {proof}"
+    return proof if advice is None or advice.is_fastest else f"{_preference(advice)}: {proof}"
 
 
-def _beside(advice: RecommendationRecord) -> str:
-    """The fastest plan beside the recommended one."""
+def _preference(advice: RecommendationRecord) -> str:
+    """Word the preference over the fastest plan."""
     return f"preferred to the fastest plan, {seconds(advice.fastest_step_time_seconds)} s"
 
 
 def _unproven(advice: RecommendationRecord | None) -> str:
-    beside = "" if advice is None or advice.is_fastest else f"{_beside(advice)}, "
+    beside = "" if advice is None or advice.is_fastest else f"{_preference(advice)}, "
     return f"{beside}not proven optimal"
 
 
 def proof_text(report: PlanReport | EstimateReport, whole: PlanReportRecord) -> str:
-    """What is proven of a report's first plan."""
+    """Word the proof for a report's first plan."""
     return _proof(whole, report.plans[0].noise_fraction) if report.exit_code == 0 else _unproven(whole.recommendation)
 
 

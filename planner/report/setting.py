@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.facts.workload import Precision
 from planner.jobs.setting_choices import text_of
-from planner.report.devices import used_rows
+from planner.report.devices import device_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
 from planner.report.wording import amount, count, gib, tflops
@@ -28,25 +28,25 @@ def setting_section(
     idle: IdleDevicesRecord | None = None,
 ) -> Section:
     """
-    The job and the answer in a line.
+    Build the section on the job, with the answer in a line.
 
     Parameters
     ----------
     problem
         The job.
     setting
-        What its report begins with.
+        The first entries of its report.
     answer
         Rows that stand below the name of the job.
     best
         The best plan.
     lines
-        Rows that come first: each strategy in one line, and what of a given one was completed.
+        Rows that come first: each strategy in one line, and the completed decisions of a given one.
     idle
-        What became of plans that leave devices idle.
+        The search for plans that leave devices idle.
     """
-    rows = [*lines, ("job", setting.job.name), *answer, *_given_rows(problem, setting)]
-    rows += used_rows(setting, best, idle)
+    rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(problem, setting)]
+    rows += device_rows(setting, best, idle)
     if best and best.settings:
         rows.append(
             (
@@ -58,12 +58,12 @@ def setting_section(
 
 
 def title_of(setting: SettingRecord) -> str:
-    """What is trained on what."""
+    """Return the title: the model, and the devices that train it."""
     return f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
 
 
-def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, str]]:
-    """What is trained, and on what."""
+def _job_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, str]]:
+    """Build the rows on model, cluster, framework and training."""
     cluster, training, conventions = setting.cluster, setting.training, setting.conventions
     yield "model", _model_text(setting.model)
     spares = f", {count(cluster.num_spare_nodes, 'more node')} kept as spares" if cluster.num_spare_nodes else ""
@@ -90,7 +90,7 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
 
 
 def batch_text(training: TrainingRecord) -> str:
-    """What is said of a batch that is probably given in tokens; empty of others."""
+    """Return the warning about a batch that is probably given in tokens; empty for others."""
     if training.tokens_per_step <= 2 * LARGEST_BATCH_TOKENS:
         return ""
     sequences = max(1, round(training.global_batch_size / training.sequence_length))
@@ -106,7 +106,7 @@ LARGEST_BATCH_TOKENS = 15_360 * 4_096
 
 
 def units_text(problem: Problem) -> str:
-    """The numbers of a training that its job writes with units; empty where there are none."""
+    """List the numbers of a training that its job writes with units; empty where there are none."""
     given = problem.document.get("training") or {}
     read = {name: getattr(problem.facts.workload, name) for name in given if isinstance(given[name], str)}
     said = [f"{name} {given[name]} is {value:,.0f}" for name, value in read.items() if not isinstance(value, Precision)]
@@ -123,13 +123,13 @@ def _model_text(model: ModelRecord) -> str:
 
 
 def conventions_section(setting: SettingRecord) -> Section:
-    """The conventions behind the figures: peak, attention FLOPs, and the source of operator times."""
+    """Build the section on conventions: peak, attention FLOPs, and the source of operator times."""
     conventions = setting.conventions
     counted = {"causal": "attention FLOPs of the causal half only", "full": "all attention FLOPs, masked ones included"}
     mtp = ", those of multi-token prediction included" if setting.model.mtp_parameters else ""
     origins = ", ".join(dict.fromkeys(conventions.operator_times.values()))
     return Section(
-        title="How to read this",
+        title="Conventions",
         rows=(
             (
                 "MFU",

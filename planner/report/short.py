@@ -1,4 +1,4 @@
-"""The short answer: what a plan is, how fast, how sure, and what to ask next, on one screen."""
+"""The short answer on one screen: the plan, its speed, its uncertainty, and the next commands."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
-from planner.report.conflicts import conflict_sections, lifted_notes, none_text
+from planner.report.conflicts import conflict_sections, lift_notes, none_text
 from planner.report.costs import money_rows
-from planner.report.devices import nearby_rows, used_rows
+from planner.report.devices import device_rows, nearby_rows
 from planner.report.first_screen import fit_rows
 from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
-from planner.report.published import doubt_rows, published_rows
+from planner.report.published import doubt_rows, publication_rows
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
-from planner.report.results import FIGURES, contested_text, gaps_text, unproven_text
+from planner.report.results import FIGURES, contention_text, gaps_text, unproven_text
 from planner.report.screen import Asked
 from planner.report.section import Section
 from planner.report.sections import line_rows, proof_text
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from planner.results import EstimateReport, PlanReport
 
 UNKNOWN = Asked(command="planner plan JOB.yaml", job="JOB.yaml")
-"""What stands for a command that nobody gave."""
+"""The command that is shown where the caller names none."""
 
 LAUNCHED_BY = "slurm"
 """The launcher that the next commands name; ``planner export --help`` lists all."""
@@ -40,7 +40,7 @@ MOST_ROWS = 6
 
 
 def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
-    """The short answer as sections."""
+    """Build the sections of the short answer."""
     whole = report_record(report)
     title = f"{title_of(whole)}{_framework_text(report)}"
     if not whole.plans:
@@ -56,7 +56,7 @@ def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = No
 
 
 def _cut(section: Section) -> Section:
-    """The first rows of a section."""
+    """Return the section with its first rows."""
     more = len(section.rows) - MOST_ROWS
     notes = (f"{count(more, 'more row')}: --full.",) if more > 0 else ()
     return replace(section, rows=section.rows[:MOST_ROWS], notes=notes)
@@ -70,18 +70,18 @@ def _nothing_rows(
         yield "closest", conflict.closest.strategy.line
     if conflict is None:
         yield "try", f"a longer time: --time-limit, now {span(report.problem.search.time_limit_seconds)}"
-    yield from _given(report, whole)
+    yield from _ambiguity_rows(report, whole)
 
 
 def _framework_text(report: PlanReport | EstimateReport) -> str:
-    """The software that the times are of; that nobody named it."""
+    """Return the framework that the times are for, marked where the job did not name it."""
     framework = report.problem.facts.cluster.framework
     assumed = " (assumed)" if is_assumed(report.problem) else ""
     return f", {framework.name}{assumed}" if framework else ""
 
 
-def _given(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterator[tuple[str, str]]:
-    """What of the job could be read in another way."""
+def _ambiguity_rows(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterator[tuple[str, str]]:
+    """Build the rows on entries of the job that could be read in another way."""
     if said := units_text(report.problem):
         yield "units", said
     if said := batch_text(whole.training):
@@ -99,13 +99,13 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     yield from _forbidden(whole)
     small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
     yield from (("" if number else "small runs", text) for number, text in enumerate(small))
-    yield from used_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
+    yield from device_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
     yield (
         "step",
         f"{seconds(best.step_time_seconds)} s ({best.step_time_interval_probability:.0%} of measured steps: "
         f"{seconds(low)} to {seconds(high)} s); {best.tokens_per_second_per_gpu:,.1f} tokens/s/GPU, MFU {best.mfu:.1%}",
     )
-    yield from published_rows(whole, is_short=True)
+    yield from publication_rows(whole, is_short=True)
     yield (
         "memory",
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
@@ -127,7 +127,7 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
 
 
 def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
-    """Which rules forbid a given strategy, and for which preferences the search leaves it out."""
+    """Build the rows on rules that forbid a given strategy, and on preferences for which the search omits it."""
     if not isinstance(whole, EstimateReportRecord):
         return
     if not whole.broken_rules and not whole.broken_preferences:
@@ -135,17 +135,17 @@ def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     for number, rule in enumerate(whole.broken_rules):
         yield "" if number else "forbidden", rule
     for number, rule in enumerate(whole.broken_preferences):
-        lifted = "" if number else " ".join(("", *lifted_notes(whole.broken_preferences)))
+        lifted = "" if number else " ".join(("", *lift_notes(whole.broken_preferences)))
         yield "" if number else "left out", f"{rule}{lifted}"
 
 
 def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
-    """What the interval is wide for."""
+    """Return the reasons for a wide interval of the step."""
     plans, cluster = whole.plans, report.problem.facts.cluster
     if plans[0].gaps:
         yield f"extrapolated: {gaps_text(plans[0].gaps)}"
     if plans[0].contested_seconds:
-        yield contested_text(plans[0])
+        yield contention_text(plans[0])
     if is_extrapolated(cluster) and cluster.framework:
         yield f"no measured run of {cluster.framework.name} on {cluster.device.architecture} is known"
     if nearest := nearest_relative(cluster):
@@ -153,16 +153,16 @@ def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterato
 
 
 def _notes(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
-    """What is proven of the first plan, and which ones predictions cannot tell from it."""
+    """Return the notes on the proof, and on plans that predictions cannot tell from the first."""
     if isinstance(whole, PlanReportRecord) and not report.exit_code:
         yield f"Plan 1: {proof_text(report, whole)}."
     if alike := [str(plan.number) for plan in whole.plans[1:] if plan.within_noise_of_best]:
-        noise = f"{report.plans[0].noise_fraction:.1%}"
-        yield f"Within the noise of {noise} of plan 1: {', '.join(alike)}."
+        plans = f"Plan {alike[0]}" if len(alike) == 1 else f"Plans {', '.join(alike)}"
+        yield f"{plans} cannot be told from plan 1 (model error {report.plans[0].noise_fraction:.1%})."
 
 
 def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
-    """The best plans, a row each, with what tells those apart whose degrees are the same."""
+    """Build the table of the best plans, with the features in which plans of the same degrees differ."""
     shown = [name for name in DEGREES if len({getattr(one.strategy, name) for one in plans} | {1}) > 1]
     features = _unlike(plans)
     figures = ("step, s", "peak GiB", "fits", "days")
@@ -177,7 +177,7 @@ def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
 
 
 def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
-    """Features that differ among plans of the same degrees."""
+    """Return the features that differ among plans of the same degrees."""
     alike: dict[tuple[int, ...], list[dict[str, str]]] = {}
     for plan in plans:
         degrees = tuple(getattr(plan.strategy, name) for name in DEGREES)
@@ -190,7 +190,7 @@ def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
 
 
 def _features(plan: NumberedPlanRecord) -> dict[str, str]:
-    """What a plan is besides its degrees, as job files spell it."""
+    """Return the decisions and settings of a plan besides its degrees, as job files spell them."""
     given = {name: getattr(plan.strategy, name) for name in DECISIONS if name not in DEGREES}
     values = {**given, "stages": "uneven" if plan.strategy.has_own_stages else "even", **plan.settings}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
@@ -202,7 +202,7 @@ def _figure(plan: NumberedPlanRecord, name: str) -> float:
 
 
 def launch_targets(whole: ReportRecord) -> list[str]:
-    """Targets that the first plan can be exported to: the job's, else those of the framework that was costed."""
+    """List targets that the first plan can be exported to: the job's, else those of the costed framework."""
     if whole.job.target:
         return [whole.job.target]
     own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
@@ -211,14 +211,14 @@ def launch_targets(whole: ReportRecord) -> list[str]:
 
 
 def export_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
-    """Say that the first plan cannot be exported to what it is costed for, and why."""
+    """Build the row on why the first plan cannot be exported to the framework that it is costed for."""
     own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
     if own and not whole.job.target and not launch_targets(whole):
         yield "export", f"cannot be written for {own[0]}: {whole.targets.get(own[0]) or 'no target runs it'}"
 
 
 def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
-    """Commands that go on from here, to be copied."""
+    """Build the rows of the next commands, to be copied."""
     is_given = isinstance(whole, EstimateReportRecord)
     yield "the whole report", f"{asked.command} --full"
     yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def strategies_section(
     strategies: Sequence[StrategyRecord], *, variants: str = "groups", is_first_simplest: bool = False
 ) -> Section:
-    """The decisions of strategies, one row per strategy; the first one is not the best where it is the simplest."""
+    """Build the table of decisions, one row per strategy; the first may be the simplest instead of the fastest."""
     non_default = _non_default(strategies)
     header = ("#", *DEGREES, "m", *non_default, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
@@ -45,7 +45,7 @@ _RELATED = {
     "groups": "{which} is the best strategy with its combination of tp, cp, pp, dp and ep.",
     "all": "The best strategies of the whole space; several may share tp, cp, pp, dp and ep.",
 }
-"""How the plans of a list are related, by the job's ``variants``."""
+"""The note on the relation of the plans of a list, by the job's ``variants``."""
 
 _LEGEND = (
     "m: micro-batches per step and data-parallel rank; sp: sequence parallelism; offload: activations (act), optimizer "
@@ -54,18 +54,18 @@ _LEGEND = (
 
 
 def _non_default(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
-    """Decisions among stages, group, schedule and vocabulary that differ from the default in any strategy."""
+    """Return the decisions among stages, group, schedule and vocabulary that any strategy sets off the default."""
     differs = {
         "stages": any(one.has_own_stages for one in strategies),
         "group": any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies),
-        "schedule": any(one.schedule != _off("schedule") for one in strategies),
-        "vocabulary": any(one.vocabulary != _off("vocabulary") for one in strategies),
+        "schedule": any(one.schedule != _default("schedule") for one in strategies),
+        "vocabulary": any(one.vocabulary != _default("vocabulary") for one in strategies),
     }
     return tuple(name for name, in_any in differs.items() if in_any)
 
 
-def _off(name: str) -> object:
-    """The value of a decision that texts leave out."""
+def _default(name: str) -> object:
+    """Return the default of a decision, which texts leave out."""
     return ENUMS[name](0).text if name in ENUMS else int(name in DEGREES)
 
 
@@ -89,19 +89,19 @@ def _non_default_text(strategy: StrategyRecord, name: str) -> str:
 
 
 def _recompute_text(strategy: StrategyRecord) -> str:
-    """One word, or the number of modules: their names would take half the width of the table."""
+    """Return one word, or the number of modules: their names would take half the width of the table."""
     names = strategy.recompute.split("+")
     return names[0] if len(names) == 1 else f"{len(names)} modules"
 
 
 def _lines(strategies: Sequence[StrategyRecord]) -> Iterator[str]:
-    """Each strategy in one line, where there are several."""
+    """Return each strategy in one line, where there are several."""
     for number, one in enumerate(strategies if len(strategies) > 1 else (), start=1):
         yield f"Strategy {number}: {one.line}"
 
 
 def _alike(what: str, of_each: Sequence[str], needed: str) -> Iterator[str]:
-    """The values of a decision with the strategies that have them; only values other than none that contain a text."""
+    """List the values of a decision and the strategies that have them; without none, and those that lack a text."""
     for text in dict.fromkeys(text for text in of_each if needed in text and text != "none"):
         numbers = [str(number) for number, own in enumerate(of_each, start=1) if own == text]
         noun = "strategy" if len(numbers) == 1 else "strategies"
@@ -120,18 +120,18 @@ def _overlap_text(strategy: StrategyRecord) -> str:
 
 
 def settings_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
-    """Which value of each setting the search chose, where the job gives several."""
+    """Build the table of the settings that the search chose, where the job gives several values."""
     names = list(plans[0].settings) if plans else []
     if names:
         yield Section(
             title="Settings, of several that the job gives",
             header=("#", *names),
-            rows=tuple((str(plan.number), *_chosen_settings(plan, names)) for plan in plans),
+            rows=tuple((str(plan.number), *_setting_cells(plan, names)) for plan in plans),
             notes=("Settings of offload matter only to strategies that offload.",) if {*names} & {*OFFLOAD_OF} else (),
         )
 
 
-def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator[str]:
+def _setting_cells(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator[str]:
     strategy = plan.strategy
     of_ranks = strategy.layout.activation_offload if strategy.layout else []
     own = with_effect(
@@ -143,7 +143,7 @@ def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator
         yield value_text(own[name]) if name in own else NOTHING
 
 
-# --- what was completed ------------------------------------------------------------------------------------
+# --- completed decisions -----------------------------------------------------------------------------------
 
 ORIGIN = {
     "search": "chosen by a search, as planner plan does with what was given",
@@ -151,11 +151,11 @@ ORIGIN = {
     "recipes": "as the recipes of the framework have it",
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
 }
-"""The origin of what was not given, by :class:`planner.partial.complete.CompletedBy`."""
+"""The origin of decisions that were not given, by :class:`planner.partial.complete.CompletedBy`."""
 
 
-def completed_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:
-    """What was completed of a given strategy, and by whom; nothing where nothing was left open."""
+def completion_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:
+    """Build the row on the completed decisions of a given strategy and their origin; none where all were given."""
     if report.completed_by not in ORIGIN:
         return
     origin = ORIGIN[report.completed_by]
@@ -163,14 +163,14 @@ def completed_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:
         origin += (
             report.broken_rules[0] if report.broken_rules else "the search found no strategy within its time limit"
         )
-    yield "completed", f"{report.completed or 'nothing that a line says'} ({origin})"
+    yield "completed", f"{report.completed or 'no decision of the line'} ({origin})"
 
 
 # --- stages ------------------------------------------------------------------------------------------------
 
 
 def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]:
-    """Layers, recomputation and offload of each rank, equal neighbours in one row; nothing where stages are even."""
+    """Build the table of layers, recomputation and offload by rank, equal neighbours merged; none for even stages."""
     if strategy.layout is None or not strategy.has_own_stages:
         return
     rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
@@ -198,7 +198,7 @@ def _rank(layout: LayoutRecord, rank: int, pp: int) -> tuple[str, str, str, str]
 
 def ranks_text(first: int, last: int) -> str:
     """
-    Ranks that follow each other.
+    Write a range of ranks.
 
     >>> ranks_text(2, 2), ranks_text(2, 5)
     ('2', '2-5')

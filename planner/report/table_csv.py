@@ -83,7 +83,7 @@ COLUMNS = (
 
 
 def csv_text(report: PlanReport | EstimateReport) -> str:
-    """A header and one row per plan; what does not apply is empty."""
+    """Format a header and one row per plan; cells that do not apply are empty."""
     whole = report_record(report)
     stream = StringIO()
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
@@ -93,11 +93,11 @@ def csv_text(report: PlanReport | EstimateReport) -> str:
 
 
 def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
-    """The entries of a plan, its strategy and its search by name, and those that have a longer name in a table."""
+    """Build the row of a plan: its own entries, its strategy's and its search's, some under longer names."""
     entries = {
         **(dict(whole.search) if isinstance(whole, PlanReportRecord) else {}),
         **dict(whole),
-        **_of_plan(whole, plan),
+        **_plan_entries(whole, plan),
         **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
     }
     if not isinstance(whole, PlanReportRecord):
@@ -106,8 +106,8 @@ def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
     return _cells(entries, COLUMNS)
 
 
-def _of_plan(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
-    """The entries of a plan for a job."""
+def _plan_entries(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
+    """Return the entries of a plan for a job."""
     fits = plan.chance_to_fit
     return {
         **dict(plan),
@@ -157,7 +157,7 @@ OF_SEARCH = (
     "broken_rules",
     "broken_preferences",
 )
-"""Columns of plans beside others, which a comparison has none of."""
+"""Columns that rank a plan among others; a comparison lacks them."""
 
 COMPARED_COLUMNS = (
     "side",
@@ -168,8 +168,8 @@ COMPARED_COLUMNS = (
 
 
 def comparison_csv_text(comparison: Comparison) -> str:
-    """A header, a row for the given strategy and one for the best plan, where there is one, with what it gains."""
-    whole = ComparisonRecord.of(comparison)
+    """Format a header, a row for the given strategy, and a row for the best plan with its gain, if there is one."""
+    whole = ComparisonRecord.build(comparison)
     settings = [side.setting for side in whole.apart.sides] or [whole, whole]
     rows = [_side(GIVEN, settings[0], whole.given, whole)]
     if whole.best is not None:
@@ -184,7 +184,7 @@ def comparison_csv_text(comparison: Comparison) -> str:
 def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: ComparisonRecord) -> dict[str, Any]:
     measured = next((one for one in whole.apart.gain.measured if one.side == name), None) if whole.apart.gain else None
     entries = {
-        **_of_plan(setting, plan),
+        **_plan_entries(setting, plan),
         "side": name,
         **{f"measured_{entry}": getattr(measured, entry) for entry in OF_MEASURED if measured},
         **({f"gain_{entry}": value for entry, value in whole.apart.gain if name == BEST} if whole.apart.gain else {}),
@@ -197,12 +197,12 @@ def _cells(entries: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _ends(name: str, unit: str, interval: Sequence[Any]) -> dict[str, Any]:
-    """The two ends of an interval by their columns."""
+    """Return the two ends of an interval by their columns."""
     return dict(zip((f"{name}_low_{unit}", f"{name}_high_{unit}"), interval, strict=True))
 
 
 def _cell(value: object) -> object:
-    """Flags as job files spell them, a layout as JSON."""
+    """Write a flag as job files spell it, a layout as JSON."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""How reports write numbers."""
+"""The formats of numbers in reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GIB_BYTES = 2**30
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86_400
 
 NOTHING = "-"
-"""What stands for a zero, and where a figure does not apply."""
+"""The text for zero, and for a figure that does not apply."""
 
 RESIDUE = 1e-9
 """Values below this are rounding errors, such as a bubble of -1e-16 s."""
@@ -20,7 +20,7 @@ PART_LABELS = {"host": "launch overhead"}
 
 def part_label(name: str) -> str:
     """
-    A part of a step as people read it.
+    Return the name of a part of a step for people.
 
     >>> part_label("host"), part_label("compute")
     ('launch overhead', 'compute')
@@ -30,7 +30,7 @@ def part_label(name: str) -> str:
 
 def seconds(value: float) -> str:
     """
-    Seconds to the millisecond.
+    Write seconds to the millisecond.
 
     >>> seconds(33.2728), seconds(0.0)
     ('33.273', '-')
@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
 
 def share(part: float, whole: float) -> str:
     """
-    A part in per cent of the whole.
+    Write a part in per cent of the whole.
 
     >>> share(0.5, 2.0), share(0.0, 2.0)
     ('25.0%', '-')
@@ -50,7 +50,7 @@ def share(part: float, whole: float) -> str:
 
 def gib(nbytes: float) -> str:
     """
-    GiB to a tenth.
+    Write bytes as GiB, to a tenth.
 
     >>> gib(80e9), gib(-3.2 * 2**30), gib(0.0)
     ('74.5', '-3.2', '-')
@@ -60,7 +60,7 @@ def gib(nbytes: float) -> str:
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """
-    A number of things.
+    Write a number with its noun.
 
     >>> count(1, "node"), count(2048, "node"), count(2, "batch", "batches")
     ('1 node', '2,048 nodes', '2 batches')
@@ -70,7 +70,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def mean_count(value: float) -> str:
     """
-    A mean number of events.
+    Write a mean number of events.
 
     >>> mean_count(0.0483), mean_count(1335.24)
     ('0.048', '1,335.2')
@@ -80,7 +80,7 @@ def mean_count(value: float) -> str:
 
 def amount(value: float) -> str:
     """
-    A large number in three or four digits.
+    Write a large number in three or four digits.
 
     >>> amount(405853388800), amount(15e12), amount(950)
     ('405.9 billion', '15 trillion', '950')
@@ -93,7 +93,7 @@ def amount(value: float) -> str:
 
 def money(value: float, currency: str) -> str:
     """
-    An amount of money.
+    Write an amount of money.
 
     >>> money(46944187.05, "USD"), money(312.4, "EUR"), money(0.126, "USD")
     ('46.94 million USD', '312 EUR', '0.13 USD')
@@ -103,7 +103,7 @@ def money(value: float, currency: str) -> str:
 
 def energy(megawatt_hours: float) -> str:
     """
-    Energy in the unit that suits it, in four digits at most.
+    Write energy in the unit that suits it, in four digits at most.
 
     >>> energy(11792.2), energy(433.196), energy(0.0123)
     ('11.79 GWh', '433.2 MWh', '12.3 kWh')
@@ -116,7 +116,7 @@ def energy(megawatt_hours: float) -> str:
 
 def power(megawatts: float) -> str:
     """
-    Power in the unit that suits it, in three digits.
+    Write power in the unit that suits it, in three digits.
 
     >>> power(1.2861), power(0.0056)
     ('1.29 MW', '5.6 kW')
@@ -126,7 +126,7 @@ def power(megawatts: float) -> str:
 
 def amount_of_bytes(nbytes: float) -> str:
     """
-    Bytes in the unit of disks that suits them, in three digits.
+    Write bytes in the unit of disks that suits them, in three digits.
 
     >>> amount_of_bytes(5.6819e12), amount_of_bytes(250e9), amount_of_bytes(999)
     ('5.68 TB', '250 GB', '999 bytes')
@@ -139,7 +139,7 @@ def amount_of_bytes(nbytes: float) -> str:
 
 def span(value: float) -> str:
     """
-    A span of time in the unit that suits it.
+    Write a span of time in the unit that suits it.
 
     >>> span(42.5), span(1930), span(35000), span(864000)
     ('42.5 s', '32.2 min', '9.7 h', '10.00 days')
@@ -155,7 +155,7 @@ def span(value: float) -> str:
 
 def is_numeric(cells: Iterable[str]) -> bool:
     """
-    Whether a column holds nothing but numbers, and so is set flush right.
+    True if a column holds only numbers, so that it is set flush right.
 
     >>> is_numeric(["33.273", "1,024", "4.2%", "-"]), is_numeric(["-", "tp cp"])
     (True, False)
@@ -174,7 +174,7 @@ def _is_float(text: str) -> bool:
 
 def tflops(number: float) -> str:
     """
-    A rate in TFLOP/s; of a processor, which has few, with digits.
+    Write a rate in TFLOP/s; the few of a processor with digits.
 
     >>> tflops(1979.0), tflops(0.0848)
     ('1,979', '0.085')

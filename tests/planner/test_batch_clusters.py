@@ -18,7 +18,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.batch.job_result import JobStatus
 from planner.batch.results import ResultsFile, read_results
-from planner.batch.run import Tally, finished, plan_many, run_batch
+from planner.batch.run import Tally, plan_many, run_batch, run_jobs
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_
     jobs = list(batch_work.jobs(10, "poison", "stuck", "stumbles once", "raises"))
 
     results = {
-        result.name: result for result in finished(batch_work.pool(tmp_path, timeout_seconds=2.0, **cluster), jobs)
+        result.name: result for result in run_jobs(batch_work.pool(tmp_path, timeout_seconds=2.0, **cluster), jobs)
     }
 
     assert {name: str(result.status) for name, result in results.items() if not name.startswith("job")} == {
@@ -112,7 +112,7 @@ def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_
 def test_a_cluster_serves_one_batch_after_the_other(cluster, tmp_path):
     """Whoever goes leaves nothing behind."""
     for _ in range(2):
-        results = list(finished(batch_work.pool(tmp_path, **cluster), batch_work.jobs(5)))
+        results = list(run_jobs(batch_work.pool(tmp_path, **cluster), batch_work.jobs(5)))
 
         assert [result.status for result in results] == [JobStatus.OPTIMAL] * 5
 
@@ -174,7 +174,7 @@ def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
     def run_until_it_goes(cluster):
         there = batch_work.pool(marks, seconds=0.2, backend="dask", scheduler=cluster.scheduler_address)
         with ResultsFile(out) as results:
-            for tally in run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(finished, there)):
+            for tally in run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(run_jobs, there)):
                 if tally.num_now == 5:
                     threading.Thread(target=cluster.close).start()
 
@@ -186,7 +186,7 @@ def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
 
     here = batch_work.pool(marks, processes=2)
     with ResultsFile(out) as results:
-        *_, tally = run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(finished, here))
+        *_, tally = run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(run_jobs, here))
 
     assert tally.num_before >= 5
     assert sorted(line["key"] for line in read_results(out)) == [job.key for job in jobs]

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.batch.fingerprint import Fingerprints
-from planner.batch.jobs import JobSet, as_job
+from planner.batch.jobs import JobSet, make_job
 from planner.batch.sweep import read_axis
 
 JOB = """
@@ -235,7 +235,7 @@ def test_jobs_of_a_library_are_mappings_too(job):
     fingerprints = Fingerprints()
     said = {"model": "llama3-8b", "cluster": {"num_devices": 8}}
 
-    one, wrong, file = (as_job(given, fingerprints) for given in (said, {"model": object()}, str(job)))
+    one, wrong, file = (make_job(given, fingerprints) for given in (said, {"model": object()}, str(job)))
 
     assert json.loads(json.dumps(one.document)) == said
     assert one.name == "job"

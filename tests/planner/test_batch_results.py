@@ -289,8 +289,7 @@ def test_a_full_disk_leaves_whole_lines(out, monkeypatch):
             results.add(result_of(job, batch_work.planned(job)))
 
     assert str(refused.value) == (
-        f"{out}: cannot be written: No space left on device. "
-        "What it holds is whole; the same command goes on from there."
+        f"{out}: cannot be written: No space left on device. Its lines are whole; the same command goes on from there."
     )
     assert out.read_bytes() == before
 

@@ -22,7 +22,7 @@ from planner.batch.fingerprint import KEY_BYTES
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.results import ResultsFile, read_results
-from planner.batch.run import Tally, finished, make_pool, plan_many, run_batch
+from planner.batch.run import Tally, make_pool, plan_many, run_batch, run_jobs
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     """It is tried again in a fresh worker, then given up; its neighbours are done once each."""
     jobs = list(batch_work.jobs(12, "poison"))
 
-    results = by_name(finished(batch_work.pool(tmp_path, processes=2), jobs))
+    results = by_name(run_jobs(batch_work.pool(tmp_path, processes=2), jobs))
 
     assert results["poison"].status == JobStatus.WORKER_DIED
     assert len(set(batch_work.attempts(tmp_path, jobs[0]))) == results["poison"].outcome.attempts == 2
@@ -55,7 +55,7 @@ def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     """The second attempt, in another process, has the answer."""
     [job] = batch_work.jobs(0, "stumbles once")
 
-    [result] = finished(batch_work.pool(tmp_path, processes=1), [job])
+    [result] = run_jobs(batch_work.pool(tmp_path, processes=1), [job])
 
     assert (result.status, result.outcome.attempts) == (JobStatus.OPTIMAL, 2)
     assert len(set(batch_work.attempts(tmp_path, job))) == 2
@@ -66,7 +66,7 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     jobs = list(batch_work.jobs(6, "stuck"))
     begin = time.monotonic()
 
-    results = by_name(finished(batch_work.pool(tmp_path, processes=2, timeout_seconds=1.0), jobs))
+    results = by_name(run_jobs(batch_work.pool(tmp_path, processes=2, timeout_seconds=1.0), jobs))
 
     assert time.monotonic() - begin < 60
     assert results["stuck"].status == JobStatus.TIMED_OUT
@@ -84,7 +84,7 @@ def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
         patch.setattr(threading, "excepthook", stumbled.append)
         for timeout in (1e-6, 1e-4, 1e-3, 1e-2) * 3:
             pool = batch_work.pool(tmp_path, processes=1, timeout_seconds=timeout)
-            [result] = finished(pool, batch_work.jobs(0, "stuck"))
+            [result] = run_jobs(pool, batch_work.jobs(0, "stuck"))
             assert result.status == JobStatus.TIMED_OUT
 
     assert stumbled == []
@@ -100,7 +100,7 @@ def is_tracker(pid: int) -> bool:
 
 def test_an_exception_is_an_answer(tmp_path):
     """What the planner does wrong with one job is that job's line."""
-    results = by_name(finished(batch_work.pool(tmp_path, processes=1), batch_work.jobs(2, "raises")))
+    results = by_name(run_jobs(batch_work.pool(tmp_path, processes=1), batch_work.jobs(2, "raises")))
 
     assert results["raises"].status == JobStatus.FAILED
     assert "ValueError: this stand-in raises" in results["raises"].message
@@ -151,7 +151,7 @@ def test_twenty_kills_lose_and_duplicate_nothing(tmp_path):
 
     for _ in range(3):
         with ResultsFile(out, retry_lost=True) as results:
-            plan = lambda fresh: finished(batch_work.pool(marks, processes=2, seconds=0.02), fresh)  # noqa: E731
+            plan = lambda fresh: run_jobs(batch_work.pool(marks, processes=2, seconds=0.02), fresh)  # noqa: E731
             for _ in run_batch(jobs, results, tally=Tally(num_jobs=len(jobs)), plan=plan):
                 pass
 
@@ -271,7 +271,7 @@ def test_a_hundred_thousand_results_stream_with_flat_memory(tmp_path):
     with ResultsFile(out) as results:
         tally = Tally(num_jobs=100_000)
         for step in run_batch(
-            batch_work.jobs(100_000), results, tally=tally, plan=lambda jobs: finished(AtOnce(), jobs)
+            batch_work.jobs(100_000), results, tally=tally, plan=lambda jobs: run_jobs(AtOnce(), jobs)
         ):
             if step.num_now in (10_000, 100_000):
                 resident[step.num_now] = resident_bytes()

@@ -280,7 +280,7 @@ def test_batches_rank_by_money_and_energy():
 
 def line(*overrides: str) -> dict:
     """A line of a results file, as far as rankings read it."""
-    (record,) = NumberedPlanRecord.of_all([estimated(*overrides).plan])
+    (record,) = NumberedPlanRecord.build_all([estimated(*overrides).plan])
     return {"name": "a job", "plans": [figures(record)]}
 
 

@@ -130,7 +130,7 @@ def test_evidence_is_one_constraint():
     """Llama-3-8B on 8 H100: graphs of the whole iteration were measured once there, of which three are wanted."""
     explanation = explain(load(str(JOBS / "llama3-8b-8xh100.yaml")))
     found = binding(explanation, Kind.EVIDENCE)
-    shown = [line for line in render(explanation).splitlines() if "what measured runs have shown" in line]
+    shown = [line for line in render(explanation).splitlines() if "the evidence of measured runs" in line]
 
     assert (found.what, len(shown)) == ("search.evidence", 1)
     assert found.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION

@@ -134,7 +134,7 @@ class TestPlans:
         assert sum(timed[name].share for name in timed) == pytest.approx(1.0)
         assert "the operators' samples" in best.interval.basis
         text = render(found, "table")
-        assert "Least sure operator times" in text
+        assert "Least certain operator times" in text
         assert "samples of my-cluster" in text
 
     def test_what_is_less_sure_widens_the_interval(self, device_file: Path):

@@ -16,8 +16,8 @@ from planner.explanation import gain as of_gain
 from planner.explanation.compare import side_of
 from planner.explanation.gain import gain_of
 from planner.plan import judged
-from planner.report.html.page import compared_charts
-from planner.report.html.study import compared_plans
+from planner.report.html.page import comparison_charts
+from planner.report.html.study import comparison_plans
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
@@ -301,7 +301,7 @@ def test_json_and_csv_hold_the_ground(comparison):
 
 def test_the_page_draws_the_interval(comparison):
     """In seconds of the given step."""
-    row = compared_charts(comparison, tuple(compared_plans(comparison)))["differences"]["rows"][0]
+    row = comparison_charts(comparison, tuple(comparison_plans(comparison)))["differences"]["rows"][0]
 
     low, high = comparison.gain.low_fraction, comparison.gain.high_fraction
     assert row["range"] == pytest.approx([end * comparison.given.plan.step_seconds for end in (low, high)])

@@ -38,7 +38,7 @@ def figures(one):
 
 def line_of(one):
     """The line that a report prints of a plan."""
-    return PlanRecord.of_plan(one).line
+    return PlanRecord.build_from_plan(one).line
 
 
 # --- the table -------------------------------------------------------------------------------------------------

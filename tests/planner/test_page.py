@@ -28,9 +28,9 @@ from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.html.inputs import input_sections
 from planner.report.html.launch import SCRIPTS, launch_blocks
-from planner.report.html.markup import MOST_OPEN, section_html, turned
+from planner.report.html.markup import MOST_OPEN, section_html, transpose
 from planner.report.html.page import page_html
-from planner.report.html.study import shown_plans, study
+from planner.report.html.study import report_plans, study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.proof import search_section
 from planner.report.records.reports import report_record
@@ -270,7 +270,7 @@ def test_a_few_strategies_are_columns():
     """A row for each decision; cells are marked where they differ from the first strategy's, and nowhere else."""
     section = Section(title="Two", header=("#", "tp", "pp"), rows=(("1", "8", "2"), ("2", "4", "2")))
 
-    across = turned(section, "decision")
+    across = transpose(section, "decision")
     marked = re.findall(r"<td class=\"num differs\">(.*?)</td>", section_html(across, compare=True, across=True))
 
     assert across.header == ("decision", "1", "2")
@@ -353,7 +353,7 @@ def code_of(page):
 
 def test_files_are_those_of_the_export(report):
     """Of each target that can run the plan, with the files of all launchers; reasons of the others."""
-    one = shown_plans(report, report_record(report))[0]
+    one = report_plans(report, report_record(report))[0]
     page = "".join(launch_blocks(one, searched=True))
     code, reasons = code_of(page), targets_of(one.plan)
 
@@ -376,7 +376,7 @@ def test_files_are_those_of_the_export(report):
 def test_commands_give_the_answer_again(report, tmp_path, monkeypatch, capsys):
     """The job of the page as a file: its commands write the plan, and the files that start it."""
     given = estimate(report.problem, report.plans[1].strategy.decisions())
-    one = shown_plans(given, report_record(given))[0]
+    one = report_plans(given, report_record(given))[0]
     code = code_of("".join(launch_blocks(one, searched=False)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(code["job.yaml"], encoding="utf-8")
@@ -393,7 +393,7 @@ def test_commands_give_the_answer_again(report, tmp_path, monkeypatch, capsys):
 
 def test_the_second_plan_is_exported_by_its_number(report):
     """The commands of a searched plan plan again; the file's name comes from the job's."""
-    second = shown_plans(report, report_record(report))[1]
+    second = report_plans(report, report_record(report))[1]
     (commands,) = (
         text for name, text in code_of("".join(launch_blocks(second, searched=True))).items() if "comm" in name
     )

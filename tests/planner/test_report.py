@@ -161,7 +161,7 @@ def test_reports_say_what_storage_takes():
     """Bytes over bandwidth, the share of the time, and what is kept; no bandwidth where a job gives the seconds."""
     told = {"asynchronous_checkpoints": True, "storage_bandwidth": 20e9, "keep_checkpoints": 4}
     one, measured = (plan(load(a_job(reliability=section))).plans[0] for section in (told, {"checkpoint_seconds": 10}))
-    saved, known = (PlanRecord.of_plan(each).checkpoint for each in (one, measured))
+    saved, known = (PlanRecord.build_from_plan(each).checkpoint for each in (one, measured))
 
     assert saved.write_seconds == pytest.approx(saved.nbytes / 20e9)
     assert saved.write_fraction == pytest.approx(saved.write_seconds / (saved.interval_seconds + saved.seconds))

@@ -13,7 +13,7 @@ from costmodel.errors import SpecError
 from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import line_of, result_of
-from planner.batch.jobs import as_job
+from planner.batch.jobs import make_job
 from planner.batch.table import row_of
 from planner.batch.work import plan_job
 from planner.certificate import Verdict
@@ -252,7 +252,7 @@ def test_explanations_and_comparisons_are_of_the_chosen_settings():
 
 def test_a_batch_and_sizes_choose_as_well():
     """A line of results has the settings of each plan; so has each size its plan."""
-    job = as_job(a_job(GRADIENTS), Fingerprints())
+    job = make_job(a_job(GRADIENTS), Fingerprints())
     line = plan_job(job)
     row = row_of(json.loads(line_of(result_of(job, line))), line.plans[0])
     sizes = plan_for_sizes(a_job(GRADIENTS), num_nodes=[1, 2]).sizes

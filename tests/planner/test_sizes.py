@@ -134,8 +134,8 @@ def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
     size = smallest_cluster(problem, problem_rules(problem), memory_only, Clock(seconds=1.5e9))
 
     assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
-    record = SmallestClusterRecord.of(size, problem.facts)
-    assert "32 GPUs are enough" in size_text(ClusterRecord.of(problem), record)
+    record = SmallestClusterRecord.build(size, problem.facts)
+    assert "32 GPUs are enough" in size_text(ClusterRecord.build(problem), record)
 
 
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=1024)])

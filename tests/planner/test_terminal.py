@@ -198,9 +198,9 @@ def test_the_short_answer_of_a_plan(capsys):
     assert [name for name in names if name in wanted] == wanted
     assert "80% of measured steps: " in text
     assert "chance to fit" in text
-    assert "Within the noise" in text
+    assert "cannot be told from plan 1" in text
     assert "Plan 1: " in text
-    assert "in the cost model, whose noise is" in " ".join(text.split())
+    assert "in the cost model (model error" in " ".join(text.split())
     assert len(text.splitlines()) <= MOST_LINES
     assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --full\n" in text
     assert f"planner explain {shlex.join(ONE_LINE)}\n" in text
@@ -239,7 +239,7 @@ def test_full_is_the_whole_report(capsys):
         texts.append(capsys.readouterr().out)
 
     assert texts[0] == texts[1]
-    assert "How to read this" in texts[0]
+    assert "Conventions" in texts[0]
     assert "Next\n----" not in texts[0]
 
 

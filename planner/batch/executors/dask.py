@@ -1,4 +1,4 @@
-"""The worker pool of an existing Dask cluster: every thread of a Dask worker has a worker process."""
+"""The worker pool of an existing Dask cluster; every thread of a Dask worker has a worker process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from uuid import uuid4
 
 from costmodel.errors import SpecError, optional_library
-from planner.batch.executors.local import checked_processes
+from planner.batch.executors.local import check_processes
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 CONNECT_SECONDS = 5
-"""How long a scheduler may take to answer, and a first worker to appear."""
+"""Seconds for a scheduler to answer, and for a first worker to appear."""
 
 
 class DaskWorkerPool:
     """
     Workers of a Dask cluster.
 
-    Dask alone could not stop a job that takes too long, and would restart a worker with all of its tasks, ours and
-    others', when one job kills it. So each task hands its job to a worker process next to the Dask worker.
+    Dask alone cannot stop a job that takes too long. When a job kills its worker, Dask restarts all tasks of that
+    worker, other users' included. So each task hands its job to a worker process next to the Dask worker.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class DaskWorkerPool:
     def __init__(self, make_workers: Any, *, scheduler: str | None, processes: int | None = None) -> None:
         if not scheduler:
             raise SpecError("scheduler", "is missing.", "Give the address of Dask's, such as tcp://10.0.0.1:8786.")
-        self._client = _connected(scheduler)
+        self._client = _connect(scheduler)
         self._scheduler = scheduler
         self._plugin = f"planner-workers-{uuid4().hex}"
         try:
@@ -52,7 +52,7 @@ class DaskWorkerPool:
         except Exception as error:
             self.close()
             raise SpecError("scheduler", f"{scheduler} cannot run jobs: {_first_line(error)}.") from None
-        self.capacity = checked_processes(processes) or 2 * threads
+        self.capacity = check_processes(processes) or 2 * threads
 
     def submit(self, job: BatchJob) -> Future[JobOutcome]:
         """Hand a job to the cluster."""
@@ -62,14 +62,14 @@ class DaskWorkerPool:
         return outcome
 
     def close(self) -> None:
-        """Give up what runs; the cluster goes on."""
+        """Abandon running jobs; the cluster stays up."""
         with suppress(Exception):  # the cluster may be gone already
             self._client.unregister_worker_plugin(self._plugin)
         with suppress(Exception):
             self._client.close(timeout=CONNECT_SECONDS)
 
     def _pass_on(self, task: Any, outcome: Future[JobOutcome]) -> None:
-        """A worker that died is the job's end; a scheduler that is gone is the end of the batch."""
+        """Report a worker that died as the job's outcome; a scheduler that is gone fails the batch."""
         from distributed import KilledWorker
 
         if task.status == "finished":
@@ -83,7 +83,7 @@ class DaskWorkerPool:
         outcome.set_exception(SpecError("scheduler", f"{self._scheduler} gave a job up: {reason}."))
 
 
-def _connected(scheduler: str) -> Any:
+def _connect(scheduler: str) -> Any:
     distributed = optional_library("distributed", "backend", "Dask is not installed.", extra="dask")
     logging.getLogger("distributed").setLevel(logging.ERROR)
     try:
@@ -102,7 +102,7 @@ def _connected(scheduler: str) -> Any:
 
 
 async def _greet(scheduler: str) -> None:
-    """Ask whether somebody answers as Dask's schedulers do."""
+    """Check that a Dask scheduler answers."""
     from distributed.core import connect
     from distributed.security import Security
 
@@ -118,14 +118,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _plugin(make_workers: Any) -> Any:
-    """The plugin that gives each Dask worker its worker processes and stops them; Dask is imported here only."""
+    """Build the plugin that starts and stops the worker processes of each Dask worker; only here Dask is imported."""
     from distributed.diagnostics.plugin import WorkerPlugin
 
     class WorkersOfDask(WorkerPlugin):  # type: ignore[misc]  # Dask's own types are not looked at
         """The worker processes of one Dask worker."""
 
         def setup(self, worker: Any) -> None:
-            """Make them; their processes start with the first job."""
+            """Make the workers; their processes start with the first job."""
             import multiprocessing
 
             # A worker below a nanny is a daemonic process, which may not have children unless it says otherwise.
@@ -134,7 +134,7 @@ def _plugin(make_workers: Any) -> Any:
             self.workers = make_workers()
 
         def teardown(self, worker: Any) -> None:
-            """Stop their processes."""
+            """Stop the worker processes."""
             self.workers.close()
 
     return WorkersOfDask()

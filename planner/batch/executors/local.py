@@ -1,4 +1,4 @@
-"""Worker pools: what a pool is, and the one of this machine."""
+"""The protocol of worker pools, and the pool of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkerPool(Protocol):
     capacity: int
 
     def submit(self, job: BatchJob) -> Future[JobOutcome]:
-        """Hand a job over; a future that fails means that the pool itself is lost."""
+        """Hand a job over; its future fails only if the pool itself is lost."""
 
     def close(self) -> None:
         """Stop all workers, running jobs included."""
@@ -43,11 +43,11 @@ class Workers:
     Parameters
     ----------
     work
-        What to do with a job.
+        Function that runs a job.
     prepare
-        What a worker does before its first job.
+        Function that a worker calls before its first job.
     timeout_seconds
-        What a job may take.
+        Time limit of a job.
     """
 
     def __init__(self, work: Work, *, prepare: Callable[[], object], timeout_seconds: float | None) -> None:
@@ -58,7 +58,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def run(self, job: BatchJob) -> JobOutcome:
-        """The outcome of a job, from a worker process."""
+        """Run a job in a worker process, and return its outcome."""
         worker = self._take()
         try:
             return worker.run(job, self._timeout_seconds)
@@ -66,7 +66,7 @@ class Workers:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """Stop all workers, those that begin just now included."""
+        """Stop all workers, also those that are just starting."""
         with self._lock:
             self._is_closed = True
             for worker in self._all:
@@ -90,13 +90,13 @@ class LocalWorkerPool:
     Parameters
     ----------
     workers
-        Their workers.
+        Workers of the pool.
     processes
-        How many; as many as this process may use cores by default.
+        Number of processes; by default the cores that this process may use.
     """
 
     def __init__(self, workers: Workers, *, processes: int | None = None) -> None:
-        num_threads = checked_processes(processes) or num_cores()
+        num_threads = check_processes(processes) or num_cores()
         self._workers = workers
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-worker")
         self.capacity = 2 * num_threads
@@ -106,21 +106,21 @@ class LocalWorkerPool:
         return self._threads.submit(self._workers.run, job)
 
     def close(self) -> None:
-        """Stop all workers; jobs that wait are given up."""
+        """Stop all workers; waiting jobs are abandoned."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._workers.close()
         self._threads.shutdown(wait=True)
 
 
-def checked_processes(processes: int | None) -> int | None:
-    """The number of processes, if it is one."""
+def check_processes(processes: int | None) -> int | None:
+    """Return the number of processes if it is allowed."""
     if processes is not None and not 1 <= processes <= MAX_PROCESSES:
         raise SpecError("processes", f"must be from 1 to {MAX_PROCESSES}, got {processes}.")
     return processes
 
 
 def num_cores() -> int:
-    """Cores that this process may use, which a batch system may have limited."""
+    """Count the cores that this process may use, which a batch system may limit."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The worker pool of an existing Ray cluster: one actor per core, each with a worker process."""
+"""The worker pool of an existing Ray cluster; each core has an actor with a worker process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from costmodel.errors import SpecError, optional_library
-from planner.batch.executors.local import checked_processes
+from planner.batch.executors.local import check_processes
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 CONNECT_SECONDS = 5
-"""How long a head node may take to accept a connection."""
+"""Seconds for a head node to accept a connection."""
 
 RUNNING = "auto"
 """The cluster that this machine belongs to."""
@@ -24,7 +24,7 @@ RUNNING = "auto"
 
 class RayWorkerPool:
     """
-    Actors on a Ray cluster, which Ray starts again when they or their machines die.
+    Actors on a Ray cluster; Ray restarts them when they or their machines die.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class RayWorkerPool:
     """
 
     def __init__(self, make_workers: Any, *, scheduler: str | None, processes: int | None = None) -> None:
-        self._ray, self._is_ours = _connected(scheduler or RUNNING)
+        self._ray, self._is_ours = _connect(scheduler or RUNNING)
         free = int(self._ray.available_resources().get("CPU", 1))
-        self.capacity = checked_processes(processes) or max(1, free)
+        self.capacity = check_processes(processes) or max(1, free)
         actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=1)
         self._actors = [actor.remote(make_workers) for _ in range(self.capacity)]
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ class RayWorkerPool:
             self._idle.put(each)
 
     def submit(self, job: BatchJob) -> Future[JobOutcome]:
-        """Hand a job to an actor that has none."""
+        """Hand a job to an idle actor."""
         outcome: Future[JobOutcome] = Future()
         actor = self._idle.get()
         task: Future[JobOutcome] = actor.run.remote(job).future()
@@ -60,7 +60,7 @@ class RayWorkerPool:
         return outcome
 
     def close(self) -> None:
-        """Stop the actors; the cluster goes on."""
+        """Stop the actors; the cluster stays up."""
         for actor in self._actors:
             with suppress(Exception):  # the cluster may be gone already
                 self._ray.kill(actor)
@@ -68,7 +68,7 @@ class RayWorkerPool:
             self._ray.shutdown()
 
     def _pass_on(self, task: Future[JobOutcome], actor: Any, outcome: Future[JobOutcome]) -> None:
-        """An actor that died twice is the job's end; anything else is the end of the batch."""
+        """Report an actor that died twice as the job's outcome; any other error fails the batch."""
         from ray.exceptions import RayActorError
 
         self._idle.put(actor)
@@ -90,13 +90,13 @@ class _Actor:
         self._workers = make_workers()
 
     def run(self, job: BatchJob) -> JobOutcome:
-        """The outcome of a job."""
+        """Run a job, and return its outcome."""
         outcome: JobOutcome = self._workers.run(job)
         return outcome
 
 
-def _connected(address: str) -> tuple[Any, bool]:
-    """Ray, and whether the connection is ours to close."""
+def _connect(address: str) -> tuple[Any, bool]:
+    """Connect to Ray; return the module, and true if the connection was opened here."""
     ray = optional_library("ray", "backend", "Ray is not installed.", extra="ray")
     if ray.is_initialized():
         return ray, False
@@ -110,7 +110,7 @@ def _connected(address: str) -> tuple[Any, bool]:
 
 
 def _require_listener(address: str) -> None:
-    """Ask whether anybody listens: Ray itself would try for half a minute."""
+    """Check that the port accepts a connection; Ray itself would try for half a minute."""
     if address == RUNNING:
         return
     place = urlsplit(address if "://" in address else f"//{address}")

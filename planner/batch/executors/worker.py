@@ -1,10 +1,10 @@
 """
-A worker process that runs one job at a time and may be killed by it.
+A worker process that runs one job at a time and that the job may crash.
 
-joblib's loky is asked for pools of one worker each. The death of a worker breaks its whole pool, and a pool does not
-tell which of its jobs the worker had, nor can it stop one. ``joblib.Parallel`` with several workers loses what is in
-flight, and its ``timeout`` lets the worker run on. With one worker per pool the culprit is known, the worker can be
-stopped even where it is stuck in compiled code, and nobody else notices.
+Each worker is a loky pool of its own. The death of a worker breaks its whole pool, and a pool neither tells the job
+that the worker had nor can stop it. ``joblib.Parallel`` with several workers loses all jobs in flight, and its
+``timeout`` lets the worker run on. With one worker per pool the failing job is known, the worker can be stopped even
+in compiled code, and no other job is affected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-# Here and not where it is needed: threads that import joblib at the same time find halves of it.
+# Imported here, not where it is needed: threads that import joblib at the same time find it half loaded.
 from joblib.externals.loky import ProcessPoolExecutor
 
 from costmodel.errors import SpecError
@@ -29,37 +29,37 @@ from planner.batch.jobs import BatchJob
 Work: TypeAlias = Callable[[BatchJob], JobOutcome]
 
 MAX_ATTEMPTS = 2
-"""Workers that a job may cost."""
+"""Largest number of workers that are tried for a job."""
 
 MAX_STARTS = 5
-"""Workers that die before they begin with a job, at most; no job is at fault then, but something is."""
+"""Largest number of workers in a row that may die before their first job; the cause then is not a job."""
 
 START_SECONDS = 120.0
-"""What a worker has to import what it needs, on a busy machine."""
+"""Seconds for a worker to import its modules, on a busy machine."""
 
 PARENT_SECONDS = 1.0
-"""How often a worker checks that its parent is still alive."""
+"""Seconds between two checks of a worker that its parent is alive."""
 
 SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
-"""There is a worker for every core: libraries that start threads of their own would only wait for each other."""
+"""Variables that keep libraries to one thread, since every core has a worker."""
 
 
 class ClosedError(Exception):
-    """The batch was given up while a job waited or ran."""
+    """The batch was closed while a job waited or ran."""
 
 
 class Worker:
     """
-    One worker process after the other.
+    A worker process, replaced by a new one when it dies.
 
     Parameters
     ----------
     work
-        What to do with a job; outcomes and jobs must be picklable.
+        Function that runs a job; jobs and outcomes must be picklable.
     prepare
-        What a worker does before its first job, such as importing what the job needs.
+        Function that a worker calls before its first job, such as imports.
     """
 
     def __init__(self, work: Work, *, prepare: Callable[[], object] = int) -> None:
@@ -72,14 +72,14 @@ class Worker:
 
     def run(self, job: BatchJob, timeout_seconds: float | None = None) -> JobOutcome:
         """
-        The outcome of a job, or what happened to its workers.
+        Run a job, and return its outcome, or the failure of its workers.
 
         Parameters
         ----------
         job
-            What to do.
+            The job.
         timeout_seconds
-            Stop the worker when it takes longer.
+            Time after which the worker is stopped.
 
         Raises
         ------
@@ -100,16 +100,16 @@ class Worker:
         )
 
     def close(self) -> None:
-        """Stop the worker, whatever it does."""
+        """Stop the worker, even during a job."""
         with self._lock:
             self._is_closed = True
         self._stop()
 
     def _attempt(self, job: BatchJob, timeout_seconds: float | None) -> JobOutcome | None:
-        """The outcome from one worker process; None where it died."""
+        """Run a job in one worker process; return None if the process died."""
         pool = self._ready()
         begin = time.perf_counter()
-        future = _submitted(pool, self._work, job)
+        future = _submit(pool, self._work, job)
         if not wait([future], timeout_seconds).done:
             self._stop()
             message = f"It was stopped after {timeout_seconds:g} s."
@@ -125,11 +125,11 @@ class Worker:
         return JobOutcome(status=JobStatus.FAILED, message=f"{type(error).__name__}: {error}"[:MAX_MESSAGE])
 
     def _ready(self) -> ProcessPoolExecutor:
-        """A worker that waits for a job; neither the time that it takes to start nor its death meanwhile counts."""
+        """Start a worker that waits for a job; its time to start and failures to start do not count for the job."""
         for _ in range(MAX_STARTS):
-            pool = self._started()
+            pool = self._start()
             if not self._is_ready:
-                hello = _submitted(pool, os.getpid)
+                hello = _submit(pool, os.getpid)
                 self._is_ready = bool(wait([hello], START_SECONDS).done) and hello.exception() is None
             if self._is_ready:
                 return pool
@@ -137,7 +137,7 @@ class Worker:
             self._stop()
         raise SpecError("worker", f"{MAX_STARTS} processes in a row died or hung before they could begin with a job.")
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _start(self) -> ProcessPoolExecutor:
         with self._lock:
             self._require_open()
             if self._pool is None:
@@ -153,11 +153,11 @@ class Worker:
 
     def _stop(self) -> None:
         """
-        Kill the worker, if it still lives.
+        Kill the worker if it is alive.
 
-        loky has ``shutdown(kill_workers=True)``, but forgets the jobs at hand before its thread has looked at them: the
-        thread ends with a KeyError, and the worker stays (joblib 1.6.0, ``_ExecutorManagerThread``). A worker that is
-        killed from outside is what loky is made for.
+        loky's ``shutdown(kill_workers=True)`` drops pending jobs before its thread has read them: the thread ends with
+        a KeyError, and the worker stays (joblib 1.6.0, ``_ExecutorManagerThread``). A worker that is killed from
+        outside is a case that loky handles.
         """
         with self._lock:
             pool, self._pool = self._pool, None
@@ -170,8 +170,8 @@ class Worker:
         pool.shutdown(wait=False)
 
 
-def _submitted(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-    """The call's future; a pool that is broken or closed already says so there, too."""
+def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: object) -> Future[Any]:
+    """Submit a call; the future also carries the error of a pool that is broken or closed."""
     try:
         submitted: Future[Any] = pool.submit(function, *arguments)
     except (BrokenExecutor, RuntimeError) as error:
@@ -184,7 +184,7 @@ def _submitted(pool: ProcessPoolExecutor, function: Callable[..., Any], *argumen
 
 
 def _begin(parent: int, prepare: Callable[[], Any]) -> None:
-    """Leave Ctrl-C to the parent, end with it, and import what jobs need."""
+    """Ignore Ctrl-C, which the parent handles, end with the parent, and prepare for jobs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     prepare()

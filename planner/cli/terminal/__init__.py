@@ -1,1 +1,1 @@
-"""What a terminal gets besides results: messages, and completion of what is typed."""
+"""Messages on stderr, and shell completion."""

@@ -60,7 +60,7 @@ _planner_launch() { compadd -- $launchers }
 
 
 def add_completion_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Writes a script by which a shell completes what is typed behind 'planner': commands, options, their values, "
         "files, models and devices of the catalog. For bash: planner completion bash > "
@@ -89,7 +89,7 @@ def run_completion(arguments: argparse.Namespace) -> int:
 
 
 def words() -> dict[str, str]:
-    """What is completed besides commands and options: names of the catalog, separated by spaces."""
+    """Return the names of the catalog that a shell completes, separated by spaces, by list."""
     from costmodel import catalog
     from planner.describe import LISTS
 
@@ -105,7 +105,7 @@ def words() -> dict[str, str]:
 
 
 def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser itself and those of all commands inside it."""
+    """Yield the parser itself and those of all commands inside it."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

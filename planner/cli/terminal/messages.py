@@ -1,4 +1,4 @@
-"""What is said on stderr: notes and mistakes, with -v also what is done, as text or as JSON; and a running line."""
+"""Messages on stderr: notes and mistakes, with -v also log records, as text or JSON; and the progress line."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from costmodel.errors import printable
 from costmodel.events import LEVELS, NOTICE
 
 PATIENCE_SECONDS = 1.0
-"""After which a command says that it is at work."""
+"""Seconds after which a command reports its progress."""
 
 PACKAGES = ("planner", "costmodel", "constraints")
-"""Whose loggers are listened to."""
+"""Packages whose log records become messages."""
 
 LOG = logging.getLogger(__name__)
 
 
 def note(text: str, **fields: Any) -> None:
-    """Say what one should know besides the result."""
+    """Print a note besides the result."""
     say(text, NOTICE, **fields)
 
 
 def complain(text: str, **fields: Any) -> None:
-    """Say what is wrong."""
+    """Print a mistake."""
     say(text, logging.ERROR, **fields)
 
 
 def say(text: str, level: int, **fields: Any) -> None:
-    """Log a message, whatever the names of files in it are made of."""
+    """Log a message; file names in it may hold bytes that are no text."""
     LOG.log(level, "%s", text.encode("utf-8", "backslashreplace").decode(), extra={"fields": fields})
 
 
 def add_message_options(parser: argparse.ArgumentParser) -> None:
-    """Take how much is said, and how."""
+    """Add the options on the amount and the form of messages."""
     group = parser.add_argument_group("messages on stderr")
     either = group.add_mutually_exclusive_group()
     either.add_argument("-v", "--verbose", action="store_true", help="say what is done, and when")
@@ -51,7 +51,7 @@ def add_message_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def messages(argv: Sequence[str]) -> Iterator[None]:
-    """Listen to what is logged while a command runs, as its arguments want it."""
+    """Print log records as messages while a command runs, as its arguments ask."""
     is_json = "--log-json" in argv
     wanted = [level for word, level in _LEVEL_OF.items() if word in argv]
     handler = Messages(sys.stderr, least=wanted[0] if wanted else logging.INFO if is_json else NOTICE, is_json=is_json)
@@ -72,24 +72,24 @@ _LEVEL_OF = {"-q": logging.ERROR, "--quiet": logging.ERROR, "-v": logging.INFO, 
 
 
 def current() -> Messages:
-    """Where messages go; to stderr where nobody said anything."""
+    """Return the handler of messages; by default one that writes to stderr."""
     handlers = logging.getLogger(PACKAGES[0]).handlers
     return next((one for one in handlers if isinstance(one, Messages)), None) or Messages(sys.stderr)
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What a record says in numbers and names."""
+    """Return the fields of a log record: numbers and names."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     return fields
 
 
 def plain_text(text: str) -> str:
-    """A message on a line of its own."""
+    """Format a message as a line of text."""
     return f"planner: {printable(text)}\n"
 
 
 def json_text(text: str, level: int = logging.INFO, fields: Mapping[str, Any] | None = None) -> str:
-    """A message as JSON."""
+    """Format a message as a line of JSON."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     entry = {"time": now, "level": LEVELS.get(level, "info"), "event": text, "fields": dict(fields or {})}
     return f"{json.dumps(entry, default=str)}\n"
@@ -97,16 +97,16 @@ def json_text(text: str, level: int = logging.INFO, fields: Mapping[str, Any] | 
 
 class RunningLine:
     """
-    How far something is: one line that is written anew in a terminal, a line now and then in a log.
+    The progress line: one line that is rewritten in a terminal, a line now and then in a log.
 
     Parameters
     ----------
     stream
-        Where to.
+        Stream to write to.
     clock
         Seconds that have passed since any moment.
     form
-        How a line of a log is written; a terminal gets text alone.
+        Formats a line of a log; a terminal gets plain text.
     """
 
     LOG_SECONDS, TERMINAL_SECONDS = 30.0, 0.1
@@ -137,13 +137,13 @@ class RunningLine:
         self.write(self._form(sentence))
 
     def clear(self) -> None:
-        """Leave no line that is not whole."""
+        """Erase a line that is not complete."""
         if self._is_terminal:
             self._due = float("-inf")
             self.write("\r\x1b[K")
 
     def write(self, text: str) -> None:
-        """Write as it is; a terminal that was closed is no reason to stop."""
+        """Write text as it is; errors of a closed terminal are ignored."""
         with suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
@@ -151,16 +151,16 @@ class RunningLine:
 
 class Messages(logging.Handler):
     """
-    Writes what is logged.
+    Handler that prints log records on a stream.
 
     Parameters
     ----------
     stream
-        Where to.
+        Stream to write to.
     least
-        Level from which on something is said.
+        Least level of the records that are printed.
     is_json
-        Whether each message is an object of JSON.
+        True if each message is an object of JSON.
     """
 
     def __init__(self, stream: TextIO, *, least: int = NOTICE, is_json: bool = False) -> None:
@@ -169,12 +169,12 @@ class Messages(logging.Handler):
         self._line = RunningLine(stream, form=json_text if is_json else plain_text)
 
     def show(self, text: str) -> None:
-        """How far something is, if it is time to say so; nothing where only mistakes are said."""
+        """Show progress, if it is due; nothing if only mistakes are printed."""
         if self.level <= NOTICE:
             self._line.show(text)
 
     def clear(self) -> None:
-        """Leave no line that is not whole."""
+        """Erase a line that is not complete."""
         if self.level <= NOTICE:
             self._line.clear()
 
@@ -192,5 +192,5 @@ class Messages(logging.Handler):
 
 
 def short(value: Any) -> str:
-    """A value of a field in few digits."""
+    """Write the value of a field in few digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Streams of the process that are closed, full, or have nobody who reads them."""
+"""Streams of the process that are closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from costmodel.errors import SpecError
 
 def open_streams() -> None:
     """
-    Open what was closed before the start: nothing is read, and what is said on stderr is lost; a result is not.
+    Replace streams that were closed before the start: stdin is empty, stderr is lost, writing to stdout fails.
 
-    The lowest first, as the system gives the lowest free number: no other file may get that of a stream.
+    The lowest comes first, since the system gives the lowest free number and no other file may get that of a stream.
     """
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
@@ -25,7 +25,7 @@ def open_streams() -> None:
 
 @contextmanager
 def stdout_errors() -> Iterator[None]:
-    """What the system says against writing to stdout, as wrong input; of a reader that left the error as it is."""
+    """Turn errors of writing to stdout into wrong input; a broken pipe stays as it is."""
     try:
         yield
     except BrokenPipeError:
@@ -37,7 +37,7 @@ def stdout_errors() -> Iterator[None]:
 
 
 def silence_stdout() -> None:
-    """Keep the interpreter from complaining when it flushes what nobody can read."""
+    """Keep the interpreter from complaining when it flushes to a closed stdout."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""``planner trace``: profiler traces read, replayed, changed, and laid beside the planner's own figures."""
+"""``planner trace``: reads, replays and changes profiler traces, and compares them with the planner's figures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("planner.cli.trace.what_if", "a recorded step after a change of the job"),
     "project": ("planner.cli.trace.project", "a whole job predicted from runs of it on one node"),
 }
-"""The file of each command, with its ``add_options`` and ``run``; and what it does."""
+"""The file of each command, with its ``add_options`` and ``run``, and its help."""
 
 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the commands on traces take."""
+    """Add the commands on traces with their options."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, (home, what) in COMMANDS.items():
         module = import_module(home)

@@ -15,7 +15,7 @@ EXIT_CODES = """exit codes:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(
         parser,
         "Lays the step that the planner computes for a job beside the traced one, part by part: computation by kind of "

@@ -19,7 +19,7 @@ EXIT_MOSTLY_UNKNOWN = 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Turns profiler traces of training steps into the table of samples that 'planner sample' writes: each "
         "operator, pass and size with the median of its times. Says what could not be converted, and why. With "
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
-    """Write the device's file; what there is to say about it."""
+    """Write the device's file, and return the text about it."""
     with progress("learning from the samples"):
         from planner.cli.fit import read_facts
         from planner.jobs.cluster import device_text

@@ -1,4 +1,4 @@
-"""What several commands on traces take."""
+"""Options of several commands on traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_DIGITS = 9
 
 def whole_number(option: str, text: str) -> int:
     """
-    The number that an option is.
+    Read an option that is a whole number.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def whole_number(option: str, text: str) -> int:
 
 
 def traces_of(paths: Sequence[Path]) -> tuple[Trace, ...]:
-    """Read traces, with a line that says how far it is."""
+    """Read traces, with a progress line."""
     from planner.measure.traces.reading import read_traces
 
     line = current()
@@ -41,5 +41,5 @@ def traces_of(paths: Sequence[Path]) -> tuple[Trace, ...]:
 
 
 def files_text(paths: Sequence[Path]) -> str:
-    """One file's name, or how many there are."""
+    """Return the name of the only file, or the number of files."""
     return paths[0].name if len(paths) == 1 else f"{len(paths)} traces"

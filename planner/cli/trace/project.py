@@ -1,4 +1,4 @@
-"""``planner trace project``: a whole job predicted from runs of it cut down to what fits on one node."""
+"""``planner trace project``: predicts a whole job from small runs of it that fit on one node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.cli.output import check_output, progress, require_new, write
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     description = (
         "Predicts a job from runs of it with fewer layers, pipeline ranks, experts' ranks or replicas: what they "
         "measured is used, what they have not comes from the model, and the interval says how much of the step was "

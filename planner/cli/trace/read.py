@@ -1,4 +1,4 @@
-"""``planner trace read``: what traces hold, what they lack, and how to record it."""
+"""``planner trace read``: the contents of traces, missing parts, and how to record them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_KERNELS = 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(
         parser,
         "Says what traces of PyTorch's profiler hold (.json or .json.gz, one of each rank), what is missing for a "
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, and print what there is."""
+    """Read the traces and print their contents."""
     check_output(arguments.output, arguments.traces)
     num_kernels = whole_number("--kernels", arguments.kernels)
     from planner.measure.traces.report.contents import all_contents

@@ -20,7 +20,7 @@ EXIT_NOT_USABLE = 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(
         parser,
         "Replays an iteration of a trace of PyTorch's profiler and lays it beside the measured one: iteration time, "

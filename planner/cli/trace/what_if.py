@@ -1,4 +1,4 @@
-"""``planner trace what-if``: a recorded step after a change of the job."""
+"""``planner trace what-if``: replays a recorded step after a change of the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FASTER = 1e6
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the options of the command."""
     describe(
         parser,
         "Changes a recorded step and replays it: layers=48 or microbatches=16 by the traces alone; with --job, the job "

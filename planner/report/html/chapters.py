@@ -1,4 +1,4 @@
-"""Chapters of all pages on plans: of each its step, memory, pipeline, training, and what starts it."""
+"""Chapters that pages on plans share: step, memory, pipeline, training, launch and inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.report.html.charts import days_text, interval_of, intervals_of
 from planner.report.html.costs import cost_tiles
-from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot, side_by_side, timeline
+from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, side_by_side, timeline
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
@@ -30,7 +30,7 @@ ALL_ROWS = 10**6
 
 
 def tiles(one: Shown) -> Iterator[Tile]:
-    """The large figures of a plan, each with the interval that is known of it."""
+    """Build the large figures of a plan, each with its interval."""
     record, chance = one.record, one.record.chance_to_fit
     chances = f"fits: {chance.share:.0%}, fast: {record.chance_fast.share:.0%}"
     low, high = record.step_time_interval_seconds
@@ -50,7 +50,7 @@ def tiles(one: Shown) -> Iterator[Tile]:
 
 
 def figure_text(one: Shown, name: str) -> str:
-    """One of the figures that plans are compared by."""
+    """Write one of the figures that plans are compared by."""
     path, text = FIGURES[name]
     value: object = one.record
     for step in path.split("."):
@@ -60,24 +60,24 @@ def figure_text(one: Shown, name: str) -> str:
 
 
 def plan_chapters(every: Sequence[Shown]) -> Iterator[Chapter]:
-    """Where the time and the memory of each plan go, and its pipeline."""
-    yield Chapter("step", "Step", "Where the time of a step goes", _step(every))
+    """Build the chapters on the step, the memory and the pipeline of each plan."""
+    yield Chapter("step", "Step", "Time of a step by part", _step(every))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", each(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", each(every, timeline_blocks))
 
 
 def launch_chapter(blocks: Iterable[str]) -> Chapter:
-    """What starts a plan."""
+    """Build the chapter on commands and files that start a plan."""
     return Chapter("run", "Run it", "Commands and files that start it", blocks)
 
 
 def training_chapter(every: Sequence[Shown]) -> Chapter:
-    """The whole training of each plan."""
+    """Build the chapter on the whole training of each plan."""
     return Chapter("training", "Training", "The whole training and its checkpoints", each(every, _training))
 
 
 def inputs_chapter(jobs: Iterable[tuple[Problem, SettingRecord, str]]) -> Chapter:
-    """What all figures rest on: jobs with their records, and what they are of."""
+    """Build the chapter on inputs, from jobs with their records and the endings of their titles."""
     blocks = []
     for problem, setting, of in jobs:
         sections = (replace(one, title=f"{one.title}{of}") for one in input_sections(problem, setting))
@@ -90,11 +90,11 @@ def inputs_chapter(jobs: Iterable[tuple[Problem, SettingRecord, str]]) -> Chapte
 
 
 def each(every: Sequence[Shown], blocks: Callable[[Shown], Iterable[str]]) -> Iterator[str]:
-    """Blocks repeated for every plan; the page shows one at a time."""
-    return (chosen_html(one.number, made) for one in every if (made := "".join(blocks(one))))
+    """Repeat blocks for every plan; the page shows one plan at a time."""
+    return (choice_html(one.number, made) for one in every if (made := "".join(blocks(one))))
 
 
-# --- of each plan ------------------------------------------------------------------------------------------
+# --- blocks of each plan -----------------------------------------------------------------------------------
 
 
 def _step(every: Sequence[Shown]) -> Iterator[str]:
@@ -109,7 +109,7 @@ _STEP = (
 
 
 def memory_blocks(one: Shown) -> Iterator[str]:
-    """What each rank of a plan holds; the table of all ranks is folded where a shorter one represents it."""
+    """Build the blocks on the memory of each rank; a long table of all ranks is folded below a shorter one."""
     short = memory_section(one.setting, one.record, one.of)
     whole = memory_section(one.setting, one.record, one.of, most_rows=ALL_ROWS)
     chance, fast = one.record.chance_to_fit, one.record.chance_fast
@@ -123,11 +123,11 @@ def memory_blocks(one: Shown) -> Iterator[str]:
 
 
 def timeline_blocks(one: Shown) -> Iterator[str]:
-    """The time line of a plan."""
+    """Build the block of a plan's timeline."""
     yield timeline(one.number, f"{_TIMELINE}{one.of}", _NO_TIMELINE)
 
 
-_TIMELINE = "Which chunk of which micro-batch runs when on each rank"
+_TIMELINE = "Timeline of chunks and micro-batches on each rank"
 
 _NO_TIMELINE = (
     "No timeline: the step of this strategy is known by its closed form only, it has too many passes to simulate, or "
@@ -147,7 +147,7 @@ DAYS_CAPTION = f"Time of the whole training; {_BAND}"
 
 
 def intervals_section(one: Shown) -> Section:
-    """Some checkpoint intervals of a plan, its own among them."""
+    """Build the table of some checkpoint intervals of a plan, its own among them."""
     intervals, best = intervals_of(one.plan), one.plan.schedule.interval_steps
     kept = [*intervals[:: max(1, len(intervals) // 8)], interval_of(one.plan, one.plan.schedule)]
     chosen = {own.schedule.interval_steps: own for own in kept}

@@ -37,7 +37,7 @@ Chart: TypeAlias = dict[str, Any]
 
 
 def steps_chart(every: Sequence[Shown]) -> Chart:
-    """Where the step of each plan goes: exposed parts make up the step, hidden ones overlap with computation."""
+    """Build the bars of each plan's step: exposed parts make up the step, hidden ones overlap with computation."""
     return {
         "type": "bars",
         "axis": "seconds per step",
@@ -58,7 +58,7 @@ def _step(name: str, plan: PlanRecord) -> Chart:
 
 
 def step_range(plan: PlanRecord) -> Chart:
-    """The interval of a measured step, to be drawn on a bar."""
+    """Return the interval of a measured step, to be drawn on a bar."""
     ends = plan.step_time_interval_seconds
     within = f"{plan.step_time_interval_probability:.0%}"
     return {"range": ends, "range_text": f"{within}: {' to '.join(map(seconds, ends))} s"}
@@ -75,16 +75,16 @@ def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
 
 def memory_chart(cluster: Cluster, memory: MemoryRecord, *, headroom_bytes: float) -> Chart:
     """
-    What each pipeline rank holds, against what a GPU has and what the job leaves free.
+    Build the columns of the memory of each pipeline rank, with the limits of the GPU and of the job.
 
     Parameters
     ----------
     cluster
-        Whose devices, and by whose runs a measured peak lies around the predicted one.
+        The cluster, whose measured runs give the interval of a peak.
     memory
-        Of a strategy.
+        The memory of a strategy.
     headroom_bytes
-        What the job leaves free.
+        Device memory that the job leaves free.
     """
     capacity = cluster.device.memory_bytes
     lines = [{"value": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}", "hard": True}]
@@ -124,14 +124,14 @@ def _column(cluster: Cluster, rank: RankRecord) -> Chart:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
-    What a checkpoint interval leads to.
+    A checkpoint interval with its schedules.
 
     Parameters
     ----------
     schedule
-        With the predicted step.
+        The schedule with the predicted step.
     ends
-        With the ends of the interval of measured steps; the predicted one where failures outrun progress.
+        Schedules with the ends of the interval of measured steps; the predicted one where failures outrun progress.
     """
 
     schedule: CheckpointSchedule
@@ -139,19 +139,19 @@ class Interval:
 
     @property
     def days(self) -> tuple[float, float]:
-        """Between which days the training ends, at as many failures a day."""
+        """The interval of the training time in days, at the job's failures per day."""
         low, high = self.ends
         return low.days, high.days
 
     @property
     def ettr(self) -> tuple[float, float]:
-        """The lower and the higher of their ratios."""
+        """The interval of the effective training time ratio."""
         low, high = sorted(one.ettr for one in self.ends)
         return low, high
 
 
 def intervals_of(plan: Plan) -> tuple[Interval, ...]:
-    """What checkpoint intervals would do for a plan, its own among them."""
+    """Return checkpoint intervals for a plan, its own among them, with their schedules."""
     around = schedules_around(
         plan.cluster, plan.facts.workload, plan.reliability, step_seconds=plan.step_seconds, best=plan.schedule
     )
@@ -159,13 +159,13 @@ def intervals_of(plan: Plan) -> tuple[Interval, ...]:
 
 
 def interval_of(plan: Plan, schedule: CheckpointSchedule) -> Interval:
-    """What a plan's measured step may make of a schedule."""
+    """Return a schedule with the schedules at the ends of the plan's interval of measured steps."""
     found = plan.interval
-    low, high = (_with_step(plan, schedule, step) for step in (found.low_seconds, found.high_seconds))
+    low, high = (_schedule_at(plan, schedule, step) for step in (found.low_seconds, found.high_seconds))
     return Interval(schedule=schedule, ends=(low, high))
 
 
-def _with_step(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) -> CheckpointSchedule:
+def _schedule_at(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) -> CheckpointSchedule:
     try:
         return schedule_every(
             plan.cluster,
@@ -179,7 +179,7 @@ def _with_step(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) ->
 
 
 def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
-    """ETTR and days against the checkpoint interval, the best one marked; of one plan, or of several by name."""
+    """Build the plots of ETTR and days over the checkpoint interval, the best one marked, for one plan or several."""
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
     shortest = [shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds) for _, plan in every]
     if min(shortest) > 1:
@@ -192,7 +192,9 @@ def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
         series = [
             {
                 "name": name,
-                "points": [[one.schedule.interval_steps, value(one.schedule), _named(name, one)] for one in intervals],
+                "points": [
+                    [one.schedule.interval_steps, value(one.schedule), _point_text(name, one)] for one in intervals
+                ],
                 "spread": [list(ends(one)) for one in intervals],
             }
             for name, _, intervals in found
@@ -210,19 +212,19 @@ def _mark(schedule: CheckpointSchedule, value: float) -> Chart:
     return {"x": schedule.interval_steps, "y": value, "text": f"every {count(schedule.interval_steps, 'step')}"}
 
 
-def _named(name: str, interval: Interval) -> str:
+def _point_text(name: str, interval: Interval) -> str:
     return f"{name}\n{interval_text(interval)}" if name else interval_text(interval)
 
 
 def interval_text(interval: Interval) -> str:
-    """One interval and what follows from it."""
+    """Describe a checkpoint interval with its ETTR and days."""
     own = interval.schedule
     every = f"every {count(own.interval_steps, 'step')} ({span(own.interval_seconds)})"
     return f"{every}: ETTR {own.ettr:.2%}, {own.days:,.2f} days ({COVERAGE:.0%}: {days_text(interval.days)})"
 
 
 def days_text(ends: Iterable[float]) -> str:
-    """The ends of an interval of days."""
+    """Write the ends of an interval of days."""
     return " to ".join(f"{end:,.2f}" if end < LONG_DAYS else f"{end:,.0f}" for end in ends)
 
 
@@ -230,11 +232,11 @@ LONG_DAYS = 100
 """Days from which on an interval has no hundredths of them."""
 
 
-# --- what binds, and what differs --------------------------------------------------------------------------
+# --- binding constraints, and differences ------------------------------------------------------------------
 
 
 def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord], noise_fraction: float) -> Chart:
-    """What each constraint costs, as sure as the predictions of two strategies of one job are."""
+    """Build the bars of the time that each constraint costs, with the error of differences between predictions."""
     base = explanation.compared_seconds
     return {
         "type": "bars",
@@ -251,15 +253,15 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord], 
                         "text": f"{seconds(own.step_seconds)} s" + ("" if own.is_proven else ", not proven"),
                     }
                 ],
-                **saved_range(base, own.step_seconds, noise_fraction),
+                **savings_range(base, own.step_seconds, noise_fraction),
             }
             for one, own in zip(bindings, explanation.bindings, strict=True)
         ],
     }
 
 
-def saved_range(base: float, other: float, noise_fraction: float) -> Chart:
-    """By how many seconds a step is shorter than the base, to be drawn on a bar: the interval of such differences."""
+def savings_range(base: float, other: float, noise_fraction: float) -> Chart:
+    """Return the interval of the seconds by which a step is shorter than the base, to be drawn on a bar."""
     ends = [base - other * (1 + noise_fraction), base - other / (1 + noise_fraction)]
     return {"range": ends, "range_text": f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"}
 
@@ -267,7 +269,7 @@ def saved_range(base: float, other: float, noise_fraction: float) -> Chart:
 def differences_chart(
     differences: Sequence[DifferenceRecord], given: Plan, best: Plan, gain: tuple[float, float]
 ) -> Chart:
-    """By how many seconds each part of the given step is longer than the best plan's, with the ends of the gain."""
+    """Build the bars of the seconds by which each part of the given step is longer, with the ends of the gain."""
     rows = [("step", given.step_seconds - best.step_seconds)]
     least = LEAST_SHOWN * given.step_seconds
     rows += [(part_label(one.name), one.difference_seconds) for one in differences if _is_seen(one, least)]
@@ -305,7 +307,7 @@ MOST_TIMES = 4
 
 def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Problem) -> Chart:
     """
-    The best step time for each amount of memory, with where measured steps and peaks lie.
+    Build the plot of the best step time for each amount of memory, with intervals of measured steps and peaks.
 
     Parameters
     ----------
@@ -319,7 +321,11 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
     capacity, facts = whole.cluster.memory_bytes, problem.facts
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
     shown = [
-        (one, measured_step(facts, one.estimate), peak_interval(facts.cluster, device_bytes=one.estimate.device_bytes))
+        (
+            one,
+            strategy_interval(facts, one.estimate),
+            peak_interval(facts.cluster, device_bytes=one.estimate.device_bytes),
+        )
         for one in pareto_front.points
         if one.estimate.step_seconds <= MOST_TIMES * fastest
     ]
@@ -344,8 +350,8 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
     }
 
 
-def measured_step(facts: Facts, estimate: Estimate) -> StepInterval:
-    """Where the measured step of an estimated strategy lies."""
+def strategy_interval(facts: Facts, estimate: Estimate) -> StepInterval:
+    """Return the interval of the measured step of an estimated strategy."""
     return step_interval(
         facts.model,
         facts.cluster,
@@ -356,13 +362,13 @@ def measured_step(facts: Facts, estimate: Estimate) -> StepInterval:
 
 
 def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:
-    """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
+    """Return the least memory of a strategy, its step time, its text, its proof, and the limit in GiB."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"
     text = (
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
         f"{COVERAGE:.0%}: {' to '.join(map(gib, peak))} GiB, "
         f"{seconds(step.low_seconds)} to {seconds(step.high_seconds)} s\n"
-        f"{StrategyRecord.of(problem, strategy).line}"
+        f"{StrategyRecord.build(problem, strategy).line}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

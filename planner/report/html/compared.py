@@ -1,11 +1,11 @@
-"""The content of a comparison's page: what is run today beside the recommended plan."""
+"""The content of a comparison's page: the given strategy beside the recommended plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.report.compared import compared_sections
+from planner.report.compared import comparison_sections
 from planner.report.html.chapters import (
     DAYS_CAPTION,
     ETTR_CAPTION,
@@ -20,7 +20,7 @@ from planner.report.html.content import proof
 from planner.report.html.costs import costs_chapter
 from planner.report.html.frame import Chapter, Tile, body_html, header_html, pair, plot
 from planner.report.html.launch import launch_blocks
-from planner.report.html.markup import section_html, turned
+from planner.report.html.markup import section_html, transpose
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import run_section
 from planner.results import PlanReport
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 
 def sections_of(comparison: Comparison) -> tuple[Section, ...]:
-    """The sections of the text report; the first one is its heading."""
-    return tuple(compared_sections(comparison))
+    """Return the sections of the text report; the first one is its heading."""
+    return tuple(comparison_sections(comparison))
 
 
 def title_of(sections: Sequence[Section]) -> str:
-    """The title of the page."""
+    """Return the title of the page."""
     return sections[0].title
 
 
 def body(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
-    """Header, navigation and chapters."""
+    """Build header, navigation and chapters."""
     return body_html(_header(comparison, every, sections[0]), _chapters(comparison, every, sections[1:]))
 
 
@@ -60,7 +60,7 @@ def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) ->
 
 
 def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
-    """The figures of the plan, with those of what is run today below."""
+    """Build the large figures of the plan, with those of the given strategy below."""
     given = {tile.name: tile.text for tile in tiles(every[0])}
     for tile in tiles(every[-1]):
         beside = f"{every[0].name.lower()}: {given.get(tile.name, 'not known')}"
@@ -68,8 +68,8 @@ def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
 
 
 def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
-    yield Chapter("beside", "Side by side", _title(every), _beside(sections))
-    yield Chapter("step", "Step", "Where the time of a step goes", _steps(every, alike=comparison.same_step))
+    yield Chapter("beside", "Side by side", _title(every), _table_pairs(sections))
+    yield Chapter("step", "Step", "Time of a step by part", _steps(every, alike=comparison.same_step))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
     yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
@@ -77,7 +77,7 @@ def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence
     yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
     report = comparison.report
     if isinstance(report, PlanReport):
-        yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.of_report(report)))
+        yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.build_from_report(report)))
     jobs = [(one.plan.problem, one.setting, one.of if comparison.sides else "") for one in every]
     yield inputs_chapter(jobs if comparison.sides else jobs[:1])
 
@@ -86,10 +86,10 @@ def _title(every: Sequence[Shown]) -> str:
     return f"The {' beside the '.join(one.name.lower() for one in every)}"
 
 
-def _beside(sections: Sequence[Section]) -> Iterator[str]:
-    """Tables of decisions and figures next to each other, the others below."""
+def _table_pairs(sections: Sequence[Section]) -> Iterator[str]:
+    """Build the tables of decisions and figures side by side, the others below."""
     blocks = [
-        section_html(turned(section, "decision"), compare=True, across=True)
+        section_html(transpose(section, "decision"), compare=True, across=True)
         if section.header[:1] == ("#",)
         else section_html(section)
         for section in sections
@@ -104,14 +104,14 @@ def _steps(every: Sequence[Shown], *, alike: bool) -> Iterator[str]:
     own = plot("steps", f"The parts of each step; the lines: the {COVERAGE:.0%} intervals of measured steps")
     if every[1:] and alike:
         names = " takes longer than the ".join(one.name.lower() for one in every)
-        lost = f"By how much the {names}; the line: the {COVERAGE:.0%} interval of such differences"
+        lost = f"Time that the {names}; the line: the {COVERAGE:.0%} interval of such differences"
         yield pair(own, plot("differences", lost))
     else:
         yield own
 
 
 def _together(every: Sequence[Shown], blocks: Callable[[Shown], Iterable[str]], *, stacked: bool = False) -> list[str]:
-    """The blocks of all plans, side by side where the page is wide enough."""
+    """Build the blocks of all plans, side by side where the page is wide enough."""
     made = ["".join(blocks(one)) for one in every]
     return made if stacked else [pair(*made)]
 

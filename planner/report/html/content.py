@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from planner.report.conflicts import nothing_sections
 from planner.report.devices import nearby_sections
 from planner.report.html.chapters import each, inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
-from planner.report.html.charts import measured_step
+from planner.report.html.charts import strategy_interval
 from planner.report.html.costs import costs_chapter
 from planner.report.html.frame import (
     Chapter,
     body_html,
-    chosen_html,
-    folded_html,
+    choice_html,
+    details_html,
     header_html,
     pair,
     plot,
@@ -22,14 +22,14 @@ from planner.report.html.frame import (
     switch_html,
 )
 from planner.report.html.launch import BESIDE_BEST, BESIDE_TODAY, launch_blocks
-from planner.report.html.markup import section_html, turned
-from planner.report.proof import alternatives_sections, listed_sections, search_section
+from planner.report.html.markup import section_html, transpose
+from planner.report.proof import alternatives_sections, candidates_sections, search_section
 from planner.report.reasons import binding_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import loss_sections, results_section
 from planner.report.section import Section, numbered
-from planner.report.sections import chosen_section, forbidden_sections, heading_section, recommendation_of
+from planner.report.sections import decisions_section, forbidden_sections, heading_section, recommendation_of
 from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
 from planner.results import EstimateReport, PlanReport
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 def body(study: Study) -> Iterator[str]:
-    """Header, navigation and chapters."""
+    """Build header, navigation and chapters."""
     return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.shown]))
 
 
 def _chapters(study: Study) -> Iterator[Chapter]:
-    """Every chapter that the study may have."""
+    """Build every chapter that the study may have."""
     report, whole, every = study.report, study.whole, study.shown
     forbidden = map(section_html, forbidden_sections(whole))
     yield Chapter("forbidden", "Forbidden", "Rules that forbid the strategy", forbidden)
@@ -90,7 +90,7 @@ def _header(study: Study) -> str:
 
 
 def _verdict(report: PlanReport | EstimateReport) -> str:
-    """The class of the page's style for the status of the report."""
+    """Return the class of the page's style for the status of the report."""
     if isinstance(report, EstimateReport):
         return "bad" if report.broken_rules else "plain"
     return "good" if report.exit_code == 0 else "bad" if report.exit_code == 1 else "plain"
@@ -109,11 +109,11 @@ def _nothing(whole: PlanReportRecord) -> Iterator[str]:
 
 def _plans(study: Study) -> Iterator[str]:
     plans = study.whole.plans
-    decisions, results = chosen_section(study.whole), results_section(study.report, plans)
+    decisions, results = decisions_section(study.whole), results_section(study.report, plans)
     if len(plans) <= MOST_TURNED:
         yield pair(
-            section_html(turned(decisions, "decision"), compare=True, across=True),
-            section_html(turned(results, "figure"), across=True),
+            section_html(transpose(decisions, "decision"), compare=True, across=True),
+            section_html(transpose(results, "figure"), across=True),
         )
     else:
         yield section_html(decisions, compare=True)
@@ -125,7 +125,7 @@ def _plans(study: Study) -> Iterator[str]:
     yield from map(section_html, loss_sections(plans))
     for one in study.shown:
         made = "".join(map(section_html, stages_sections(one.record.strategy, one.of)))
-        yield chosen_html(one.number, made) if made else ""
+        yield choice_html(one.number, made) if made else ""
 
 
 MOST_TURNED = 4
@@ -140,19 +140,19 @@ def _bindings(study: Study) -> Iterator[str]:
         yield side_by_side(plot("bindings", _BINDINGS), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
-        yield section_html(Section(title="What is not known", rows=numbered(explanation.left_out)), folded=True)
+        yield section_html(Section(title="Not known", rows=numbered(explanation.left_out)), folded=True)
 
 
 _BINDINGS = (
-    "Time that a step would save without each constraint; the line at the end: the 80% interval of what measured steps "
-    "differ by, which holds zero where it begins at the left edge"
+    "Time that a step would save without each constraint; the line at the end: the 80% interval of the difference of "
+    "measured steps, which holds zero where it begins at the left edge"
 )
 
 
 def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
     rows = []
     for point in pareto_front.points:
-        step = measured_step(facts, point.estimate)
+        step = strategy_interval(facts, point.estimate)
         cells = (
             gib(point.allowed_bytes),
             gib(point.estimate.device_bytes),
@@ -188,9 +188,9 @@ _PARETO_NOTE = (
 
 
 def proof(report: PlanReport, whole: PlanReportRecord) -> Iterator[str]:
-    """How the search ended; what proves it is folded away."""
+    """Build the section on the result of the search; the details of the proof are folded."""
     search = search_section(report, whole)
     kept = [row for row in search.rows if row[0] in ("status", "lower bound")]
-    yield section_html(Section(title="How the search ended", rows=tuple(kept)))
-    sections = (*listed_sections(whole), *alternatives_sections(whole), search)
-    yield folded_html("What was searched, and what proves it", "".join(map(section_html, sections)))
+    yield section_html(Section(title="Result of the search", rows=tuple(kept)))
+    sections = (*candidates_sections(whole), *alternatives_sections(whole), search)
+    yield details_html("Search space and proof in detail", "".join(map(section_html, sections)))

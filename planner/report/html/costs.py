@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
 from planner.report.costs import TRILLION_TOKENS, costs_section, costs_table
 from planner.report.html.charts import Chart, interval_of
-from planner.report.html.frame import Chapter, Tile, chosen_html, pair, plot
+from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot
 from planner.report.html.markup import section_html
 from planner.report.records.costs import TRILLION
 from planner.report.records.plan import NumberedPlanRecord
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def cost_ends(plan: Plan) -> tuple[TrainingCosts, TrainingCosts]:
-    """What a training costs with the ends of the interval of a measured step."""
+    """Return the costs of a training at the ends of the interval of a measured step."""
     low, high = (replace(plan, schedule=end).costs for end in interval_of(plan, plan.schedule).ends)
     return low, high
 
 
 def cost_tiles(one: Shown) -> Iterator[Tile]:
-    """Money and energy as large figures, as far as they are known."""
+    """Build the large figures of money and energy, as far as they are known."""
     trillions = one.plan.facts.workload.tokens / TRILLION
     for name, own in amounts_of(one).items():
         ends, each = " to ".join(map(own.text, own.ends)), own.text(own.total / trillions)
@@ -38,14 +38,14 @@ def cost_tiles(one: Shown) -> Iterator[Tile]:
 
 def costs_chapter(every: Sequence[Shown], *, together: bool = False) -> Chapter:
     """
-    Money and energy of each plan.
+    Build the chapter on money and energy of each plan.
 
     Parameters
     ----------
     every
         The plans.
     together
-        Whether all of them are seen at once; else the chosen one.
+        True to show all plans at once; otherwise the page shows the chosen one.
     """
     return Chapter("costs", "Cost", "Money and energy", _blocks(every, together=together))
 
@@ -55,7 +55,7 @@ def _blocks(every: Sequence[Shown], *, together: bool) -> Iterator[str]:
     if together:
         yield pair(*facts)
     else:
-        yield from (chosen_html(one.number, block) for one, block in zip(every, facts, strict=True))
+        yield from (choice_html(one.number, block) for one, block in zip(every, facts, strict=True))
     line = f"the line: with the {COVERAGE:.0%} interval of a measured step"
     plots = [plot(name, f"{CAPTIONS[name]}; {line}") for name in cost_charts(every)]
     yield pair(*plots) if plots else ""
@@ -64,12 +64,12 @@ def _blocks(every: Sequence[Shown], *, together: bool) -> Iterator[str]:
         yield section_html(costs_table(records, every[0].setting.job.costs.currency))
 
 
-CAPTIONS = {"money": "What the whole training costs", "energy": "What the whole training draws"}
-"""Of the plots of the chapter."""
+CAPTIONS = {"money": "Cost of the whole training", "energy": "Energy of the whole training"}
+"""Captions of the plots of the chapter."""
 
 
 def cost_charts(every: Sequence[Shown]) -> dict[str, Chart]:
-    """The plots of money and energy, as far as they are known of all plans, money in one currency."""
+    """Build the plots of money and energy where all plans have them; money in one currency."""
     currencies = {one.record.costs.currency for one in every}
     amounts = [(one.name, amounts_of(one)) for one in every]
     units = {"energy": "MWh", **({"money": currencies.pop()} if len(currencies) == 1 else {})}
@@ -97,7 +97,7 @@ def _row(label: str, amount: Amount) -> Chart:
 
 
 PARTS = {"devices": "devices", "electricity": "electricity", "computers": "computers", "facility": "data centre"}
-"""What bars of money and energy are made of, with their words."""
+"""Parts of the bars of money and energy, with their words."""
 
 
 # --- amounts -----------------------------------------------------------------------------------------------
@@ -111,11 +111,11 @@ class Amount:
     Parameters
     ----------
     parts
-        What it is made of, by the names of ``PARTS``.
+        Its parts, by the names of ``PARTS``.
     ends
-        With the ends of the interval of a measured step.
+        The amounts at the ends of the interval of a measured step.
     text
-        How it is written.
+        Writes the amount with its unit.
     """
 
     parts: Mapping[str, float]
@@ -124,12 +124,12 @@ class Amount:
 
     @property
     def total(self) -> float:
-        """All parts."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
 
 def amounts_of(one: Shown) -> dict[str, Amount]:
-    """Money and energy of a plan, as far as they are known."""
+    """Return money and energy of a plan, as far as they are known."""
     own, (low, high) = one.plan.costs, cost_ends(one.plan)
     found: dict[str, Amount] = {}
     if own.total_cost is not None and low.total_cost is not None and high.total_cost is not None:
@@ -144,6 +144,6 @@ def amounts_of(one: Shown) -> dict[str, Amount]:
 
 
 def _mwh(drawn: Energy) -> float:
-    """Of the data centre where that is known, else of its computers."""
+    """Return the energy of the data centre in MWh, or of its computers where that is not known."""
     joules = drawn.it_joules if drawn.facility_joules is None else drawn.facility_joules
     return joules / MWH_JOULES

@@ -15,11 +15,11 @@ LIBRARY = ("draw.js", "bars.js", "plots.js", "zoomed.js", "copy.js")
 """Scripts of every page, in the order in which they need each other."""
 
 START = "page.js"
-"""The script that draws what a page has; it comes last."""
+"""The script that draws the page; it comes last."""
 
 
 class Chapter(NamedTuple):
-    """A chapter of a page: where links lead, its name in the navigation, its title and its blocks of HTML."""
+    """A chapter of a page: the anchor of its links, its name in the navigation, its title and its blocks of HTML."""
 
     anchor: str
     short: str
@@ -28,7 +28,7 @@ class Chapter(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A large figure at the top: its name, its text, and what stands small below it."""
+    """A large figure at the top: its name, its text, and the small text below it."""
 
     name: str
     text: str
@@ -37,16 +37,16 @@ class Tile(NamedTuple):
 
 def page_text(*, title: str, subject: str, body: Iterable[str], data: Mapping[str, Any], scripts: Sequence[str]) -> str:
     """
-    A whole page.
+    Build a whole page.
 
     Parameters
     ----------
     title, subject
-        What it is and what of, for the browser's window; escaped here.
+        Title and subject, for the browser's window; escaped here.
     body
         Blocks of HTML.
     data
-        What its scripts draw: plain data without NaN and infinity.
+        Data that its scripts draw: plain values without NaN and infinity.
     scripts
         Texts of the page's own scripts: one defines ``Timeline``.
     """
@@ -67,14 +67,14 @@ def page_text(*, title: str, subject: str, body: Iterable[str], data: Mapping[st
 
 def body_html(header: str, chapters: Iterable[Chapter], switch: str = "") -> Iterator[str]:
     """
-    Header, navigation and chapters; those without content are left out.
+    Build header, navigation and chapters; chapters without content are left out.
 
     Parameters
     ----------
     header
         The top of the page.
     chapters
-        In reading order.
+        Chapters in reading order.
     switch
         A control at the end of the navigation.
     """
@@ -101,7 +101,7 @@ def header_html(
     facts: Mapping[str, str],
 ) -> str:
     """
-    The top of a page: what it is about, the answer, large figures, facts.
+    Build the top of a page: subject, title, answer, large figures, facts.
 
     Parameters
     ----------
@@ -136,25 +136,25 @@ def _tile(tile: Tile) -> str:
 
 
 def switch_html(label: str, choices: Sequence[object]) -> str:
-    """The control that chooses which of several blocks is shown; none where there is no choice."""
+    """Build the control that chooses the block to show; empty where there is only one."""
     if len(choices) < 2:
         return ""
     options = "".join(f"<option value={number}>{escape(str(one))}</option>" for number, one in enumerate(choices, 1))
     return f"<label class=switch>{escape(label)} <select id=plan>{options}</select></label>"
 
 
-def chosen_html(number: int, blocks: str) -> str:
-    """Blocks that are shown while a choice is on: numbers of choices begin with 1."""
+def choice_html(number: int, blocks: str) -> str:
+    """Wrap blocks that are shown while a choice is on; choices are numbered from 1."""
     return f'<div data-plan="{number}">{blocks}</div>'
 
 
-def folded_html(title: str, blocks: str, *, kind: str = "") -> str:
-    """Blocks that are closed until they are asked for; open in print, which leaves out the kind ``other``."""
+def details_html(title: str, blocks: str, *, kind: str = "") -> str:
+    """Wrap blocks that are closed until the reader opens them; print opens them, and omits the kind ``other``."""
     return f"<details{f' class={kind}' if kind else ''}><summary>{escape(title)}</summary>{blocks}</details>"
 
 
 def code_html(name: str, text: str) -> str:
-    """A text to copy, such as a file or a command: what it is called, and a place for the button."""
+    """Build a text to copy, such as a file or a command, with its name and a place for the button."""
     label = escape(name)
     return (
         f'<div class=code><p class=code-name>{label}</p><pre tabindex=0 role=group aria-label="{label}"><code>'
@@ -163,22 +163,22 @@ def code_html(name: str, text: str) -> str:
 
 
 def side_by_side(plot: str, table: str) -> str:
-    """A plot and the table of its numbers."""
+    """Place a plot beside the table of its numbers."""
     return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
 
 
 def pair(*blocks: str) -> str:
-    """Blocks of the same weight."""
+    """Place blocks of equal width side by side."""
     return f"<div class=pair>{''.join(f'<div>{block}</div>' for block in blocks)}</div>"
 
 
 def plot(name: str, caption: str) -> str:
-    """The place of a plot: its name in the data, and what it shows."""
+    """Build the place of a plot, from its name in the data and its caption."""
     return f'<figure class=plot data-chart="{escape(name)}"><figcaption>{escape(caption)}.</figcaption></figure>'
 
 
 def timeline(number: int, caption: str, without: str) -> str:
-    """The place of a time line: its number in the data, what it shows, and why it may be missing."""
+    """Build the place of a timeline, from its number in the data, its caption, and the text where it is missing."""
     return (
         f'<figure class=timeline data-timeline="{number}"><figcaption>{escape(caption)}</figcaption>'
         f"<p class=note>{escape(without)}</p></figure>"
@@ -186,16 +186,16 @@ def timeline(number: int, caption: str, without: str) -> str:
 
 
 def asset(name: str, package: str = "planner.report.html") -> str:
-    """The text of a file beside a package's modules."""
+    """Read a file beside a package's modules."""
     return files(package).joinpath(name).read_text(encoding="utf-8").strip()
 
 
 def _data(data: Mapping[str, Any]) -> str:
-    """The data of a page as JSON that no parser of HTML can take for markup."""
+    """Write the data of a page as JSON that no parser of HTML can take for markup."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def _hash(text: str) -> str:
-    """What the page's Content-Security-Policy allows: this text and no other."""
+    """Return the hash by which the page's Content-Security-Policy allows this text and no other."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

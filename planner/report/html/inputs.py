@@ -25,7 +25,7 @@ MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
 
 
 def input_sections(problem: Problem, setting: SettingRecord) -> Iterator[Section]:
-    """Sections on all inputs of a report."""
+    """Build the sections on all inputs of a report."""
     yield _job(problem, setting)
     yield _model(problem.facts.model)
     yield _device(problem.facts.cluster)
@@ -62,7 +62,7 @@ def _device(cluster: Cluster) -> Section:
     entries = {name: value for name, value in asdict(device).items() if name not in APART}
     networks = {network["name"]: network for network in asdict(device)["networks"]}
     rows = (
-        *_sourced({**entries, "networks": networks}, device.sources, "", 0),
+        *_source_rows({**entries, "networks": networks}, device.sources, "", 0),
         *_calibration(device),
         *_framework(cluster),
     )
@@ -79,36 +79,36 @@ APART = ("sources", "constants", "behaviour", "calibration", "networks")
 
 
 def _calibration(device: EquippedDevice) -> Iterator[tuple[str, str, str]]:
-    """The constants of the device's architecture, before the framework's factors."""
+    """Build the rows of the constants of the device's architecture, before the framework's factors."""
     known, path = device.calibration, "calibration."
     yield "calibration", known.name, known.description or NOTHING
-    yield from _sourced(asdict(known.constants), _below(path, known.sources), path, 0)
+    yield from _source_rows(asdict(known.constants), _prefix(path, known.sources), path, 0)
 
 
 def _framework(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """The behaviour of the framework under the job's settings, and its factors on constants."""
+    """Build the rows of the framework's behaviour under the job's settings, and its factors on constants."""
     known, path = cluster.framework, "framework."
     if known is None:
         return
     behaviour = asdict(cluster.device.behaviour)
-    sources = _below(path, known.sources)
+    sources = _prefix(path, known.sources)
     yield "framework", known.name, known.description or NOTHING
-    yield from _sourced(behaviour, sources, f"{path}behaviour.", 0)
-    yield from _sourced(known.factors, sources, f"{path}factors.", 0)
+    yield from _source_rows(behaviour, sources, f"{path}behaviour.", 0)
+    yield from _source_rows(known.factors, sources, f"{path}factors.", 0)
 
 
-def _below(path: str, sources: Mapping[str, str]) -> dict[str, str]:
+def _prefix(path: str, sources: Mapping[str, str]) -> dict[str, str]:
     return {f"{path}{name}": source for name, source in sources.items()}
 
 
-def _sourced(
+def _source_rows(
     entries: Mapping[str, Any], sources: Mapping[str, str], path: str, depth: int
 ) -> Iterator[tuple[str, str, str]]:
-    """Entries by dotted path, as finely as they have sources."""
+    """Build the rows of entries by dotted path, in as much detail as they have sources."""
     for name, value in entries.items():
         place = f"{path}{name}"
         if isinstance(value, Mapping) and place not in sources and depth < 1:
-            yield from _sourced(value, sources, f"{place}.", depth + 1)
+            yield from _source_rows(value, sources, f"{place}.", depth + 1)
         elif value is not None and value != {} and name != "sources":
             yield place, _value(name, value), sources.get(place, NOTHING)
 
@@ -123,11 +123,11 @@ def _value(name: str, value: Any) -> str:
 
 
 SHOWN_IN_GIB = 1e8
-"""Bytes from which on GiB read better."""
+"""Bytes from which on a size is written in GiB."""
 
 
 def _rules(problem: Problem) -> Section:
-    """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
+    """Build the section on rules of the job and of the search; rules of hardware and frameworks are counted only."""
     every, frameworks = rule_sentences(problem), problem_rules(problem).frameworks
     known = {sentence(rule) for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES, *frameworks)}
     own = [text for text in every if text not in known]

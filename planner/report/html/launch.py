@@ -1,4 +1,4 @@
-"""What starts a plan: the planner's own commands, the job that they read, and the files of each framework."""
+"""Commands and files that start a plan: the planner's commands, their job file, and each framework's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.frameworks.runnable import targets_of
-from planner.report.html.frame import code_html, folded_html, pair
+from planner.report.html.frame import code_html, details_html, pair
 from planner.report.html.markup import section_html
 from planner.report.section import Section, numbered
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from planner.results import Plan
 
 LAUNCHER = "slurm"
-"""What the commands name; the files of the others are here, too."""
+"""The launcher that the commands name; the page has the files of the others too."""
 
 SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
-"""What the launchers are called."""
+"""Names of the launchers."""
 
 
 BESIDE_TODAY = (
@@ -35,19 +35,19 @@ BESIDE_TODAY = (
     "planner compare {job} tp=8 pp=4 --format html -o compared.html",
 )
 BESIDE_BEST = ("# Beside the fastest plan", "planner compare {job} --format html -o compared.html")
-"""What may be asked next, with its comment."""
+"""The next command, with its comment."""
 
 
 def launch_blocks(one: Shown, *, searched: bool, further: Sequence[str] = ()) -> Iterator[str]:
     """
-    Blocks of HTML with all that starts a plan.
+    Build the blocks of HTML with the commands and files that start a plan.
 
     Parameters
     ----------
     one
         The plan.
     searched
-        Whether a search gives it again; else it is given.
+        True if a search finds the plan again; otherwise the job file holds its strategy.
     further
         A comment and a command that follow.
     """
@@ -57,7 +57,7 @@ def launch_blocks(one: Shown, *, searched: bool, further: Sequence[str] = ()) ->
     lines = [*commands(one, file, able[0] if able else None, searched=searched)]
     lines += [line.format(job=shlex.quote(file)) for line in further]
     yield code_html("Planner commands", "\n".join(lines))
-    yield folded_html(f"{file}: the job that they read", code_html(file, job_text(one, searched=searched)))
+    yield details_html(f"{file}: the job that they read", code_html(file, job_text(one, searched=searched)))
     for place, target in enumerate(able):
         yield _target(one.plan, export(one.plan, target), target, is_first=place == 0)
     refused = tuple((target, reason) for target, reason in reasons.items() if reason is not None)
@@ -67,19 +67,19 @@ def launch_blocks(one: Shown, *, searched: bool, further: Sequence[str] = ()) ->
 
 
 def targets_in_order(plan: Plan) -> list[str]:
-    """Every target, those of the plan's own framework first."""
+    """List every target, those of the plan's own framework first."""
     framework = plan.cluster.framework
     own = [name for name in (framework.targets if framework else ()) if name in TARGETS]
     return list(dict.fromkeys([*own, *TARGETS]))
 
 
 def job_file(plan: Plan) -> str:
-    """What the job is called in the commands."""
+    """Return the name of the job file in the commands."""
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', plan.problem.name).strip('-.') or 'job'}.yaml"
 
 
 def commands(one: Shown, file: str, target: str | None, *, searched: bool) -> Iterator[str]:
-    """What gives the same answer again, and writes its files."""
+    """Write the commands that give the same answer again, and export its files."""
     number = f" --number {one.number}" if searched and one.number > 1 else ""
     yield f"# Save the job below as {file}, then: the same answer again"
     yield f"planner {'plan' if searched else 'estimate'} {shlex.quote(file)} --format json -o plan.json"
@@ -89,7 +89,7 @@ def commands(one: Shown, file: str, target: str | None, *, searched: bool) -> It
 
 
 def job_text(one: Shown, *, searched: bool) -> str:
-    """The job as a file that needs no other one, with the strategy where that was given."""
+    """Write the job as a file that needs no other one, with the strategy where that was given."""
     document: dict[str, Any] = {name: part for name, part in one.plan.problem.document.items() if name != "strategy"}
     if not searched:
         whole = one.record.strategy.model_dump(mode="json", exclude={"num_microbatches"})
@@ -98,7 +98,7 @@ def job_text(one: Shown, *, searched: bool) -> str:
 
 
 def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str:
-    """The files of one target: its own, and those that start them."""
+    """Build the block on one target: its own files, and the scripts that launch them."""
     own = [code_html(f"{target}: {name}", text) for name, text in exported.files.items()]
     if exported.environment:
         variables = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in exported.environment.items())
@@ -112,7 +112,7 @@ def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str
             break
         name = LAUNCHERS[launcher]
         block = code_html(f"{target}: {name}, for {word}", started.files[name])
-        scripts.append(block if launcher == LAUNCHER else folded_html(f"{name}, for {word}", block, kind="other"))
+        scripts.append(block if launcher == LAUNCHER else details_html(f"{name}, for {word}", block, kind="other"))
         notes += [note for note in started.notes if note not in notes]
     said = section_html(Section(title=f"Before you start {exported.target}", rows=numbered(notes)), level=4)
     return (

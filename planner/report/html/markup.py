@@ -1,4 +1,4 @@
-"""Sections as HTML: everything that comes from outside is escaped here."""
+"""Sections as HTML; all text from outside is escaped here."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def section_html(
     section: Section, *, compare: bool = False, across: bool = False, folded: bool = False, level: int = 3
 ) -> str:
     """
-    A section: heading, table, notes.
+    Build a section: heading, table, notes.
 
     Parameters
     ----------
     section
         Its content.
     compare
-        Whether cells that differ from those of the first strategy are marked.
+        True to mark cells that differ from those of the first strategy.
     across
-        Whether a strategy is a column, as :func:`turned` makes it, not a row.
+        True if a strategy is a column, as :func:`transpose` makes it, not a row.
     folded
-        Whether it is closed until it is asked for.
+        True if it is closed until the reader opens it.
     level
-        Of its heading.
+        Level of its heading.
     """
     table = table_html(section, compare=compare, across=across)
     if len(section.rows) > MOST_OPEN and not folded and not across and section.header:
@@ -41,23 +41,23 @@ def section_html(
     return f"<div class=block><h{level}>{escape(section.title)}</h{level}>{body}</div>"
 
 
-def turned(section: Section, name: str) -> Section:
+def transpose(section: Section, name: str) -> Section:
     """
-    A section with a column for each of its rows.
+    Return a section with a column for each of its rows.
 
     Parameters
     ----------
     section
         Its first column names its rows.
     name
-        What the rows are then.
+        Heading of the first column of the result.
     """
     columns = list(zip(section.header, *section.rows, strict=True))
     return replace(section, header=(name, *columns[0][1:]), rows=tuple(columns[1:]))
 
 
 def table_html(section: Section, *, compare: bool = False, across: bool = False) -> str:
-    """The rows of a section as a table, in a box that scrolls where it is too wide."""
+    """Build the table of a section's rows, in a box that scrolls where it is too wide."""
     if not section.rows:
         return ""
     numeric = [False, *[True] * (len(section.rows[0]) - 1)] if across else _numeric(section)
@@ -71,7 +71,7 @@ def table_html(section: Section, *, compare: bool = False, across: bool = False)
 
 
 def _numeric(section: Section) -> list[bool]:
-    """Which columns hold nothing but numbers; the first one names the rows."""
+    """Tell by column whether it holds only numbers; the first one names the rows."""
     return [False, *map(is_numeric, list(zip(*section.rows, strict=True))[1:])]
 
 
@@ -101,7 +101,7 @@ def _class(is_number: bool, differs: bool) -> str:
 
 
 def _cell(text: str) -> str:
-    """Long joined words may break behind their plus signs."""
+    """Escape a cell; long joined words may break behind their plus signs."""
     return escape(text).replace("+", "+<wbr>") if len(text) > 20 else escape(text)
 
 

@@ -1,4 +1,4 @@
-"""A page put together: sections and plots in reading order, with their data, style and scripts in one file."""
+"""A whole page: sections and plots in reading order, with their data, style and scripts in one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planner.report.html.charts import (
 )
 from planner.report.html.costs import cost_charts
 from planner.report.html.frame import asset, page_text
-from planner.report.html.study import Shown, Study, compared_plans, study
+from planner.report.html.study import Shown, Study, comparison_plans, study
 from planner.report.html.timeline import timeline_of
 from planner.report.records.explained import ComparisonRecord
 from planner.report.records.record import finite
@@ -29,16 +29,16 @@ from planner.report.sections import heading_section
 from planner.results import EstimateReport, PlanReport
 
 MOST_TIMELINES = 4
-"""Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""
+"""Plans whose timeline is in the page: each takes up to a megabyte, and people compare the first ones."""
 
 
 def html_text(report: PlanReport | EstimateReport | Comparison) -> str:
-    """The page of any report that has one."""
+    """Build the page of any report that has one."""
     return comparison_page(report) if isinstance(report, Comparison) else page_html(study(report))
 
 
 def page_html(study: Study) -> str:
-    """The page of a plan or an estimate."""
+    """Build the page of a plan or an estimate."""
     return page_text(
         title=heading_section(study.report, study.whole).title,
         subject=study.whole.job.name,
@@ -49,9 +49,9 @@ def page_html(study: Study) -> str:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page of a comparison: what is run today beside the fastest plan."""
-    shown, sections = tuple(compared_plans(comparison)), compared.sections_of(comparison)
-    charts, timelines = compared_charts(comparison, shown), timelines_of(shown)
+    """Build the page of a comparison: the given strategy beside the fastest plan."""
+    shown, sections = tuple(comparison_plans(comparison)), compared.sections_of(comparison)
+    charts, timelines = comparison_charts(comparison, shown), timelines_of(shown)
     return page_text(
         title=compared.title_of(sections),
         subject=comparison.problem.name,
@@ -62,7 +62,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def page_data(study: Study) -> dict[str, Any]:
-    """What the plots of a page show, and the report as programs read it."""
+    """Return the data of the plots of a page, and the report as JSON."""
     report, whole, chosen = study.report, study.whole, study.report.chosen
     charts = plan_charts(study.shown)
     if isinstance(whole, PlanReportRecord) and whole.conflict and whole.conflict.closest:
@@ -79,7 +79,7 @@ def page_data(study: Study) -> dict[str, Any]:
 
 
 def plan_charts(every: Sequence[Shown]) -> dict[str, Any]:
-    """The plots of each plan."""
+    """Build the plots of each plan."""
     charts: dict[str, Any] = {"steps": steps_chart(every), **cost_charts(every)} if every else {}
     for one in every:
         charts[f"memory {one.number}"] = memory_of(one)
@@ -88,19 +88,19 @@ def plan_charts(every: Sequence[Shown]) -> dict[str, Any]:
 
 
 def memory_of(one: Shown) -> dict[str, Any]:
-    """The memory of a plan."""
+    """Build the plot of the memory of a plan."""
     return memory_chart(one.plan.cluster, one.record, headroom_bytes=one.plan.problem.search.memory_headroom_bytes)
 
 
-def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str, Any]:
-    """The plots of what is run today and the fastest plan, on the same axes."""
+def comparison_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str, Any]:
+    """Build the plots of the given strategy and the fastest plan, on the same axes."""
     memory = [memory_of(one) for one in every]
     most = max(column["range"][1] for chart in memory for column in chart["columns"])
     charts: dict[str, Any] = {"steps": steps_chart(every), **cost_charts(every)}
     charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
     charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
     if comparison.best is not None and comparison.same_step:
-        record, given = ComparisonRecord.of(comparison), comparison.given.plan
+        record, given = ComparisonRecord.build(comparison), comparison.given.plan
         gain = gain_interval(given, comparison.best)
         ends = (gain.low_fraction, gain.high_fraction)
         charts["differences"] = differences_chart(record.differences, given, comparison.best, ends)
@@ -108,6 +108,6 @@ def compared_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str,
 
 
 def timelines_of(every: Sequence[Shown]) -> dict[str, Any]:
-    """The time lines of the first plans that have one, with the interval of a measured step."""
+    """Build the timelines of the first plans that have one, with the interval of a measured step."""
     found = [(one, timeline_of(one.plan.facts, one.plan.estimate)) for one in every[:MOST_TIMELINES]]
     return {str(one.number): {**packed, **step_range(one.record)} for one, packed in found if packed}

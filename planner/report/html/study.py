@@ -1,4 +1,4 @@
-"""What a page is about: the plans that it shows, and further searches around the best one."""
+"""The plans that a page shows, and further searches around the best one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Shown:
     number
         Its place, from 1.
     name
-        What it is called, such as "Strategy 1".
+        Its name, such as "Strategy 1".
     of
-        What stands behind the title of a table that is about it alone; empty where there is no other plan.
+        Ending of the title of a table that is about it alone; empty where there is no other plan.
     plan, record
         The plan, and its record.
     setting
@@ -49,8 +49,8 @@ class Shown:
     setting: SettingRecord
 
 
-def shown_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tuple[Shown, ...]:
-    """The plans of a report, best first."""
+def report_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tuple[Shown, ...]:
+    """Return the plans of a report, best first."""
     several = len(report.plans) > 1
     return tuple(
         Shown(
@@ -65,21 +65,21 @@ def shown_plans(report: PlanReport | EstimateReport, whole: ReportRecord) -> tup
     )
 
 
-def compared_plans(comparison: Comparison) -> Iterator[Shown]:
-    """What is run today and the recommended plan, if there is one; or the strategies of two jobs."""
+def comparison_plans(comparison: Comparison) -> Iterator[Shown]:
+    """Return the given strategy and the recommended plan, if there is one, or the strategies of two jobs."""
     first, second = ("First job", "Second job") if comparison.sides else ("Given strategy", "Fastest plan")
-    yield _compared(1, first, comparison.given.plan, comparison.given)
+    yield _side(1, first, comparison.given.plan, comparison.given)
     if comparison.best is not None:
-        yield _compared(2, second, comparison.best, comparison.report)
+        yield _side(2, second, comparison.best, comparison.report)
 
 
-def _compared(number: int, name: str, plan: Plan, report: PlanReport | EstimateReport) -> Shown:
+def _side(number: int, name: str, plan: Plan, report: PlanReport | EstimateReport) -> Shown:
     return Shown(
         number=number,
         name=name,
         of=f" of the {name.lower()}",
         plan=plan,
-        record=PlanRecord.of_plan(plan),
+        record=PlanRecord.build_from_plan(plan),
         setting=report_record(report),
     )
 
@@ -87,7 +87,7 @@ def _compared(number: int, name: str, plan: Plan, report: PlanReport | EstimateR
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
     """
-    A report with what further searches found.
+    A report with the results of further searches.
 
     Parameters
     ----------
@@ -107,17 +107,17 @@ class Study:
     @property
     def shown(self) -> tuple[Shown, ...]:
         """The plans of the page."""
-        return shown_plans(self.report, self.whole)
+        return report_plans(self.report, self.whole)
 
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:
         """The records of the binding constraints."""
         found = self.explanation.bindings if self.explanation else ()
-        return tuple(BindingRecord.of(one, self.report.chosen) for one in found)
+        return tuple(BindingRecord.build(one, self.report.chosen) for one in found)
 
 
 def study(report: PlanReport | EstimateReport) -> Study:
-    """Search again around the best plan, in the time that the job's limit leaves; an estimate stays as it is."""
+    """Search again around the best plan, in the rest of the job's time limit; return an estimate as it is."""
     whole = report_record(report)
     if isinstance(report, EstimateReport):
         return Study(report=report, whole=whole)

@@ -1,4 +1,4 @@
-"""The pipeline of a plan's step, packed for drawing: which chunk of which micro-batch runs when on each rank."""
+"""The pipeline of a plan's step, packed for drawing: start and duration of every pass on each rank."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_PASSES = 400_000
 """Passes of a step, forward and backward, beyond which it is not simulated: about a second."""
 
 MOST_DRAWN = 110_000
-"""Pieces of one time line that a page holds, 1.2 MB; of longer ones it has the beginning and the end."""
+"""Pieces of one timeline that a page holds, 1.2 MB; a longer one keeps its beginning and its end."""
 
 KINDS = ("forward", "backward", "weight")
 
 TICKS = 2**31
-"""Into so many ticks a step is divided: half a nanosecond of one second."""
+"""Ticks into which a step is divided: half a nanosecond of one second."""
 
 WHOLE, UPPER, LOWER = 0, 1, 2
 """Lanes of a rank's line: its whole height, or half of it where a forward and a backward pass run at the same time."""
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
-    """The packed time line of an estimated strategy; None where its step is not simulated."""
+    """Return the packed timeline of an estimated strategy; None where its step is not simulated."""
     simulated = simulated_step(facts, estimate.strategy, most_passes=MOST_PASSES)
     if simulated is None:
         return None
@@ -60,22 +60,22 @@ def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
         "pipeline": simulated.timeline.seconds,
         "end": end,
         "beside": [[name, simulated.other_seconds[name]] for name in PARTS if simulated.other_seconds.get(name)],
-        **_packed(shown, num_microbatches=estimate.num_microbatches, tick=end / TICKS),
+        **_pack(shown, num_microbatches=estimate.num_microbatches, tick=end / TICKS),
     }
 
 
 def pieces(simulated: SimulatedStep) -> Iterator[Piece]:
     """
-    The passes one by one, rank by rank in the order of time.
+    Yield the passes one by one, rank by rank in the order of time.
 
     A block that holds several passes is divided: the halves of a backward pass follow each other, a forward pass
     that overlaps them has the upper half of the line.
     """
     for _, block in groupby(simulated.timeline.passes, key=lambda one: (one.rank, one.start, one.end)):
-        yield from _divided(list(block), simulated)
+        yield from _split_block(list(block), simulated)
 
 
-def _divided(block: Sequence[Pass], simulated: SimulatedStep) -> Iterator[Piece]:
+def _split_block(block: Sequence[Pass], simulated: SimulatedStep) -> Iterator[Piece]:
     forward = [one for one in block if one.kind == "forward"]
     others = [one for one in block if one.kind != "forward"]
     lanes = (UPPER, LOWER) if forward and others else (WHOLE, WHOLE)
@@ -88,9 +88,9 @@ def _divided(block: Sequence[Pass], simulated: SimulatedStep) -> Iterator[Piece]
             start += length
 
 
-def _packed(ranks: Sequence[Sequence[Piece]], *, num_microbatches: int, tick: float) -> dict[str, Any]:
+def _pack(ranks: Sequence[Sequence[Piece]], *, num_microbatches: int, tick: float) -> dict[str, Any]:
     """
-    Columns of all pieces, rank by rank: base64 of little-endian 32-bit integers.
+    Pack all pieces into columns, rank by rank: base64 of little-endian 32-bit integers.
 
     ``start`` is in ticks; ``code`` is ``((stage * microbatches + microbatch) * 4 + lane) * 4 + kind``. ``lengths`` has
     the ticks of each kind, lane and stage, which are the same for all micro-batches.

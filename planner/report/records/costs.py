@@ -1,4 +1,4 @@
-"""Money and energy: what a job says of them, and what a whole training costs."""
+"""Money and energy: the prices and powers of a job, and the costs of a whole training."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class CostBasisRecord(Record):
     )
     host_watts_per_device: Figure | None = entry("Watts of the rest of a node per device; null: not counted.")
     power_watts: Figure | None = entry("Power limit of one device; null: its maker publishes none.")
-    power_source: str | None = entry("Where the power limit comes from.")
-    computing_fraction: Figure = entry("What a device draws of its power limit while it computes.")
-    waiting_fraction: Figure = entry("The same while it communicates or waits for others in a step.")
-    idle_fraction: Figure = entry("The same while the job saves checkpoints, recovers or starts.")
-    draw_sources: dict[str, str] = entry("Where these fractions come from.")
+    power_source: str | None = entry("Source of the power limit.")
+    computing_fraction: Figure = entry("Share of its power limit that a device draws while it computes.")
+    waiting_fraction: Figure = entry("Share that it draws while it communicates or waits for others in a step.")
+    idle_fraction: Figure = entry("Share that it draws while the job saves checkpoints, recovers or starts.")
+    draw_sources: dict[str, str] = entry("Sources of these fractions.")
 
     @classmethod
-    def of(cls, problem: Problem) -> CostBasisRecord:
-        """The record of a job."""
+    def build(cls, problem: Problem) -> CostBasisRecord:
+        """Build the record of a job."""
         device, draw = problem.facts.cluster.device, catalog.power_draw()
         return cls.read(
             problem.costs,
@@ -51,17 +51,17 @@ class CostBasisRecord(Record):
 
 
 class CostsRecord(Record):
-    """What a whole training costs; null where no price is given or no power is known."""
+    """Costs and energy of a whole training; null where no price is given or no power is known."""
 
     device_hours: Figure = entry(
         "Devices of the job, idle ones and spares included, times the hours of the whole training."
     )
     device_hours_per_trillion_tokens: Figure = entry("Per trillion tokens of the training.")
     computing_share: Figure | None = entry("Share of a step in which a device computes, the mean of all ranks.")
-    step_device_watts: Figure | None = entry("What one device draws while the job steps.")
-    mean_device_watts: Figure | None = entry("What one device draws in the mean of the whole training.")
+    step_device_watts: Figure | None = entry("Power that one device draws while the job steps.")
+    mean_device_watts: Figure | None = entry("Mean power that one device draws over the whole training.")
     it_power_megawatts: Figure | None = entry("Mean power of all devices, and of their hosts where that is given.")
-    facility_power_megawatts: Figure | None = entry("The same with the data centre; null without its PUE.")
+    facility_power_megawatts: Figure | None = entry("Mean power of the data centre; null without its PUE.")
     it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices, and of their hosts where that is given.")
     it_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
     facility_energy_mwh: Figure | None = entry("Megawatt-hours of the data centre; null without its PUE.")
@@ -70,12 +70,12 @@ class CostsRecord(Record):
     currency: str = entry("Currency of the costs.")
     device_cost: Figure | None = entry("Money for the devices; null: no price is given.")
     electricity_cost: Figure | None = entry("Money for energy, that of the data centre where it is known.")
-    total_cost: Figure | None = entry("Both, or the one that has a price.")
+    total_cost: Figure | None = entry("Costs of devices and energy together, or of the one that has a price.")
     total_cost_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
 
     @classmethod
-    def of(cls, plan: Plan) -> CostsRecord:
-        """The record of a plan."""
+    def build(cls, plan: Plan) -> CostsRecord:
+        """Build the record of a plan."""
         costs, tokens = plan.costs, plan.facts.workload.tokens
         totals: dict[str, Any] = {
             "device_hours": costs.device_hours,
@@ -92,14 +92,14 @@ class CostsRecord(Record):
 
 
 class SavedCostsRecord(Record):
-    """What one plan saves over another; negative where it takes more."""
+    """Energy and money that one plan saves over another; negative where it takes more."""
 
     it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices; null where no power is known.")
     total_cost: Figure | None = entry("Money; null without prices, or with those in two currencies.")
 
     @classmethod
-    def of(cls, given: CostsRecord, other: CostsRecord) -> SavedCostsRecord:
-        """What the other one saves."""
+    def build(cls, given: CostsRecord, other: CostsRecord) -> SavedCostsRecord:
+        """Return the savings of the other plan."""
         return cls(
             it_energy_mwh=difference(given.it_energy_mwh, other.it_energy_mwh),
             total_cost=difference(given.total_cost, other.total_cost) if given.currency == other.currency else None,
@@ -107,7 +107,7 @@ class SavedCostsRecord(Record):
 
 
 def difference(one: float | None, other: float | None) -> float | None:
-    """The first minus the second; None where one of them is not known."""
+    """Return the first minus the second; None where one of them is not known."""
     return None if one is None or other is None else one - other
 
 
@@ -116,7 +116,7 @@ def _mwh(joules: float | None) -> float | None:
 
 
 def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | None]:
-    """Watts of one device, megawatts of all."""
+    """Return the watts of one device and the megawatts of all, by entry."""
     of_facility = energy.facility_joules if energy else None
     return {
         "computing_share": energy.computing_fraction if energy else None,

@@ -20,8 +20,8 @@ class AllDevicesRecord(Record):
     strategy: StrategyRecord = entry("Its decisions.")
 
     @classmethod
-    def of(cls, plan: Plan) -> AllDevicesRecord:
-        """The record of a plan."""
+    def build(cls, plan: Plan) -> AllDevicesRecord:
+        """Build the record of a plan."""
         return cls.read(plan, strategy=_decisions(plan))
 
 
@@ -30,23 +30,23 @@ class IdleDevicesRecord(Record):
 
     num_idle_devices: int = entry("Devices that the best plan leaves idle.")
     all_devices: AllDevicesRecord | None = entry(
-        "Where some are idle the best plan that uses all of them; null where there is none."
+        "The best plan that uses all devices, where some are idle; null where there is none."
     )
     fewest_nodes_searched: int = entry(
-        "The smallest number of nodes below the job's own that was searched; on fewer no step can be as short. 0: none "
-        "below the job's own can be as fast."
+        "The smallest number of nodes below the job's own that was searched; on fewer no step can be as short. 0: no "
+        "smaller number can be as fast."
     )
     most_nodes_searched: int = entry("The largest number below the job's own; 0 where none was searched.")
-    is_proven: bool = entry("Whether it is proven that no plan on any smaller number is faster than the best one.")
+    is_proven: bool = entry("True if no plan on any smaller number is faster than the best one: proven.")
 
     @classmethod
-    def of(cls, report: PlanReport) -> IdleDevicesRecord | None:
-        """The record of a report; None where the job wants no idle devices."""
+    def build(cls, report: PlanReport) -> IdleDevicesRecord | None:
+        """Build the record of a report; None where the job wants no idle devices."""
         if report.fewer is None:
             return None
         return cls(
             num_idle_devices=report.num_idle_devices,
-            all_devices=AllDevicesRecord.of(report.all_devices) if report.all_devices else None,
+            all_devices=AllDevicesRecord.build(report.all_devices) if report.all_devices else None,
             fewest_nodes_searched=report.fewer.fewest_nodes,
             most_nodes_searched=report.fewer.most_nodes,
             is_proven=report.fewer.is_proven,
@@ -57,22 +57,22 @@ class NearbyBatchRecord(Record):
     """A near-by batch with which all devices train faster."""
 
     global_batch_size: int = entry("Sequences per step.", "facts.workload.global_batch_size")
-    change_fraction: Figure = entry("By which fraction it differs from the job's own.")
+    change_fraction: Figure = entry("Difference from the job's own batch, as a fraction of that.")
     num_devices: int = entry("Devices that its plan uses: all.", "cluster.num_devices")
     step_time_seconds: Figure = entry("One optimizer step of its plan.", "step_seconds")
     tokens_per_second: Figure = entry("Tokens that all devices together train per second.")
-    gain_fraction: Figure = entry("By which fraction that is more than with the job's own batch and best plan.")
+    gain_fraction: Figure = entry("Gain in tokens per second over the job's own batch and best plan, as a fraction.")
     mfu: Figure = entry("Model FLOPs over the peak of the conventions.")
     strategy: StrategyRecord = entry("The decisions of its plan.")
 
     @classmethod
-    def of_report(cls, report: PlanReport) -> list[NearbyBatchRecord]:
-        """The records of a report's near-by batches."""
-        return [cls.of(plan, report.fastest) for plan in report.nearby if report.fastest]
+    def build_from_report(cls, report: PlanReport) -> list[NearbyBatchRecord]:
+        """Build the records of a report's near-by batches."""
+        return [cls.build(plan, report.fastest) for plan in report.nearby if report.fastest]
 
     @classmethod
-    def of(cls, plan: Plan, best: Plan) -> NearbyBatchRecord:
-        """The record of one beside the job's best plan."""
+    def build(cls, plan: Plan, best: Plan) -> NearbyBatchRecord:
+        """Build the record of one near-by batch, compared with the job's best plan."""
         own = best.facts.workload.global_batch_size
         return cls.read(
             plan,
@@ -84,4 +84,4 @@ class NearbyBatchRecord(Record):
 
 
 def _decisions(plan: Plan) -> StrategyRecord:
-    return StrategyRecord.of(plan.problem, plan.strategy)
+    return StrategyRecord.build(plan.problem, plan.strategy)

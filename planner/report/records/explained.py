@@ -1,4 +1,4 @@
-"""Whole reports: what planner explain and planner compare answer."""
+"""Whole reports of planner explain and planner compare."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ class NextFasterRecord(Record):
     missing_bytes: Figure | None = entry("The memory that it lacks.")
 
     @classmethod
-    def of(cls, binding: Binding, problem: Problem) -> NextFasterRecord | None:
-        """The next faster strategy, where a constraint has one."""
+    def build(cls, binding: Binding, problem: Problem) -> NextFasterRecord | None:
+        """Build the record of a constraint's next faster strategy, if it has one."""
         if binding.next_strategy is None:
             return None
-        return cls.read(binding, strategy=StrategyRecord.among(problem, binding.next_strategy))
+        return cls.read(binding, strategy=StrategyRecord.build_optional(problem, binding.next_strategy))
 
 
 class BindingRecord(Record):
-    """One constraint, and what would be fastest without it."""
+    """One constraint, and the fastest strategy without it."""
 
     kind: str = entry("The origin of the constraint.")
     constraint: str = entry("The constraint in words.", "what")
     step_time_seconds: Figure | None = entry("The step without it.", "step_seconds")
-    saved_seconds: Figure | None = entry("How much shorter the step without it is.")
-    proven: bool = entry("Whether nothing is faster without it.", "is_proven")
+    saved_seconds: Figure | None = entry("Seconds by which the step is shorter without it.")
+    proven: bool = entry("True if no strategy is proven faster without it.", "is_proven")
     strategy: StrategyRecord | None = entry("The fastest strategy without it.")
     next_faster: NextFasterRecord | None = entry("For memory: the faster strategy that needs least more of it.")
     chance_to_fit: Figure | None = entry("For the headroom: the chance that the fastest strategy without it fits.")
     chance_fast: Figure | None = entry("For the headroom: the chance that this strategy is fast.")
 
     @classmethod
-    def of(cls, binding: Binding, problem: Problem) -> BindingRecord:
-        """The record of a constraint."""
+    def build(cls, binding: Binding, problem: Problem) -> BindingRecord:
+        """Build the record of a constraint."""
         fits, fast = _chances(binding, problem)
         return cls.read(
             binding,
-            strategy=StrategyRecord.among(problem, binding.strategy),
-            next_faster=NextFasterRecord.of(binding, problem),
+            strategy=StrategyRecord.build_optional(problem, binding.strategy),
+            next_faster=NextFasterRecord.build(binding, problem),
             chance_to_fit=fits,
             chance_fast=fast,
         )
 
 
 def _chances(binding: Binding, problem: Problem) -> tuple[float | None, float | None]:
-    """Why the headroom is kept: the chances that the fastest strategy without it fits, and is fast."""
+    """Return the chances that the fastest strategy without the headroom fits, and is fast: why it is kept."""
     if binding.kind != "headroom" or binding.strategy is None:
         return None, None
     cluster = problem.facts.cluster
@@ -90,33 +90,33 @@ class DifferenceRecord(Record):
 class ExplanationRecord(SettingRecord):
     """The report of planner explain."""
 
-    kind: Literal["explanation"] = entry("Of which kind the report is.")
-    status: str = entry("How the search for the best plan ended.", "report.outcome.status")
+    kind: Literal["explanation"] = entry("Kind of the report.")
+    status: str = entry("End of the search for the best plan.", "report.outcome.status")
     best: PlanRecord | None = entry("The best plan.")
     bindings: list[BindingRecord] = entry("The binding constraints.")
     not_binding: list[str] = entry("Constraints that do not bind.", "idle")
     asked: dict[str, str] = entry("The decisions that were asked about.")
     opposed_entries: list[str] = entry("Entries of the job against them.", "opposed")
-    status_of_asked: str | None = entry("How the search for their completion ended.")
+    status_of_asked: str | None = entry("End of the search for their completion.")
     given: PlanRecord | None = entry("Their best completion.")
     broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
     broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
-    slower_seconds: Figure | None = entry("How much longer its step is than the best one's.")
-    differences: list[DifferenceRecord] = entry("In which lines of the step.")
+    slower_seconds: Figure | None = entry("Seconds by which its step is longer than the best plan's.")
+    differences: list[DifferenceRecord] = entry("Differences by line of the step.")
     conflict: ConflictRecord | None = entry("Why nothing fits.")
-    left_out: list[str] = entry("What is not covered because time ran out.")
+    left_out: list[str] = entry("Parts of the explanation that are missing because time ran out.")
 
     @classmethod
-    def of(cls, explanation: Explanation) -> ExplanationRecord:
-        """The record of an explanation."""
+    def build(cls, explanation: Explanation) -> ExplanationRecord:
+        """Build the record of an explanation."""
         report, best, given = explanation.report, explanation.best, explanation.given
         problem, question, conflict = explanation.problem, explanation.question, explanation.conflict
         stages = stage_layers(given.strategy, given.facts.model) if given and explanation.is_staged else ()
         return cls.read(
             explanation,
-            **dict(SettingRecord.of_job(report, "explanation")),
+            **dict(SettingRecord.build_from_job(report, "explanation")),
             best=_plan(best),
-            bindings=[BindingRecord.of(one, problem) for one in explanation.bindings],
+            bindings=[BindingRecord.build(one, problem) for one in explanation.bindings],
             asked={
                 **{name: decision_text(name, value) for name, value in explanation.asked.items()},
                 **({LAYOUT: layers_text(stages)} if stages else {}),
@@ -124,43 +124,43 @@ class ExplanationRecord(SettingRecord):
             status_of_asked=question.outcome.status if question else None,
             given=_plan(given),
             slower_seconds=given.step_seconds - best.step_seconds if given and best else None,
-            conflict=ConflictRecord.of(question or report, conflict) if conflict else None,
+            conflict=ConflictRecord.build(question or report, conflict) if conflict else None,
         )
 
 
 class SideRecord(Record):
     """One of two jobs that are compared."""
 
-    name: str = entry("What it was called.")
-    what: str = entry("Which strategy of it is compared.")
-    notes: list[str] = entry("What was left out or assumed when it was read.")
-    setting: SettingRecord = entry("What a report of it alone begins with.")
+    name: str = entry("Its name: a file or a job.")
+    what: str = entry("The strategy of it that is compared.")
+    notes: list[str] = entry("Options that were left out and values that were assumed when it was read.")
+    setting: SettingRecord = entry("Setting of its own report: job, model, cluster and training.")
 
     @classmethod
-    def of(cls, side: Side) -> SideRecord:
-        """The record of a side."""
-        return cls.read(side, notes=list(side.notes), setting=SettingRecord.of_job(side.report, "estimate"))
+    def build(cls, side: Side) -> SideRecord:
+        """Build the record of a side."""
+        return cls.read(side, notes=list(side.notes), setting=SettingRecord.build_from_job(side.report, "estimate"))
 
 
 class UnlikeRecord(Record):
-    """What two jobs do not have in common."""
+    """One setting in which two jobs differ."""
 
     what: str = entry("model, cluster, node, framework, batch, tokens or precision.")
-    given: str = entry("What it is in the first job.")
-    best: str = entry("What it is in the second job.")
+    given: str = entry("Its value in the first job.")
+    best: str = entry("Its value in the second job.")
 
 
 class MemoryDifferenceRecord(Record):
     """One part of the memory of two strategies' fullest pipeline ranks."""
 
-    name: str = entry("What the memory holds.")
-    best_bytes: Figure = entry("What it takes in the best plan.")
-    given_bytes: Figure = entry("What it takes in the given strategy.")
+    name: str = entry("The part of the memory.")
+    best_bytes: Figure = entry("Its bytes in the best plan.")
+    given_bytes: Figure = entry("Its bytes in the given strategy.")
     difference_bytes: Figure = entry("The second minus the first.")
 
     @classmethod
-    def of(cls, best: PlanRecord, given: PlanRecord) -> list[MemoryDifferenceRecord]:
-        """What two ranks hold, the largest difference first."""
+    def build(cls, best: PlanRecord, given: PlanRecord) -> list[MemoryDifferenceRecord]:
+        """Compare the fullest ranks of two plans, the largest difference first."""
         ours, theirs = (max(plan.ranks, key=attrgetter("peak_memory_bytes")).bytes for plan in (best, given))
         lines = [
             cls(name=name, best_bytes=ours.get(name, 0.0), given_bytes=theirs.get(name, 0.0), difference_bytes=more)
@@ -171,16 +171,16 @@ class MemoryDifferenceRecord(Record):
 
 
 class TokenDifferenceRecord(Record):
-    """One part of two steps, by what it costs a token, which does not depend on batch and number of devices."""
+    """One part of two steps, in device seconds per token, which compare across batches and numbers of devices."""
 
     name: str = entry("The part of the step.")
     best_device_seconds: Figure = entry("Exposed time of all devices per million tokens in the best plan.")
-    given_device_seconds: Figure = entry("The same in the given strategy.")
+    given_device_seconds: Figure = entry("Exposed time of all devices per million tokens in the given strategy.")
     difference_device_seconds: Figure = entry("The second minus the first.")
 
     @classmethod
-    def of(cls, comparison: Comparison) -> list[TokenDifferenceRecord]:
-        """Every part, what matters most first."""
+    def build(cls, comparison: Comparison) -> list[TokenDifferenceRecord]:
+        """Compare the parts of two steps, the largest difference first."""
         if comparison.best is None:
             return []
         scales = [_device_seconds(plan) for plan in (comparison.best, comparison.given.plan)]
@@ -195,56 +195,56 @@ class TokenDifferenceRecord(Record):
 
 
 def _device_seconds(plan: Plan) -> float:
-    """What a second of a step is in seconds of all devices per million tokens."""
+    """Return the device seconds per million tokens that one second of a plan's step is."""
     work = plan.facts.workload
     return plan.cluster.num_devices / (work.global_batch_size * work.sequence_length / 1e6)
 
 
 class ApartRecord(Record):
-    """What sets two strategies apart besides the parts of their steps."""
+    """Differences of two strategies besides the parts of their steps."""
 
-    sides: list[SideRecord] = entry("Two jobs; what the report begins with is the second's. Empty where it is one job.")
-    gain: GainRecord | None = entry(
-        "What the best plan gains, how sure that is and what it rests on; null without one."
+    sides: list[SideRecord] = entry("Two jobs; the setting of the report is the second's. Empty where it is one job.")
+    gain: GainRecord | None = entry("Gain of the best plan, with its interval and its ground; null without one.")
+    given_name: str = entry("Name of the given strategy, such as a published recipe; empty where it has none.")
+    unlike: list[UnlikeRecord] = entry("Settings in which the two jobs differ.")
+    per_token: list[TokenDifferenceRecord] = entry(
+        "Differences by line of the step, in device seconds per million tokens."
     )
-    given_name: str = entry(
-        "What the given strategy is called, such as a published recipe; empty where it has no name."
+    memory: list[MemoryDifferenceRecord] = entry("Differences by part of the memory of the fullest pipeline ranks.")
+    completed: str = entry(
+        "Decisions of the given strategy that were completed, as words of its line.", "given.completed"
     )
-    unlike: list[UnlikeRecord] = entry("What the two jobs do not have in common.")
-    per_token: list[TokenDifferenceRecord] = entry("In which lines of the step, by what they cost a token.")
-    memory: list[MemoryDifferenceRecord] = entry("In what the fullest pipeline ranks hold.")
-    completed: str = entry("What was completed of the given strategy, as words.", "given.completed")
-    completed_by: str = entry("Who chose these values: given, search, recipes or no_plan.", "given.completed_by")
+    completed_by: str = entry("Origin of these values: given, search, recipes or no_plan.", "given.completed_by")
     saved_costs: SavedCostsRecord | None = entry("Energy and money that the best plan saves; null without one.")
 
     @classmethod
-    def of(cls, comparison: Comparison, best: PlanRecord | None, given: PlanRecord) -> ApartRecord:
-        """The record of a comparison's two strategies."""
+    def build(cls, comparison: Comparison, best: PlanRecord | None, given: PlanRecord) -> ApartRecord:
+        """Build the record of a comparison's two strategies."""
         return cls.read(
             comparison,
-            sides=[SideRecord.of(side) for side in comparison.sides],
-            gain=GainRecord.of(comparison.gain),
-            per_token=TokenDifferenceRecord.of(comparison),
-            memory=MemoryDifferenceRecord.of(best, given) if best else [],
-            saved_costs=SavedCostsRecord.of(given.costs, best.costs) if best else None,
+            sides=[SideRecord.build(side) for side in comparison.sides],
+            gain=GainRecord.build(comparison.gain),
+            per_token=TokenDifferenceRecord.build(comparison),
+            memory=MemoryDifferenceRecord.build(best, given) if best else [],
+            saved_costs=SavedCostsRecord.build(given.costs, best.costs) if best else None,
         )
 
 
 class ComparisonRecord(SettingRecord):
     """The report of planner compare: of a job's strategy and its recommended plan, or of two jobs."""
 
-    kind: Literal["comparison"] = entry("Of which kind the report is.")
-    status: str = entry("How the search for the best plan ended; of two jobs compared.")
+    kind: Literal["comparison"] = entry("Kind of the report.")
+    status: str = entry("End of the search for the best plan; compared for two jobs.")
     best: PlanRecord | None = entry("The best plan; of two jobs the second one's.")
     given: PlanRecord = entry("The given strategy; of two jobs the first one's.")
-    allowed: bool = entry("Whether the rules allow the given strategy.")
+    allowed: bool = entry("True if the rules allow the given strategy.")
     broken_rules: list[str] = entry("Sentences of the rules that forbid it.", "given.broken_rules")
     broken_preferences: list[str] = entry(
         "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
     )
     assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
     saved_seconds_per_step: Figure | None = entry(
-        "By how much the best plan's step is shorter; null where the steps of two jobs train different models or "
+        "Seconds by which the best plan's step is shorter; null where the steps of two jobs train different models or "
         "numbers of tokens.",
         "saved_seconds",
     )
@@ -252,29 +252,29 @@ class ComparisonRecord(SettingRecord):
     saved_days: Figure | None = entry("Days that the best plan saves.")
     saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
     within_noise: bool | None = entry(
-        "Whether the interval of the gain holds zero, so that either may be the faster one.", "is_within_noise"
+        "True if the interval of the gain holds zero, so that either may be the faster one.", "is_within_noise"
     )
-    differences: list[DifferenceRecord] = entry("In which lines of the step.")
-    apart: ApartRecord = entry("What else sets the two apart.")
+    differences: list[DifferenceRecord] = entry("Differences by line of the step.")
+    apart: ApartRecord = entry("Differences besides the lines of the step.")
     conflict: ConflictRecord | None = entry("Why nothing fits.")
 
     @classmethod
-    def of(cls, comparison: Comparison) -> ComparisonRecord:
-        """The record of a comparison."""
+    def build(cls, comparison: Comparison) -> ComparisonRecord:
+        """Build the record of a comparison."""
         report, given = comparison.report, comparison.given
-        best, ours = _plan(comparison.best), PlanRecord.of_plan(given.plan)
+        best, ours = _plan(comparison.best), PlanRecord.build_from_plan(given.plan)
         conflict = report.outcome.conflict if isinstance(report, PlanReport) else None
         nothing_saved = dict.fromkeys(SAVED if best is None else () if comparison.same_step else OF_STEP)
         return cls.read(
             comparison,
-            **dict(SettingRecord.of_job(report, "comparison")),
+            **dict(SettingRecord.build_from_job(report, "comparison")),
             **nothing_saved,
             best=best,
             given=ours,
             allowed=not given.broken_rules,
             assumed={name: decision_text(name, value) for name, value in given.assumed.items()},
-            apart=ApartRecord.of(comparison, best, ours),
-            conflict=ConflictRecord.of(report, conflict) if isinstance(report, PlanReport) and conflict else None,
+            apart=ApartRecord.build(comparison, best, ours),
+            conflict=ConflictRecord.build(report, conflict) if isinstance(report, PlanReport) and conflict else None,
         )
 
 
@@ -286,4 +286,4 @@ SAVED = ("saved_seconds_per_step", "saved_fraction", "saved_days", "saved_gpu_ho
 
 
 def _plan(plan: Plan | None) -> PlanRecord | None:
-    return PlanRecord.of_plan(plan) if plan else None
+    return PlanRecord.build_from_plan(plan) if plan else None

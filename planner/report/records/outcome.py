@@ -1,4 +1,4 @@
-"""How the search ended: the proof, statistics, and why no strategy fits."""
+"""The outcome of the search: the proof, statistics, and why no strategy fits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class ExcludedRecord(Record):
-    """Strategies that the solver never saw, under the first reason that applies."""
+    """Numbers of strategies that the solver never saw, under the first reason that applies."""
 
-    lower_bound: int = entry("A bound of their time is above what was found.")
+    lower_bound: int = entry("A lower bound of their time is above the best time found.")
     rules_of_time: int = entry("Without a time, or refused by a rule of the time.", "pruned.infeasible_time")
     overlaps: int = entry("Other overlaps of the same strategy are as fast.", "pruned.folded")
-    cut: int = entry("Slower than what was found.", "pruned.cut")
+    cut: int = entry("Slower than the best strategy found.", "pruned.cut")
     dominance: int = entry("Another one is better in time, device memory and host memory.", "pruned.dominated")
     memory: int = entry("Too large for device or host.")
 
     @classmethod
-    def of(cls, effort: SearchStats) -> ExcludedRecord:
-        """What a search left out."""
+    def build(cls, effort: SearchStats) -> ExcludedRecord:
+        """Build the record of the strategies that a search left out."""
         return cls.read(
             effort,
             lower_bound=effort.num_bounded + effort.pruned.bounded,
@@ -51,7 +51,7 @@ class EffortRecord(Record):
     num_pipelines_costed: int = entry("Pipelines whose ranks were costed.", "stages.costed")
     num_pipelines_solved: int = entry("Pipelines that CP-SAT solved.", "stages.solved")
     num_candidates: int = entry("Literals that CP-SAT saw.")
-    num_solves: int = entry("How often CP-SAT ran.")
+    num_solves: int = entry("Runs of CP-SAT.")
     build_seconds: Figure = entry("Time for the space, tables and models.")
     solve_seconds: Figure = entry("Time inside CP-SAT.")
 
@@ -59,12 +59,12 @@ class EffortRecord(Record):
 class ImpossibleRecord(Record):
     """A strategy of the job's list that no rule allows."""
 
-    place: str = entry("Where it stands.")
+    place: str = entry("Its place in the list.")
     rules: list[str] = entry("Sentences of the rules that forbid it.")
 
 
 class CandidatesRecord(Record):
-    """How many strategies of the job's candidate list the rules allow."""
+    """Number of strategies of the job's candidate list that the rules allow."""
 
     source: str = entry("Its file.")
     num_rows: int = entry("Its strategies.")
@@ -72,8 +72,8 @@ class CandidatesRecord(Record):
     impossible: list[ImpossibleRecord] = entry("The first forbidden strategies.")
 
     @classmethod
-    def of(cls, listed: CandidateListReport) -> CandidatesRecord:
-        """The record of a list of strategies."""
+    def build(cls, listed: CandidateListReport) -> CandidatesRecord:
+        """Build the record of a list of strategies."""
         forbidden = [ImpossibleRecord(place=place, rules=list(rules)) for place, rules in listed.impossible]
         return cls.read(listed, impossible=forbidden)
 
@@ -88,12 +88,12 @@ class SmallestClusterRecord(Record):
     num_devices_within: int | None = entry(
         "The largest number below the job's own that fits; null where none does.", "num_within"
     )
-    time_ran_out: bool = entry("Whether smaller ones were left out for want of time.", "is_cut")
+    time_ran_out: bool = entry("True if time ran out before smaller ones were tried.", "is_cut")
 
     @classmethod
-    def of(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
-        """The record of a search over cluster sizes."""
-        return cls.read(size, strategy=StrategyRecord.among(problem, size.strategy))
+    def build(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
+        """Build the record of a search over cluster sizes."""
+        return cls.read(size, strategy=StrategyRecord.build_optional(problem, size.strategy))
 
 
 class ClosestStrategyRecord(Record):
@@ -108,13 +108,13 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
     missing_bytes_by_rank: list[Figure] = entry("Memory that each pipeline rank lacks.")
 
     @classmethod
-    def of_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
-        """The record of the strategy that lacks least of what a job's devices have."""
+    def build_from_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
+        """Build the record of the strategy that lacks the least memory on a job's devices."""
         cluster = report.chosen.facts.cluster
         room_bytes = cluster.device.memory_bytes - report.problem.search.memory_headroom_bytes
         return cls(
-            strategy=StrategyRecord.of(report.chosen, closest.strategy),
-            **dict(MemoryRecord.of_estimate(closest, cluster)),
+            strategy=StrategyRecord.build(report.chosen, closest.strategy),
+            **dict(MemoryRecord.build_from_estimate(closest, cluster)),
             missing_bytes_by_rank=[max(0.0, rank.device_bytes - room_bytes) for rank in closest.ranks],
         )
 
@@ -123,7 +123,7 @@ class ConflictRecord(Record):
     """Why no strategy fits."""
 
     least_bubble_fraction: Figure | None = entry(
-        "The smallest share that the pipeline idles in what fits, where that is to blame."
+        "The smallest bubble fraction of the strategies that fit, where its limit is to blame."
     )
     exclusive_rules: list[list[str]] = entry("Smallest sets of rules that exclude each other.", "exclusive")
     repairs: list[list[str]] = entry("Smallest sets of rules without which something fits.")
@@ -137,21 +137,21 @@ class ConflictRecord(Record):
     )
     needed_headroom_bytes: Figure | None = entry("The headroom with which something fits.", "headroom_bytes")
     smallest_cluster: SmallestClusterRecord | None = entry("The smallest cluster on which something fits.")
-    left_out: list[str] = entry("What is not covered because time ran out.")
+    left_out: list[str] = entry("Parts of the explanation that are missing because time ran out.")
     closest: ClosestRecord | None = entry("The strategy that lacks least.")
 
     @classmethod
-    def of(cls, report: PlanReport, conflict: Conflict) -> ConflictRecord:
-        """The record of a conflict of a report's job."""
+    def build(cls, report: PlanReport, conflict: Conflict) -> ConflictRecord:
+        """Build the record of a conflict of a report's job."""
         return cls.read(
             conflict,
-            smallest_cluster=SmallestClusterRecord.of(conflict.size, report.chosen) if conflict.size else None,
-            closest=ClosestRecord.of_report(report, report.closest) if report.closest else None,
+            smallest_cluster=SmallestClusterRecord.build(conflict.size, report.chosen) if conflict.size else None,
+            closest=ClosestRecord.build_from_report(report, report.closest) if report.closest else None,
         )
 
 
 class CertificateRecord(Record):
-    """What CP-SAT answers when a model that holds all rules is asked for the fastest even strategy up to the answer."""
+    """CP-SAT's answer when a model with all rules is asked for an even strategy that is faster than the plan."""
 
     verdict: Literal["certified", "not certified", "refuted"] = entry(
         "certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner."
@@ -162,17 +162,17 @@ class CertificateRecord(Record):
     num_rules: int = entry("Rules that the model holds.")
     num_constraints: int = entry("Constraints that they became; the others are domains, or hold for all values left.")
     num_rows: int = entry("Combinations of degrees.")
-    num_rows_bounded: int = entry("Those of them that their lower bound excludes.")
+    num_rows_bounded: int = entry("Combinations of degrees that their lower bound excludes.")
     num_combinations: int = entry("Combinations of the decisions that memory depends on, in the model's table.")
     num_strategies: int = entry("Strategies that fit and are as fast unless a rule forbids them, in its other table.")
-    is_thorough: bool = entry("Whether features are in the tables whether or not the rules allow them.")
+    is_thorough: bool = entry("True if the tables hold all features, also those that the rules forbid.")
     seconds: Figure = entry("Time that it took.")
     better: StrategyRecord | None = entry("The faster strategy; null without one.")
 
     @classmethod
-    def of(cls, certificate: Certificate, problem: Problem) -> CertificateRecord:
-        """The record of a certificate."""
-        return cls.read(certificate, better=StrategyRecord.among(problem, certificate.better))
+    def build(cls, certificate: Certificate, problem: Problem) -> CertificateRecord:
+        """Build the record of a certificate."""
+        return cls.read(certificate, better=StrategyRecord.build_optional(problem, certificate.better))
 
 
 class AlternativeRecord(Record):
@@ -189,7 +189,7 @@ class AlternativeRecord(Record):
 
 
 EVEN: Final = "even stages"
-"""What a bound may be of; otherwise it is of all strategies."""
+"""The scope of a bound that leaves uneven stages out; other bounds are of all strategies."""
 
 
 class OutcomeRecord(Record):
@@ -202,16 +202,16 @@ class OutcomeRecord(Record):
         "No strategy is faster by its closed form, but for the rounding bound; null where none exists."
     )
     bound_of: Literal["all strategies", "even stages"] = entry(
-        "What status, bound and gap are proven of; uneven stages are compared by the sum over their ranks."
+        "Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks."
     )
     gap: Figure | None = entry(
-        "How far the best plan may be from that, as a fraction of its time; null without a plan."
+        "Largest possible distance of the best plan from that bound, as a fraction of its time; null without a plan."
     )
-    rounding_bound_seconds: Figure = entry("What rounding to the solver's ticks may hide.")
+    rounding_bound_seconds: Figure = entry("Seconds that rounding to the solver's ticks may hide.")
     certificate: CertificateRecord | None = entry("A second proof by another model; null where nothing was found.")
-    search: EffortRecord = entry("What the search had to do.")
+    search: EffortRecord = entry("Statistics of the search.")
     candidates: CandidatesRecord | None = entry(
-        "What the rules leave of the job's list of strategies; null without one."
+        "Strategies of the job's list that the rules allow; null without a list."
     )
     conflict: ConflictRecord | None = entry("Why nothing fits; null where something does.")
     alternatives: list[AlternativeRecord] = entry(

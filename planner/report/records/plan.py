@@ -37,11 +37,11 @@ class RankRecord(Record):
     rank: int = entry("Its number.")
     num_layers: int = entry("Layers that it holds, those of multi-token prediction included.")
     microbatch_seconds: Figure = entry("One micro-batch, forward and backward.")
-    bytes: dict[str, Figure] = entry("Peak device memory by what it holds.", "bytes_by_part")
+    bytes: dict[str, Figure] = entry("Peak device memory by part, such as weights or activations.", "bytes_by_part")
     peak_memory_bytes: Figure = entry("Their sum.", "device_bytes")
-    headroom_bytes: Figure = entry("What it leaves free; negative where it does not fit.")
+    headroom_bytes: Figure = entry("Device memory that stays free; negative where the rank does not fit.")
     host_memory_bytes: Figure = entry("Host memory that one of its devices needs.", "host_bytes")
-    port_bytes: Figure = entry("What one of its devices copies to the host in a step, and as much back.")
+    port_bytes: Figure = entry("Bytes that one of its devices copies to the host in a step, and as many back.")
 
 
 class ChanceRecord(Record):
@@ -54,8 +54,10 @@ class ChanceRecord(Record):
 class FitRecord(ChanceRecord):
     """A chance to fit, and how far measured peaks are from predicted ones."""
 
-    peak_memory_interval_bytes: list[Figure] = entry("Between which bounds a measured peak lies.")
-    reserved_interval_bytes: list[Figure] = entry("The same of what PyTorch's allocator holds where it has room.")
+    peak_memory_interval_bytes: list[Figure] = entry("Bounds between which a measured peak lies.")
+    reserved_interval_bytes: list[Figure] = entry(
+        "Bounds of the memory that PyTorch's allocator reserves where it has room."
+    )
     interval_probability: Figure = entry("Share of the measured peaks that lie within such bounds.")
 
 
@@ -63,23 +65,25 @@ class MemoryRecord(Record):
     """Memory of one device."""
 
     peak_memory_bytes: Figure = entry("Peak of the fullest pipeline rank.", "device_bytes")
-    allocated_bytes: Figure = entry("The same peak as PyTorch counts it in tensors.")
+    allocated_bytes: Figure = entry("Peak as PyTorch counts it in tensors.")
     reserved_bytes: Figure = entry(
-        "What PyTorch's allocator holds at that peak where it has room; near the limit it gives back what it does not "
-        "use, so that the peak that must fit may be smaller."
+        "Memory that PyTorch's allocator reserves at that peak where it has room; near the limit it frees unused "
+        "blocks, so that the peak that must fit may be smaller."
     )
-    headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
-    chance_to_fit: FitRecord = entry("How likely the fullest pipeline rank fits.")
+    headroom_bytes: Figure = entry(
+        "Device memory that stays free on the fullest pipeline rank; negative where it does not fit."
+    )
+    chance_to_fit: FitRecord = entry("Chance that the fullest pipeline rank fits.")
     chance_fast: ChanceRecord = entry(
-        "How likely PyTorch's allocator never retries there; with retries a step is far slower than its kernels."
+        "Chance that PyTorch's allocator never retries there; with retries a step is far slower than its kernels."
     )
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
-    host_headroom_bytes: Figure = entry("What one device leaves free of its share of the host memory.")
+    host_headroom_bytes: Figure = entry("Host memory that stays free of one device's share.")
     ranks: list[RankRecord] = entry("Every pipeline rank.")
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate, cluster: Cluster) -> MemoryRecord:
-        """What a strategy needs of a device and its host."""
+    def build_from_estimate(cls, estimate: Estimate, cluster: Cluster) -> MemoryRecord:
+        """Build the record of the device and host memory that a strategy needs."""
         device, peak_bytes = cluster.device, estimate.device_bytes
         room_bytes, chance = device.memory_bytes, chance_to_fit(cluster, device_bytes=peak_bytes)
         return MemoryRecord.read(
@@ -100,20 +104,20 @@ class MemoryRecord(Record):
 
 
 class CheckpointRecord(Record):
-    """When to save."""
+    """The checkpoint interval and its costs."""
 
     interval_steps: int = entry("Steps from one checkpoint to the next.", "schedule.interval_steps")
     interval_seconds: Figure = entry("Time of these steps.", "schedule.interval_seconds")
     unrounded_interval_steps: Figure | None = entry(
-        "Where the continuous optimum lies.", "schedule.continuous_interval_steps"
+        "The optimal interval before rounding to whole steps.", "schedule.continuous_interval_steps"
     )
     seconds: Figure = entry("Training time lost per checkpoint.", "checkpoint_seconds")
-    num_checkpoints: int = entry("How many the whole training saves.", "schedule.num_checkpoints")
-    nbytes: Figure | None = entry("What each holds: weights and optimizer states.", "checkpoint_bytes")
+    num_checkpoints: int = entry("Checkpoints that the whole training saves.", "schedule.num_checkpoints")
+    nbytes: Figure | None = entry("Size of each: weights and optimizer states.", "checkpoint_bytes")
     write_seconds: Figure = entry("Time for which each is written to storage.", "reliability.storage_seconds")
     write_fraction: Figure = entry("Share of the time in which they are written.", "schedule.write_fraction")
-    storage_bytes_per_second: Figure | None = entry("With which all devices together write.", "storage_bandwidth")
-    kept: int | None = entry("How many are kept, the newest ones.", "kept_checkpoints")
+    storage_bytes_per_second: Figure | None = entry("Storage bandwidth of all devices together.", "storage_bandwidth")
+    kept: int | None = entry("Number of the newest checkpoints that are kept.", "kept_checkpoints")
 
 
 class TrainingRunRecord(Record):
@@ -130,45 +134,45 @@ class TrainingRunRecord(Record):
 
 
 class PlaceRecord(Record):
-    """Where a plan stands among several."""
+    """The place of a plan among several."""
 
     number: int = entry("Its place, from 1.")
     slower_fraction: Figure = entry(
-        "How much longer its step is than the first one's, as a fraction of that; negative where it is shorter."
+        "Time by which its step is longer than the first one's, as a fraction of that; negative where it is shorter."
     )
-    within_noise_of_best: bool = entry("Whether predictions cannot tell it from the first one.")
+    within_noise_of_best: bool = entry("True if predictions cannot tell it from the first one.")
     chance_fastest: Figure = entry(
         "The chance that its measured step is the shortest of the listed plans', by the errors of such differences."
     )
-    difference_seconds: Figure = entry("How much longer its step is than the first one's.")
+    difference_seconds: Figure = entry("Seconds by which its step is longer than the first one's.")
     difference_by_part: dict[str, Figure] = entry(
-        "By which seconds each line of its step is longer than the first one's."
+        "Seconds by which each line of its step is longer than the first one's."
     )
-    difference_cost: Figure | None = entry("How much more money it takes than the first one; null without prices.")
+    difference_cost: Figure | None = entry("Money that it costs more than the first one; null without prices.")
 
 
 class GapRecord(Record):
-    """One thing that measured runs have shown little or nothing of: what is said of it is extrapolated."""
+    """One property of a plan that few or no measured runs have, so that its figures are extrapolated."""
 
     dimension: str = entry("software, device, kind or family of the model, a decision, a size, or the like.")
-    value: str = entry("What it is in the plan.")
-    runs: int = entry("How many measured runs have it.")
-    beyond: Figure = entry("How many times a number is the largest that was measured; 1 where it is not larger.")
-    sentence: str = entry("The same in words.")
+    value: str = entry("Its value in the plan.")
+    runs: int = entry("Measured runs that have it.")
+    beyond: Figure = entry("A number over the largest that was measured; 1 where it is not larger.")
+    sentence: str = entry("The gap in words.")
 
 
 class UnprovenRecord(Record):
     """A feature, or a pair of them, that too few measured runs have."""
 
     names: list[str] = entry("The decisions, one or two.")
-    text: str = entry("It in words.")
-    runs: int = entry("How many measured runs have it.")
-    among: int = entry("How many there are of the same generation of devices, family of models and stack line.")
+    text: str = entry("The feature in words.")
+    runs: int = entry("Measured runs that have it.")
+    among: int = entry("Measured runs of the same generation of devices, family of models and stack line.")
     where: str = entry("These runs in words.")
 
 
 class SpeedRecord(Record):
-    """How fast a strategy is."""
+    """The speed of a strategy."""
 
     num_devices: int = entry("Devices that it uses.", "cluster.num_devices")
     num_nodes: int = entry("Nodes that it uses.", "cluster.num_nodes")
@@ -177,15 +181,14 @@ class SpeedRecord(Record):
         "One optimizer step by the closed form, which the search compares strategies by.",
         "estimate.closed_form_seconds",
     )
-    step_time_interval_seconds: list[Figure] = entry("Between which bounds a measured step lies.")
-    step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
-    step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
+    step_time_interval_seconds: list[Figure] = entry("Bounds between which a measured step lies.")
+    step_time_interval_probability: Figure = entry("Chance that a measured step lies between them.")
+    step_time_interval_basis: str = entry("Measured runs that the interval follows from.", "interval.basis")
     above_record_fraction: Figure | None = entry(
-        "By which fraction its tokens per second are above the best published run's that compares; negative where they "
-        "are below, null where there is none."
+        "Its tokens per second over those of the best published run that compares, minus 1; null where there is none."
     )
     record: BestRunRecord | None = entry("The best published run that compares; null where there is none.")
-    gaps: list[GapRecord] = entry("What measured runs have shown little or nothing of, the most important first.")
+    gaps: list[GapRecord] = entry("Properties that few or no measured runs have, the most important first.")
     contested_seconds: Figure = entry(
         "Hidden tp and cp communication that may show, since FSDP or EP overlap want other CUDA connections."
     )
@@ -194,9 +197,9 @@ class SpeedRecord(Record):
         "Tokens that one device trains per second.", "tokens_per_second_per_device"
     )
     model_tflops_per_gpu: Figure = entry("Model FLOPs per second and device.")
-    hardware_tflops_per_gpu: Figure = entry("The same with FLOPs that are recomputed.")
+    hardware_tflops_per_gpu: Figure = entry("Model and recomputed FLOPs per second and device.")
     mfu: Figure = entry("Model FLOPs over the peak of the conventions.")
-    hfu: Figure = entry("The same with FLOPs that are recomputed.")
+    hfu: Figure = entry("Model and recomputed FLOPs over the peak of the conventions.")
     mfu_bf16: Figure | None = entry(
         "Model FLOPs over the dense bf16 peak, whatever the precision; null where the device has none."
     )
@@ -211,19 +214,19 @@ class PlanRecord(MemoryRecord, SpeedRecord):
         "The values of the settings of which the job gives several.", "problem.settings"
     )
     breakdown: list[PartRecord] = entry(
-        "Where the step goes, on the rank whose pace the others keep.", "estimate.breakdown"
+        "Time of the step by line, on the pipeline rank that sets the pace.", "estimate.breakdown"
     )
-    checkpoint: CheckpointRecord = entry("When to save.")
+    checkpoint: CheckpointRecord = entry("The checkpoint interval and its costs.")
     training_run: TrainingRunRecord = entry("The whole training.")
     costs: CostsRecord = entry("Money and energy of the whole training.")
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> PlanRecord:
-        """The record of a plan."""
-        strategy = StrategyRecord.of(plan.problem, plan.strategy)
+    def build_from_plan(cls, plan: Plan) -> PlanRecord:
+        """Build the record of a plan."""
+        strategy = StrategyRecord.build(plan.problem, plan.strategy)
         return PlanRecord.read(
             plan,
-            **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster)),
+            **dict(MemoryRecord.build_from_estimate(plan.estimate, plan.cluster)),
             step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
             step_time_interval_probability=COVERAGE,
             above_record_fraction=plan.record.above_fraction if plan.record and plan.record.same_model else None,
@@ -233,7 +236,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             strategy=strategy,
             checkpoint=plan,
             training_run=TrainingRunRecord.read(plan.schedule),
-            costs=CostsRecord.of(plan),
+            costs=CostsRecord.build(plan),
         )
 
 
@@ -241,10 +244,10 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     """One of several plans."""
 
     @classmethod
-    def of_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
-        """The records of plans, best first."""
+    def build_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
+        """Build the records of plans, best first."""
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
-        records = [PlanRecord.of_plan(plan) for plan in plans]
+        records = [PlanRecord.build_from_plan(plan) for plan in plans]
         return [
             cls(
                 number=number,

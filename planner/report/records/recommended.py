@@ -1,4 +1,4 @@
-"""Why the first plan of a report is the first one."""
+"""The recommendation of a report: why its first plan is the first one."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ class PreferenceRecord(Record):
 class RecommendationRecord(Record):
     """The recommended plan beside the fastest one."""
 
-    is_fastest: bool = entry("Whether the recommended plan is the fastest one.")
+    is_fastest: bool = entry("True if the recommended plan is the fastest one.")
     fastest_number: int | None = entry("The number of the fastest plan; null where the report does not have it.")
     fastest_strategy: StrategyRecord = entry("Its decisions.")
     fastest_step_time_seconds: Figure = entry("Its step.")
     fastest_closed_form_step_time_seconds: Figure = entry("Its step by the closed form, which the proof is about.")
-    gain_fraction: Figure = entry("By which fraction of the recommended plan's step the fastest one's is shorter.")
-    tolerance_fraction: Figure = entry("How much slower than the fastest plan the recommended one may be.")
+    gain_fraction: Figure = entry(
+        "Time by which the fastest step is shorter, as a fraction of the recommended plan's step."
+    )
+    tolerance_fraction: Figure = entry(
+        "Largest slowdown against the fastest plan that the recommended one may have, as a fraction."
+    )
     preferred: list[PreferenceRecord] = entry("Criteria by which the recommended plan is better, in their order.")
-    complete: bool = entry("Whether time sufficed to look for all that the order puts first.", "is_complete")
+    complete: bool = entry("True if the search for plans that the order prefers was completed in time.", "is_complete")
 
     @classmethod
-    def of(cls, report: PlanReport) -> RecommendationRecord | None:
-        """The record of a report's recommendation, if it has one."""
+    def build(cls, report: PlanReport) -> RecommendationRecord | None:
+        """Build the record of a report's recommendation, if it has one."""
         advice, fastest = report.recommendation, report.fastest
         if advice is None or fastest is None or not report.plans:
             return None
@@ -46,7 +50,7 @@ class RecommendationRecord(Record):
         return cls.read(
             advice,
             fastest_number=number,
-            fastest_strategy=StrategyRecord.of(fastest.problem, fastest.strategy),
+            fastest_strategy=StrategyRecord.build(fastest.problem, fastest.strategy),
             fastest_step_time_seconds=fastest.step_seconds,
             fastest_closed_form_step_time_seconds=fastest.estimate.closed_form_seconds,
             gain_fraction=1 - fastest.step_seconds / report.plans[0].step_seconds,

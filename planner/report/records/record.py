@@ -1,4 +1,4 @@
-"""What every record of a report has in common."""
+"""The base class of the records of a report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, WithJsonSchema
 Plain: TypeAlias = dict[str, Any]
 
 Figure: TypeAlias = Annotated[int | float, WithJsonSchema({"type": "number"})]
-"""A number that stays as it was computed or written: pydantic would turn whole ones into floats."""
+"""A number that stays as it was computed or written; pydantic would turn whole ones into floats."""
 
 
 def entry(description: str, source: str | None = None) -> Any:
     """
-    An entry of a record: its meaning and unit, and the attribute that it is read from where that has another name.
+    Declare an entry of a record: its meaning and unit, and the attribute that it is read from under another name.
 
     Dots lead to attributes of attributes.
     """
@@ -27,14 +27,14 @@ class Record(BaseModel):
     """
     A part of a report: its fields, in their order, are the entries of the JSON.
 
-    Where a field of a record, or of a list of them, gets another object, its entries are that object's attributes.
+    A field that holds a record, or a list of them, takes other objects too and reads its entries from their attributes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True, validate_by_name=True)
 
     @classmethod
     def read(cls, source: object, **others: Any) -> Self:
-        """The record of an object: its attributes, and other entries that follow from more than it."""
+        """Build the record from an object's attributes; the caller passes entries that need more than the object."""
         for name, field in cls.model_fields.items():
             if name not in others:
                 alias = field.validation_alias
@@ -43,13 +43,13 @@ class Record(BaseModel):
         return cls(**others)
 
     def plain(self) -> Plain:
-        """The record as JSON holds it."""
+        """Return the record as JSON holds it."""
         whole: Plain = finite(self.model_dump())
         return whole
 
 
 def finite(value: Any) -> Any:
-    """A value with None in place of NaN and infinity, which JSON cannot write."""
+    """Replace NaN and infinity in a value by None, as JSON cannot write them."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Whole reports: what planner plan and planner estimate answer."""
+"""Whole reports of planner plan and planner estimate."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from planner.report.records.published import PublishedLayoutRecord
 from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
-from planner.report.records.strategy import spelled
+from planner.report.records.strategy import spell
 from planner.results import EstimateReport, PlanReport
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
     """The report of planner plan."""
 
-    kind: Literal["plan"] = entry("Of which kind the report is.")
+    kind: Literal["plan"] = entry("Kind of the report.")
     plans: list[NumberedPlanRecord] = entry("The recommended one first, then by their steps.")
     published: PublishedLayoutRecord | None = entry(
         "The nearest published layout, costed for the job; null where none is for it, or no plan was found."
     )
-    small_runs: list[str] = entry("What small runs say, whose constants the device has; empty without any.")
+    small_runs: list[str] = entry("Notes on the small runs that the device's constants come from; empty without any.")
     recommendation: RecommendationRecord | None = entry(
         "Why the first plan is the first; null where the fastest one was asked for, or none was found."
     )
@@ -46,39 +46,39 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     )
 
     @classmethod
-    def of_report(cls, report: PlanReport) -> PlanReportRecord:
-        """The record of a report."""
+    def build_from_report(cls, report: PlanReport) -> PlanReportRecord:
+        """Build the record of a report."""
         outcome = report.outcome
         return cls.read(
             outcome,
-            **dict(SettingRecord.of_job(report, "plan")),
+            **dict(SettingRecord.build_from_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             bound_of=EVEN if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
-            certificate=CertificateRecord.of(report.certificate, report.chosen) if report.certificate else None,
-            search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
-            candidates=CandidatesRecord.of(report.listed) if report.listed else None,
-            conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
-            plans=NumberedPlanRecord.of_all(report.plans),
-            published=_published(report),
+            certificate=CertificateRecord.build(report.certificate, report.chosen) if report.certificate else None,
+            search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.build(outcome.effort)),
+            candidates=CandidatesRecord.build(report.listed) if report.listed else None,
+            conflict=ConflictRecord.build(report, outcome.conflict) if outcome.conflict else None,
+            plans=NumberedPlanRecord.build_all(report.plans),
+            published=_nearest_published(report),
             small_runs=list(report.small_runs),
-            recommendation=RecommendationRecord.of(report),
+            recommendation=RecommendationRecord.build(report),
             alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
-            idle=IdleDevicesRecord.of(report),
-            nearby_batches=NearbyBatchRecord.of_report(report),
+            idle=IdleDevicesRecord.build(report),
+            nearby_batches=NearbyBatchRecord.build_from_report(report),
         )
 
 
 class GivenRecord(Record):
     """A strategy that was given."""
 
-    allowed: bool = entry("Whether the rules allow the strategy.")
-    broken_rules: list[str] = entry("Sentences of the rules that do not.")
+    allowed: bool = entry("True if the rules allow the strategy.")
+    broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
     broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
     assumed: dict[str, int | bool | str] = entry("Decisions that were not given, with the values that they got.")
-    completed: str = entry("Those of them that a line says, as its words.")
+    completed: str = entry("Completed decisions, as words of the strategy's line.")
     completed_by: str = entry(
-        "Who chose these values: search, recipes (of the framework), no_plan (recipes, as nothing with what was given "
+        "Origin of these values: search, recipes (of the framework), no_plan (recipes, as nothing with what was given "
         "is allowed); given: nothing was left open."
     )
 
@@ -86,29 +86,29 @@ class GivenRecord(Record):
 class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
     """The report of planner estimate."""
 
-    kind: Literal["estimate"] = entry("Of which kind the report is.")
+    kind: Literal["estimate"] = entry("Kind of the report.")
     published: PublishedLayoutRecord | None = entry(
         "The nearest published layout, costed for the job; null where none is for it."
     )
 
     @classmethod
-    def of_report(cls, report: EstimateReport) -> EstimateReportRecord:
-        """The record of a report."""
+    def build_from_report(cls, report: EstimateReport) -> EstimateReportRecord:
+        """Build the record of a report."""
         return cls(
-            **dict(SettingRecord.of_job(report, "estimate")),
-            **dict(PlanRecord.of_plan(report.plan)),
-            published=_published(report),
+            **dict(SettingRecord.build_from_job(report, "estimate")),
+            **dict(PlanRecord.build_from_plan(report.plan)),
+            published=_nearest_published(report),
             allowed=not report.broken_rules,
             broken_rules=list(report.broken_rules),
             broken_preferences=list(report.broken_preferences),
-            assumed={name: spelled(value) for name, value in report.assumed.items()},
+            assumed={name: spell(value) for name, value in report.assumed.items()},
             completed=report.completed,
             completed_by=report.completed_by,
         )
 
     @property
     def plans(self) -> list[NumberedPlanRecord]:
-        """The one plan, as a :class:`PlanReportRecord` holds them; it is compared with itself."""
+        """Return the one plan, as a :class:`PlanReportRecord` holds its plans; it is compared with itself."""
         alone = NumberedPlanRecord(
             **{name: getattr(self, name) for name in PlanRecord.model_fields},
             number=1,
@@ -125,15 +125,15 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
 ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
 
 
-def _published(report: PlanReport | EstimateReport) -> PublishedLayoutRecord | None:
-    """The nearest published layout beside the first plan of a report."""
+def _nearest_published(report: PlanReport | EstimateReport) -> PublishedLayoutRecord | None:
+    """Find the published layout nearest to a report's job, and compare it with the first plan."""
     if not report.plans:
         return None
-    return PublishedLayoutRecord.of(nearest_recipe(report.chosen), report.plans[0].step_seconds)
+    return PublishedLayoutRecord.build(nearest_recipe(report.chosen), report.plans[0].step_seconds)
 
 
 def report_record(report: PlanReport | EstimateReport) -> ReportRecord:
-    """The record of a report."""
+    """Build the record of a report."""
     if isinstance(report, EstimateReport):
-        return EstimateReportRecord.of_report(report)
-    return PlanReportRecord.of_report(report)
+        return EstimateReportRecord.build_from_report(report)
+    return PlanReportRecord.build_from_report(report)

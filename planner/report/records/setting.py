@@ -1,4 +1,4 @@
-"""What was asked: job, model, cluster, training, failures; and the conventions of the figures."""
+"""The setting of a report: job, model, cluster, training, failures; and the conventions of the figures."""
 
 from __future__ import annotations
 
@@ -19,76 +19,83 @@ if TYPE_CHECKING:
 
 
 class JobRecord(Record):
-    """What was asked."""
+    """The job and its search options."""
 
     name: str = entry("The job file's name without its ending.")
-    objective: Literal["step_time", "total_time"] = entry("What is as small as possible: step_time or total_time.")
-    top: int = entry("How many plans.")
-    variants: Literal["groups", "all"] = entry("Whether one plan per group of degrees or all.")
+    objective: Literal["step_time", "total_time"] = entry(
+        "Quantity that the search minimizes: step_time or total_time."
+    )
+    top: int = entry("Number of plans to return.")
+    variants: Literal["groups", "all"] = entry("groups: one plan per combination of degrees; all: every strategy.")
     memory_headroom_bytes: Figure = entry("Device memory to leave free.", "search.memory_headroom_bytes")
     framework_rules: bool = entry(
-        "Whether plans satisfy what Megatron-LM demands beyond the mathematics.", "search.framework_rules"
+        "True if plans must also satisfy rules of Megatron-LM that the mathematics does not need.",
+        "search.framework_rules",
     )
-    target: str | None = entry("What plans are exported to; null: whatever can run them.", "search.target")
-    preferences: bool = entry("Whether the search keeps its preferences.", "search.preferences")
+    target: str | None = entry("Target that plans are exported to; null: any that can run them.", "search.target")
+    preferences: bool = entry("True if the search keeps its preferences.", "search.preferences")
     max_devices: int | None = entry(
-        "Devices that a plan may use at most; null: it uses all of them.", "search.max_devices"
+        "Largest number of devices that a plan may use; null: it uses all of them.", "search.max_devices"
     )
-    idle_devices: bool = entry("Whether whole nodes may stay idle where that is faster.", "search.idle_devices")
+    idle_devices: bool = entry("True if whole nodes may stay idle where that is faster.", "search.idle_devices")
     max_bubble_fraction: Figure | None = entry(
-        "Share of the step that the pipeline may idle.", "search.max_bubble_fraction"
+        "Largest share of the step that the pipeline bubble may take.", "search.max_bubble_fraction"
     )
     costs: CostBasisRecord = entry("Prices and powers that money and energy follow from.")
     sources: list[str] = entry("Files that were read.")
     document: dict[str, Any] = entry("The job itself with the contents of its files, which can be planned again.")
 
     @classmethod
-    def of(cls, problem: Problem) -> JobRecord:
-        """The record of a job."""
+    def build(cls, problem: Problem) -> JobRecord:
+        """Build the record of a job."""
         sources = [str(path) for path in problem.sources]
-        return cls.read(problem, sources=sources, costs=CostBasisRecord.of(problem))
+        return cls.read(problem, sources=sources, costs=CostBasisRecord.build(problem))
 
 
 class ModelRecord(Record):
-    """What is trained."""
+    """The model."""
 
-    name: str = entry("What it is called.")
-    source: str = entry("Where its numbers come from.")
-    is_text_part: bool = entry("Whether it is the text part of a multimodal model, whose other parts are not planned.")
+    name: str = entry("Its name.")
+    source: str = entry("Source of its numbers.")
+    is_text_part: bool = entry("True if it is the text part of a multimodal model; the other parts are not planned.")
     num_layers: int = entry("Layers, multi-token prediction not counted.")
     parameters: int = entry("All parameters, those of multi-token prediction not counted.")
-    active_parameters: int = entry("Those that one token meets.")
-    mtp_parameters: int = entry("Those of multi-token prediction.")
+    active_parameters: int = entry("Parameters that one token uses.")
+    mtp_parameters: int = entry("Parameters of multi-token prediction.")
     flops_per_token: Figure = entry("Forward and backward pass, multi-token prediction included.")
 
 
 class ClusterRecord(Record):
-    """On what."""
+    """The cluster and its framework."""
 
-    device: str = entry("What one device is called.", "device.name")
+    device: str = entry("Name of the device.", "device.name")
     num_devices: int = entry("Devices that plans may use.")
     num_nodes: int = entry("Their nodes.")
     num_spare_nodes: int = entry("Further nodes that the job keeps out as spares.")
     devices_per_node: int = entry("Devices that share a node.", "device.devices_per_node")
-    scale_up_network: str = entry("Network of such a domain: nvlink, infinity_fabric, pcie, ...")
+    scale_up_network: str = entry("Network of a scale-up domain: nvlink, infinity_fabric, pcie, ...")
     scale_up_size: int = entry("Devices of one scale-up domain.")
     memory_bytes: Figure = entry("Memory of one device.", "device.memory_bytes")
     host_memory_bytes_per_device: Figure = entry(
         "The share of one device of the host's memory.", "device.host_memory_bytes"
     )
-    device_note: str | None = entry("What the name that the job gave the device leaves open; null: nothing.")
-    framework: str | None = entry("What trains.")
-    framework_is_assumed: bool = entry("Whether the job named no framework.")
-    framework_hint: str | None = entry("What to write for another where the job named none; else null.")
-    framework_is_extrapolated: bool = entry("Whether no run of it on such devices is known.")
-    framework_doubt: str | None = entry("For which release that no file knows it stands; null: for none.")
+    device_note: str | None = entry("Note on a device name that several devices share; null: the name is unique.")
+    framework: str | None = entry("Framework that trains.")
+    framework_is_assumed: bool = entry("True if the job named no framework.")
+    framework_hint: str | None = entry(
+        "The entry that names another framework, where the job named none; otherwise null."
+    )
+    framework_is_extrapolated: bool = entry("True if no measured run of it on such devices is known.")
+    framework_doubt: str | None = entry(
+        "Note on an unknown release that the job names and this one stands in for; null: it is known."
+    )
     settings: dict[str, bool | int | float | str] = entry(
-        "What the framework is told, its recipes' defaults included; of several values those of the best plan."
+        "Framework settings, defaults of its recipes included; where the job gives several values, the best plan's."
     )
 
     @classmethod
-    def of(cls, problem: Problem) -> ClusterRecord:
-        """The record of a job's cluster."""
+    def build(cls, problem: Problem) -> ClusterRecord:
+        """Build the record of a job's cluster."""
         cluster, assumed = problem.facts.cluster, is_assumed(problem)
         return cls.read(
             cluster,
@@ -105,7 +112,7 @@ class ClusterRecord(Record):
 
 
 class TrainingRecord(Record):
-    """What is trained per step and in total."""
+    """Tokens per step and in total, and the precision."""
 
     global_batch_size: int = entry("Sequences per step.")
     sequence_length: int = entry("Tokens per sequence.")
@@ -114,15 +121,15 @@ class TrainingRecord(Record):
     precision: str = entry("Name of the recipe.", "precision.name")
 
     @classmethod
-    def of(cls, workload: Workload) -> TrainingRecord:
-        """The record of a workload."""
+    def build(cls, workload: Workload) -> TrainingRecord:
+        """Build the record of a workload."""
         return cls.read(workload, tokens_per_step=workload.global_batch_size * workload.sequence_length)
 
 
 class RecoveryRecord(Record):
     """One way to recover."""
 
-    name: str = entry("What restarts.")
+    name: str = entry("The part that restarts.")
     probability: Figure = entry("Share of the failures that it recovers.")
     seconds: Figure = entry("From the failure to training again.")
 
@@ -139,8 +146,8 @@ class ReliabilityRecord(Record):
     recovery: list[RecoveryRecord] = entry("Ways to recover; empty where the job gives their mean.")
 
     @classmethod
-    def of(cls, problem: Problem) -> ReliabilityRecord:
-        """The record of a job's failures and checkpoints."""
+    def build(cls, problem: Problem) -> ReliabilityRecord:
+        """Build the record of a job's failures and checkpoints."""
         reliability = problem.reliability
         return cls.read(
             reliability,
@@ -150,23 +157,23 @@ class ReliabilityRecord(Record):
 
 
 class ConventionsRecord(Record):
-    """How to compare the figures with others'."""
+    """The conventions of MFU and HFU, and the sources of operator times."""
 
     peak_dtype: str = entry("Data type of the dense peak that MFU and HFU refer to.")
-    peak_tflops_per_gpu: Figure = entry("That peak.")
+    peak_tflops_per_gpu: Figure = entry("Dense peak of that data type.")
     peak_bf16_tflops_per_gpu: Figure | None = entry(
         "The dense bf16 peak, which mfu_bf16 refers to; null where the device has none."
     )
     attention: Literal["full", "causal"] = entry(
-        "Whether scores that the causal mask hides count as FLOPs: full or causal."
+        "Attention scores that count as FLOPs: full, all of them; causal, those that the causal mask leaves."
     )
-    mfu: str = entry("What MFU means, in words.")
-    hfu: str = entry("What HFU means, in words.")
-    operator_times: dict[str, str] = entry("Who timed each operator.")
+    mfu: str = entry("Definition of MFU.")
+    hfu: str = entry("Definition of HFU.")
+    operator_times: dict[str, str] = entry("Source of the time of each operator.")
 
     @classmethod
-    def of(cls, conventions: Conventions) -> ConventionsRecord:
-        """The record of a report's conventions."""
+    def build(cls, conventions: Conventions) -> ConventionsRecord:
+        """Build the record of a report's conventions."""
         return cls.read(
             conventions,
             peak_tflops_per_gpu=conventions.peak_flops / 1e12,
@@ -177,47 +184,47 @@ class ConventionsRecord(Record):
 
 
 class OperatorRecord(Record):
-    """How sure the time of an operator is."""
+    """The uncertainty of an operator's time."""
 
-    name: str = entry("As the cost model names it.")
+    name: str = entry("Its name in the cost model.")
     share: Figure = entry("Its share of the step.")
     relative_deviation: Figure = entry("Standard deviation of the logarithm of its time.")
-    origin: str = entry("Who timed it.")
-    is_sampled: bool = entry("Whether samples did.")
-    is_outside: bool = entry("Whether its shape is outside of the samples' range, so that their roofline speaks.")
+    origin: str = entry("Source of its time.")
+    is_sampled: bool = entry("True if samples time it.")
+    is_outside: bool = entry("True if its shape is outside the range of the samples, so that their roofline is used.")
 
 
 class SettingRecord(Record):
-    """What every report begins with."""
+    """The first entries of every report."""
 
     format_version: int = entry("Grows when an entry changes its name, unit or meaning; new entries do not count.")
-    kind: str = entry("Of which kind the report is.")
-    job: JobRecord = entry("What was asked.")
-    model: ModelRecord = entry("What is trained.")
-    cluster: ClusterRecord = entry("What it is trained on.")
-    training: TrainingRecord = entry("How it is trained.")
+    kind: str = entry("Kind of the report.")
+    job: JobRecord = entry("The job and its search options.")
+    model: ModelRecord = entry("The model.")
+    cluster: ClusterRecord = entry("The cluster.")
+    training: TrainingRecord = entry("Batch, sequence length, tokens and precision.")
     reliability: ReliabilityRecord = entry("Failures and checkpoints.")
-    conventions: ConventionsRecord = entry("How to read MFU and HFU, and who timed the operators.")
+    conventions: ConventionsRecord = entry("Conventions of MFU and HFU, and sources of operator times.")
     operators: list[OperatorRecord] = entry(
-        "Operators of the first plan, those first that leave most of its step open; none where no samples time them."
+        "Operators of the first plan, the least certain share of its step first; none where no samples time them."
     )
     targets: dict[str, str | None] = entry(
         "Targets of planner export, each with the first reason why it cannot run the best plan; null: it can."
     )
 
     @classmethod
-    def of_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
-        """What a report of that kind begins with."""
+    def build_from_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
+        """Build the first entries of a report of that kind."""
         chosen = report.chosen
         return SettingRecord(
             format_version=FORMAT_VERSION,
             kind=kind,
-            job=JobRecord.of(report.problem),
+            job=JobRecord.build(report.problem),
             model=ModelRecord.read(report.model),
-            cluster=ClusterRecord.of(chosen),
-            training=TrainingRecord.of(chosen.facts.workload),
-            reliability=ReliabilityRecord.of(chosen),
-            conventions=ConventionsRecord.of(report.conventions),
+            cluster=ClusterRecord.build(chosen),
+            training=TrainingRecord.build(chosen.facts.workload),
+            reliability=ReliabilityRecord.build(chosen),
+            conventions=ConventionsRecord.build(report.conventions),
             operators=[OperatorRecord.read(one) for one in report.plans[0].operators] if report.plans else [],
             targets=targets_of(report.plans[0]) if report.plans else {},
         )

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
 
 
-def spelled(value: Any) -> Any:
-    """The value of a decision as job files spell it."""
+def spell(value: Any) -> Any:
+    """Return the value of a decision as job files spell it."""
     return value.text if isinstance(value, Decision) else value
 
 
-Spelled: TypeAlias = Annotated[str, BeforeValidator(spelled)]
+Spelled: TypeAlias = Annotated[str, BeforeValidator(spell)]
 
 
 class LayoutRecord(Record):
     """The stages of a pipeline."""
 
     layers: list[int] = entry("Layers of each virtual stage in model order, pp * vpp of them.")
-    recompute: list[Spelled] = entry("What each pipeline rank computes again.")
+    recompute: list[Spelled] = entry("Activations that each pipeline rank recomputes.")
     full_layers: list[int] = entry("Layers of each rank that are recomputed in full, the first ones of each chunk.")
-    activation_offload: list[bool] = entry("Whether each rank's activations wait in host memory.")
+    activation_offload: list[bool] = entry("By rank, true if its activations are offloaded to host memory.")
 
 
 class StrategyRecord(Record):
@@ -46,21 +46,21 @@ class StrategyRecord(Record):
     vpp: int = entry("Model chunks per pipeline rank.")
     group: int = entry("Micro-batches that pass through a chunk before the next one begins.")
     mbs: int = entry("Sequences per micro-batch.")
-    sequence_parallel: bool = entry("Whether norms and residuals are split over the tensor-parallel ranks.")
-    schedule: Spelled = entry("In which order the pipeline ranks work.")
-    vocabulary: Spelled = entry("Where the pipeline keeps embedding and head.")
-    sharding: Spelled = entry("What the data-parallel ranks share.")
-    recompute: Spelled = entry("What the backward pass computes again; modules are joined by +.")
-    activation_offload: bool = entry("Whether activations wait in host memory.")
-    optimizer_offload: bool = entry("Whether optimizer states live in host memory.")
-    token_dispatcher: Spelled = entry("How tokens get to their experts and back.")
-    cuda_graphs: Spelled = entry("What the host launches at once; modules are joined by +.")
-    tp_overlap: bool = entry("Whether tensor-parallel communication runs behind computation.")
-    cp_overlap: bool = entry("Whether context-parallel communication runs behind computation.")
-    ep_overlap: bool = entry("Whether expert-parallel communication runs behind computation.")
-    pp_overlap: bool = entry("Whether pipeline communication runs behind computation.")
-    dp_overlap: bool = entry("Whether data-parallel communication runs behind computation.")
-    layout: LayoutRecord | None = entry("The stages; null where there is one, which is as the decisions say.")
+    sequence_parallel: bool = entry("True if norms and residuals are split over the tensor-parallel ranks.")
+    schedule: Spelled = entry("Pipeline schedule.")
+    vocabulary: Spelled = entry("Pipeline ranks that hold embedding and head.")
+    sharding: Spelled = entry("States that are sharded over the data-parallel ranks.")
+    recompute: Spelled = entry("Activations that the backward pass recomputes; modules are joined by +.")
+    activation_offload: bool = entry("True if activations are offloaded to host memory.")
+    optimizer_offload: bool = entry("True if optimizer states are kept in host memory.")
+    token_dispatcher: Spelled = entry("Token dispatcher of the MoE layers.")
+    cuda_graphs: Spelled = entry("Scope of CUDA graphs; modules are joined by +.")
+    tp_overlap: bool = entry("True if tensor-parallel communication is overlapped with computation.")
+    cp_overlap: bool = entry("True if context-parallel communication is overlapped with computation.")
+    ep_overlap: bool = entry("True if expert-parallel communication is overlapped with computation.")
+    pp_overlap: bool = entry("True if pipeline communication is overlapped with computation.")
+    dp_overlap: bool = entry("True if data-parallel communication is overlapped with computation.")
+    layout: LayoutRecord | None = entry("The stages; null where there is only one.")
     num_microbatches: int = entry("Micro-batches per pipeline and step.")
 
     _line = PrivateAttr(default="")
@@ -68,17 +68,17 @@ class StrategyRecord(Record):
 
     @property
     def line(self) -> str:
-        """The strategy in one line, as every verb takes it for its job, with settings that were chosen of several."""
+        """Return the strategy in one line, as every verb takes it, with settings that were chosen of several."""
         return str(self._line)
 
     @property
     def has_own_stages(self) -> bool:
-        """True where its stages are others than its decisions mean."""
+        """True if the stages are given, not derived from the decisions."""
         return not self._is_dealt
 
     @classmethod
-    def of(cls, problem: Problem, strategy: Strategy) -> StrategyRecord:
-        """The record of a strategy for a job."""
+    def build(cls, problem: Problem, strategy: Strategy) -> StrategyRecord:
+        """Build the record of a strategy for a job."""
         facts = problem.facts
         is_single = strategy.layout is None and strategy.pp * strategy.vpp == 1
         record = cls.read(
@@ -91,6 +91,6 @@ class StrategyRecord(Record):
         return record
 
     @classmethod
-    def among(cls, problem: Problem, strategy: Strategy | None) -> StrategyRecord | None:
-        """The record of a strategy, if there is one."""
-        return None if strategy is None else cls.of(problem, strategy)
+    def build_optional(cls, problem: Problem, strategy: Strategy | None) -> StrategyRecord | None:
+        """Build the record of a strategy, if there is one."""
+        return None if strategy is None else cls.build(problem, strategy)

@@ -28,7 +28,7 @@ from planner.report.html.frame import (
     Tile,
     asset,
     body_html,
-    chosen_html,
+    choice_html,
     header_html,
     page_text,
     pair,
@@ -147,7 +147,7 @@ _BREAKDOWN = "Exposed computation, both at once, exposed communication, and neit
 
 def _timelines(report: ReplayReport) -> Iterator[str]:
     for number, one in enumerate(report.ranks, start=1):
-        yield chosen_html(number, timeline(number, f"Rank {one.rank}: {_TIMELINE}", _NO_TIMELINE))
+        yield choice_html(number, timeline(number, f"Rank {one.rank}: {_TIMELINE}", _NO_TIMELINE))
 
 
 _TIMELINE = "tasks on each stream and thread"
@@ -162,5 +162,5 @@ def _path(report: ReplayReport) -> Iterator[str]:
 
 def _streams(report: ReplayReport) -> Iterator[str]:
     for number, one in enumerate(report.ranks, start=1):
-        yield chosen_html(number, section_html(streams_section(one)))
+        yield choice_html(number, section_html(streams_section(one)))
     yield section_html(processors_section(report))

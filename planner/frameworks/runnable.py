@@ -339,7 +339,7 @@ def _order_by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> 
 
 
 def _replace_decision(strategy: Strategy, name: str, value: int, free: Collection[str] = DECISIONS) -> Strategy:
-    """Return a strategy with another value; dp takes the remaining devices, and micro-batch groups follow pp and vpp."""
+    """Return a strategy with another value; dp takes the remaining devices, micro-batch groups follow pp and vpp."""
     typed: Any = ENUMS[name](value) if name in ENUMS else bool(value) if name in FLAGS else value
     changed = replace(strategy, **{name: typed})
     if name in ("tp", "cp", "pp") and "dp" in free and strategy.num_devices > 1:

@@ -126,7 +126,7 @@ def _dp(plan: Plan) -> Entries:
 def _etp(plan: Plan) -> Entries | Unsupported:
     if plan.facts.model.has_experts and plan.strategy.tp > 1:
         return Unsupported(
-            "How experts are split is the tensor-parallel plan of the model in transformers, not a key of the YAML."
+            "Experts are split by the tensor-parallel plan of the model in transformers, not by a key of the YAML."
         )
     return {}
 

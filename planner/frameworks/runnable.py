@@ -87,7 +87,7 @@ def require_runnable(problem: Problem) -> None:
     if problem.search.target is None:
         return
     if not problem.search.framework_rules:
-        said = f"is false, but the rules of {problem.search.target} are what search.target asks for."
+        said = f"is false, but search.target needs the rules of {problem.search.target}."
         raise SpecError("search.framework_rules", said, "Keep one of them.")
     try:
         _require_runnable(problem)

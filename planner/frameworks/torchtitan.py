@@ -351,8 +351,8 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     ),
     "token_dispatcher": only(
         TokenDispatcher.ALLTOALL,
-        "Which one is an argument of the model's registry (moe_comm_backend, "
-        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not say.",
+        "The backend is an argument of the model's registry (moe_comm_backend, "
+        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not have.",
     ),
     "cuda_graphs": _cuda_graphs,
     "tp_overlap": _tp_overlap,
@@ -394,7 +394,7 @@ SETTINGS: dict[str, FieldOptions] = {
     "offload_overlap": only(False, OFFLOADS_WHOLE),
     "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
-    "optimizer": only("adam", "Which one is the recipe's, from which optimizer and learning rate are taken."),
+    "optimizer": only("adam", "Optimizer and learning rate are those of the recipe."),
     "kernels": only("fused", "Layers are compiled (compile.enable), which fuses them."),
     "attention": only(
         "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."

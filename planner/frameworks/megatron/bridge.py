@@ -407,7 +407,7 @@ def fields_of(name: str) -> tuple[str, ...]:
     """Return the fields of an option of Megatron-LM; none where the configuration needs no field for it."""
     fields = options()[name].bridge
     if fields is None:
-        raise SpecError("strategy", f"{TARGET} has no field for what {name} says to Megatron-LM.")
+        raise SpecError("strategy", f"{TARGET} has no field for Megatron-LM's {name}.")
     return fields
 
 

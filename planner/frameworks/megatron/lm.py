@@ -330,8 +330,8 @@ def _cp_options(plan: Plan) -> Entries | Unsupported:
     counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
     if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
         return Unsupported(
-            "What is costed exchanges heads (cp_comm_type a2a), of which each tensor-parallel rank has a "
-            "multiple (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
+            "The plan counts all-to-alls (cp_comm_type a2a), which need heads of each tensor-parallel rank that are a "
+            "multiple of cp (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
         )
     return degree
 

@@ -375,7 +375,7 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return pattern and Mamba blocks of a hybrid (defaults: megatron/core/transformer/transformer_config.py)."""
     if PATTERN not in arguments:
         if "--is-hybrid-model" in arguments:
-            problem = f"is given without {STAGED_PATTERN}, which says what each layer is."
+            problem = f"is given without {STAGED_PATTERN}, which has the block of each layer."
             raise SpecError(f"{WHERE}.--is-hybrid-model", problem)
         return {}
     pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()

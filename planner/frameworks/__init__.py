@@ -1,4 +1,4 @@
-"""Plans as the files and flags that start them; each target is one module that maps every decision or refuses it."""
+"""Exports of plans; each target is one module that maps every decision to its options, or refuses it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ TARGETS = {
     "accelerate": "planner.frameworks.accelerate",
 }
 """
-The module of each target, with its function ``to_<target>``, its ``ANSWERS`` and its ``PROGRAM``; imported when it is
-asked for.
+Module of each target, with its function ``to_<target>``, its ``ANSWERS`` and its ``PROGRAM``; imported when needed.
 """
 
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
@@ -28,7 +27,7 @@ LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trai
 
 def export(plan: Plan, target: str, version: str | None = None) -> Export:
     """
-    A plan in the words of a target.
+    Export a plan to a target.
 
     Parameters
     ----------
@@ -43,8 +42,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     Raises
     ------
     SpecError
-        If there is no such target or version, if it cannot express the plan: with all that it refuses, and why; or if
-        no release of the catalog runs on its devices.
+        If there is no such target or version, or if no release of the catalog runs on the devices. Also if the target
+        cannot express the plan; the message then lists every refused field with the reason.
     """
     from costmodel.catalog.releases import stands_in
     from costmodel.errors import SpecError, did_you_mean
@@ -67,7 +66,7 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
 
 
 def _require_software(plan: Plan, target: str) -> None:
-    """Refuse plans whose release stands for software that no file knows: nothing here starts on such devices."""
+    """Refuse plans for devices whose own software has no export here."""
     from costmodel import catalog
     from costmodel.errors import SpecError
 

@@ -1,5 +1,5 @@
 """
-Hugging Face Accelerate with FSDP2: the YAML of ``accelerate launch --config_file``.
+Plans as the YAML of ``accelerate launch --config_file``, for Hugging Face Accelerate with FSDP2.
 
 Keys and lines are those of Accelerate 1.15.0.
 """
@@ -45,7 +45,7 @@ VERSIONS = ("1.15.0",)
 FILE = "accelerate.yaml"
 PRECISIONS = ("bf16", "fp16")
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
-"""Read by ``Accelerator``, whatever it is called with (accelerate/accelerator.py:547)."""
+"""Variable that ``Accelerator`` reads, whatever its arguments (accelerate/accelerator.py:547)."""
 
 NO_PIPELINE = "FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."
 NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py has dp, tp, cp and sp)."
@@ -56,12 +56,12 @@ PROGRAM = Program(
     launcher="accelerate",
     todo="train.py is your own script, with the batch size as an argument",
 )
-"""What every process runs."""
+"""Program of every process."""
 
 
 def to_accelerate(plan: Plan, version: str | None = None) -> Export:
     """
-    A plan as the configuration of Accelerate, with FSDP2.
+    Write a plan as the configuration of Accelerate, with FSDP2.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _dp(plan: Plan) -> Entries:
 def _etp(plan: Plan) -> Entries | Unsupported:
     if plan.facts.model.has_experts and plan.strategy.tp > 1:
         return Unsupported(
-            "How experts are split is the tensor-parallel plan of the model in transformers, not a key of the YAML."
+            "Experts are split by the tensor-parallel plan of the model in transformers, not by a key of the YAML."
         )
     return {}
 
@@ -148,7 +148,7 @@ def _sequence_parallel(plan: Plan) -> Entries | Unsupported:
 
 
 def _cp_overlap(plan: Plan) -> Entries:
-    """The ring sends the next keys and values while attention computes; a gather comes before it."""
+    """Return the rotation method: a ring overlaps its sends with attention, an all-gather comes before it."""
     if plan.strategy.cp == 1:
         return {}
     way = "alltoall" if plan.strategy.cp_overlap else "allgather"
@@ -212,7 +212,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     ),
     "layout": only(None, NO_PIPELINE),
 }
-"""What Accelerate says for each field of a strategy."""
+"""Accelerate's options for each field of a strategy."""
 
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
@@ -238,10 +238,10 @@ SETTINGS: dict[str, FieldOptions] = {
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }
-"""What Accelerate says for each setting."""
+"""Accelerate's options for each setting."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
-"""All of it."""
+"""Accelerate's answers for decisions, settings and the job."""
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

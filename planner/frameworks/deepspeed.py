@@ -1,5 +1,5 @@
 """
-DeepSpeed: its configuration as JSON.
+Plans as DeepSpeed's JSON configuration.
 
 Keys and lines are those of DeepSpeed 0.19.8.
 """
@@ -51,12 +51,12 @@ PROGRAM = Program(
     words=("train.py", "--deepspeed", "--deepspeed_config", "{file}"),
     todo="train.py is your own script, with deepspeed.add_config_arguments",
 )
-"""What every process runs."""
+"""Program of every process."""
 
 
 def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
     """
-    A plan as the JSON that ``deepspeed.initialize`` takes.
+    Write a plan as the JSON that ``deepspeed.initialize`` takes.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def _precision(plan: Plan) -> Entries:
 
 
 def _stage(plan: Plan) -> int:
-    """One replica has nothing to shard, and in stage 1 the FP32 master weights that stage 0 lacks in bf16."""
+    """ZeRO stage; stage 1 for one replica in bf16, as stage 0 keeps no FP32 master weights."""
     is_unsharded = plan.strategy.dp == 1 and plan.strategy.sharding == Sharding.NONE
     return int(Sharding.OPTIMIZER if is_unsharded else plan.strategy.sharding)
 
@@ -107,10 +107,11 @@ def _etp(plan: Plan) -> Entries | Unsupported:
 
 def _dp(plan: Plan) -> Entries:
     """
-    Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number.
+    Return the batch sizes of the JSON.
 
-    With AutoTP the product that ``train_batch_size`` is compared with counts every process, unless the script passes an
-    ``mpu``. The engine's groups, its micro-batches and their number are right without it.
+    Replicas are the GPUs divided by tp; the three batch sizes agree with no other number. With AutoTP, DeepSpeed
+    compares ``train_batch_size`` with a product that counts every process, unless the script passes an ``mpu``. The
+    engine's groups, its micro-batches and their number are right without it.
 
     References
     ----------
@@ -196,14 +197,18 @@ def _dp_overlap(plan: Plan) -> Entries | Unsupported:
 
 
 def _has_bf16_optimizer(plan: Plan) -> bool:
-    """What DeepSpeed takes for stage 1 in bf16 with FP32 gradients (deepspeed/runtime/engine.py:2305)."""
+    """Tell whether DeepSpeed uses BF16_Optimizer: stage 1, bf16, FP32 gradients (deepspeed/runtime/engine.py:2305)."""
     is_bf16 = plan.facts.workload.precision.name == "bf16"
     in_fp32 = effective_settings(plan).gradient_dtype in ("fp32", "bf16+fp32")
     return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
 
 
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
-    """BF16_Optimizer reduces its FP32 gradients; it keeps 16-bit ones beside them unless they are added at once."""
+    """
+    Return the options of the gradients' dtype.
+
+    BF16_Optimizer reduces its FP32 gradients; it also keeps 16-bit ones unless they are accumulated immediately.
+    """
     given, half = effective_settings(plan).gradient_dtype, plan.facts.workload.precision.name
     if given not in ("fp32", "bf16+fp32", half):
         return Unsupported(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
@@ -224,7 +229,7 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
 
 
 def _offloaded_states(plan: Plan) -> Entries | Unsupported:
-    """Stage 3 alone has a ratio."""
+    """Return the ratio of offloaded optimizer states, which stage 3 alone has."""
     fraction = effective_settings(plan).offloaded_states
     if fraction == 1:
         return {}
@@ -274,7 +279,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     "dp_overlap": _dp_overlap,
     "layout": only(None, PIPELINES_ARE_CODE),
 }
-"""What DeepSpeed says for each field of a strategy."""
+"""DeepSpeed's options for each field of a strategy."""
 
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
@@ -309,10 +314,10 @@ SETTINGS: dict[str, FieldOptions] = {
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }
-"""What DeepSpeed says for each setting."""
+"""DeepSpeed's options for each setting."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
-"""All of it."""
+"""DeepSpeed's answers for decisions, settings and the job."""
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

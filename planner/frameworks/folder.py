@@ -1,4 +1,4 @@
-"""The files of an export in a folder: all of them or none, and nothing overwritten unasked."""
+"""Writing of an export to a folder: all files or none; existing files are overwritten only with ``--force``."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple
     """
     Write the files of an export.
 
-    They are written beside their places and moved there when all are complete.
+    They are written to temporary files beside their places, and moved there when all are complete.
 
     Parameters
     ----------
     folder
-        The folder, made if it is not there.
+        The folder, created if it does not exist.
     files
         Texts by file name.
     force
-        Whether files that exist are overwritten.
+        True to overwrite files that exist.
 
     Returns
     -------
     tuple of Path
-        What was written.
+        Paths of the written files.
 
     Raises
     ------
     SpecError
-        If the folder is none, or if a file exists already.
+        If the folder is a file, or if a file exists already.
     OSError
-        If something cannot be written.
+        If a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise SpecError(str(folder), "is a file, expected a folder to write to.")

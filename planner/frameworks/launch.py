@@ -1,7 +1,7 @@
 """
-What starts an exported plan on its nodes: a script for torchrun, a batch script for Slurm, a TrainJob for Kubernetes.
+Launch files of an exported plan: a script for torchrun, a batch script for Slurm, a TrainJob for Kubernetes.
 
-What is left to be filled in by hand is marked ``TODO``.
+Values to fill in by hand are marked ``TODO``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.frameworks.planned import Plan
 from planner.frameworks.target import Export, Program, subject
 
 PORT = 29500
-"""Where the first node listens: torchrun's own default."""
+"""Port of the first node: torchrun's own default."""
 
 RESOURCES = {
     "AMD": "amd.com/gpu",
@@ -32,10 +32,10 @@ RESOURCES = {
     "Huawei": "huawei.com/Ascend910",
     "Intel": "habana.ai/gaudi",
 }
-"""What the device plugins of Kubernetes call a device, by its maker."""
+"""Resource name of a device in Kubernetes' device plugins, by its maker."""
 
 RESOURCE = "nvidia.com/gpu"
-"""What they call that of NVIDIA, and one whose maker is not known."""
+"""Resource name of NVIDIA's devices, and of devices whose maker is not known."""
 
 
 Lines: TypeAlias = list[str]
@@ -43,21 +43,21 @@ Lines: TypeAlias = list[str]
 
 def launched(plan: Plan, export: Export, launcher: str) -> Export:
     """
-    An export with what starts it.
+    Add the launch file to an export.
 
     Parameters
     ----------
     plan
         The plan.
     export
-        What a target made of it.
+        The plan's files, without a launch file.
     launcher
         A name of ``LAUNCHERS``.
 
     Returns
     -------
     Export
-        The same with the launch file as the last one, and a note for each thing to fill in.
+        A copy with the launch file as the last one, and a note for each value to fill in.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def launched(plan: Plan, export: Export, launcher: str) -> Export:
 
 
 def program_of(export: Export) -> Program:
-    """What every process of an export runs."""
+    """Return the program that every process of an export runs."""
     program: Program = export.program or import_module(TARGETS[export.target.lower()]).PROGRAM
     return program
 
@@ -81,16 +81,16 @@ def program_of(export: Export) -> Program:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
     """
-    What a launch file is made of.
+    Contents of a launch file.
 
     Parameters
     ----------
     plan, export
-        What is started.
+        The plan, and its files.
     program
-        What every process runs.
+        Program of every process.
     num_nodes, devices_per_node
-        Nodes, and the processes on each.
+        Number of nodes, and of processes on each.
     """
 
     plan: Plan
@@ -102,7 +102,7 @@ class Start:
     @classmethod
     def of(cls, plan: Plan, export: Export) -> Start:
         """
-        The start of a plan.
+        Build the contents for a plan.
 
         Raises
         ------
@@ -122,54 +122,54 @@ class Start:
 
     @property
     def resource(self) -> str:
-        """What a device plugin of Kubernetes calls the plan's devices."""
+        """Resource name of the plan's devices in a device plugin of Kubernetes."""
         return RESOURCES.get(self.plan.cluster.device.silicon.maker, RESOURCE)
 
     @property
     def title(self) -> str:
-        """What is started, in a line."""
+        """Title of the launch file, in a line."""
         return f"{subject(self.plan)}; {self.export.target}"
 
     @property
     def name(self) -> str:
-        """The model's name as one that Slurm and Kubernetes take."""
+        """Model name in the form that Slurm and Kubernetes accept."""
         words = re.sub(r"[^a-z0-9]+", "-", self.plan.facts.model.name.lower()).strip("-")
         return (words or "pretraining")[:50].strip("-")
 
     def command(self, rendezvous: Mapping[str, Lines], before: str = "") -> Lines:
         """
-        The lines that start the processes of a node.
+        Return the lines that start the processes of a node.
 
         Parameters
         ----------
         rendezvous
-            Words with which nodes find each other, by the program's launcher.
+            Rendezvous options of the nodes, by the program's launcher.
         before
-            What stands before the command.
+            Prefix of the command, such as ``srun``.
         """
         file = next(iter(self.export.files))  # the main one, which the target makes of the plan
         values = {"file": file, "module": file.partition(".")[0], "mbs": str(self.plan.strategy.mbs)}
         words = " ".join(shlex.quote(word.format(**values)) for word in self.program.words)
         start = {"torchrun": "torchrun", "accelerate": f"accelerate launch --config_file {shlex.quote(file)}"}
         options = ['"${options[@]}"'] if self.program.has_options else []
-        # Set first: a shell, and who checks it, does not see what eval sets.
+        # Set first: shells and shellcheck do not see variables that eval sets.
         read = ["options=()", f'eval "options=($(cat {shlex.quote(file)}))"'] if self.program.has_options else []
         parts = [f"{before}{start[self.program.launcher]}", *rendezvous[self.program.launcher], words, *options]
         return [*read, " \\\n    ".join(parts)]
 
     @property
     def exports(self) -> Lines:
-        """The environment, as a shell sets it."""
+        """Return the lines of a shell that set the environment."""
         return [f"export {name}={shlex.quote(value)}" for name, value in self.export.environment.items()]
 
     def meeting(self, job: str) -> dict[str, Lines]:
         """
-        How the nodes of a cluster without its own way find each other: at a port of ``HEAD_NODE``.
+        Return the rendezvous options of nodes that meet at a port of ``HEAD_NODE``.
 
         Parameters
         ----------
         job
-            What tells one job from another.
+            Identifier of the job.
         """
         if self.num_nodes == 1:
             return {"torchrun": ["--standalone", f"--nproc-per-node={self.devices_per_node}"], "accelerate": []}
@@ -198,7 +198,7 @@ def _torchrun(start: Start) -> str:
         *start.exports,
         *start.command(start.meeting("${JOB_ID:-1}")),
     ]
-    return _joined(lines)
+    return _join_lines(lines)
 
 
 def _slurm(start: Start) -> str:
@@ -226,15 +226,15 @@ def _slurm(start: Start) -> str:
         # One task per node, which must not be bound to one core.
         *start.command(start.meeting("$SLURM_JOB_ID"), before="srun --kill-on-bad-exit=1 --cpu-bind=none "),
     ]
-    return _joined(lines)
+    return _join_lines(lines)
 
 
 def _segment(start: Start) -> Lines:
     """
-    Nodes that the scheduler keeps in one scale-up domain, where a domain has several nodes.
+    Return ``--segment``, the nodes that Slurm keeps in one scale-up domain, where a domain has several nodes.
 
-    They hold whole groups of tp and cp, and of ep, where these fit into a domain: ep 64 on domains of 72 GPUs takes 64
-    GPUs of each.
+    A segment holds whole groups of tp and cp, and of ep, where these fit into a domain: ep 64 on domains of 72 GPUs
+    takes 64 GPUs of each.
     """
     cluster, strategy = start.plan.cluster, start.plan.strategy
     node = cluster.device.devices_per_node
@@ -247,7 +247,7 @@ def _segment(start: Start) -> Lines:
 
 
 def _kubernetes(start: Start) -> str:
-    """Kubeflow tells torchrun where the nodes meet (PET_*); the files of the export travel inside the script."""
+    """Write a TrainJob; Kubeflow sets the rendezvous (PET_*), and the script writes the files of the export."""
     meeting: dict[str, Lines] = {
         "torchrun": [],
         "accelerate": [
@@ -260,7 +260,7 @@ def _kubernetes(start: Start) -> str:
         for name, text in start.export.files.items()
     ]
     environment = [{"name": name, "value": value} for name, value in start.export.environment.items()]
-    script = _joined(["set -euo pipefail", *files, *start.command(meeting)])
+    script = _join_lines(["set -euo pipefail", *files, *start.command(meeting)])
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -286,21 +286,21 @@ def _kubernetes(start: Start) -> str:
 
 
 class _Block(str):
-    """Text that is written line by line."""
+    """Text that YAML writes as a block, line by line."""
 
     __slots__ = ()
 
 
 class _Dumper(yaml.SafeDumper):
-    """Plain YAML with blocks."""
+    """Dumper of plain YAML that writes blocks."""
 
 
 _Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 
-def _joined(lines: Lines) -> str:
+def _join_lines(lines: Lines) -> str:
     return "\n".join(lines) + "\n"
 
 
 WRITERS: dict[str, Callable[[Start], str]] = {"torchrun": _torchrun, "slurm": _slurm, "kubernetes": _kubernetes}
-"""What writes the file of each launcher."""
+"""Writer of each launcher's file."""

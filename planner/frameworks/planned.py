@@ -1,4 +1,4 @@
-"""What exporters ask of a plan, which :class:`planner.results.Plan` has: they stand above it, so it may ask."""
+"""Protocols of the plan that exporters take, so that they need not import :class:`planner.results.Plan`."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from planner.uncertainty.intervals import Interval
 
 
 class Chosen(Protocol):
-    """A strategy for a job, whatever it costs."""
+    """Strategy for a job, without its costs."""
 
     @property
     def facts(self) -> Facts:
-        """What is trained, and on what."""
+        """Model, workload and cluster."""
 
     @property
     def cluster(self) -> Cluster:
-        """The devices that it uses."""
+        """Cluster that it uses."""
 
     @property
     def strategy(self) -> Strategy:
-        """The decisions."""
+        """Strategy that was chosen."""
 
 
 class Plan(Chosen, Protocol):
-    """A strategy for a job and all that follows from it."""
+    """Strategy for a job with its predicted costs and checkpoints."""
 
     @property
     def schedule(self) -> CheckpointSchedule:
-        """Its checkpoint interval and the whole training."""
+        """Checkpoint interval and length of the training."""
 
     @property
     def checkpoint_seconds(self) -> float:
-        """Training time that is lost per checkpoint."""
+        """Training time that is lost per checkpoint, in seconds."""
 
     @property
     def write_seconds(self) -> float:
-        """From the start of a checkpoint until it is on storage, beside the training; 0 where training waits."""
+        """Time in seconds to write a checkpoint while training goes on; 0 where training waits."""
 
     @property
     def kept_checkpoints(self) -> int | None:
-        """How many of them are kept, the newest ones."""
+        """Number of newest checkpoints that are kept; None: all."""
 
     @property
     def step_seconds(self) -> float:
-        """One optimizer step."""
+        """Time of one optimizer step, in seconds."""
 
     @property
     def interval(self) -> Interval:
-        """Where its measured step time lies."""
+        """Interval in which the measured step time is expected."""
 
     @property
     def headroom_bytes(self) -> float:
-        """What the fullest rank leaves free; negative where it does not fit."""
+        """Free memory of the fullest rank, in bytes; negative where the plan does not fit."""
 
 
 def costed_name(plan: Plan) -> str:
-    """Name of the release that a plan is costed with, as the job has it; empty: the job names none."""
+    """Name of the release that a plan is costed with, as the job has it; empty where the job names none."""
     cluster = plan.cluster
     return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")

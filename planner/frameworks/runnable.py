@@ -1,4 +1,4 @@
-"""What targets can run: a job at all, a strategy or else the nearest, a plan; asked beside the search, never in it."""
+"""Checks that a target can run a job, a strategy or a plan; they are made outside the search, never in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 
 MOST_LOOKED_AT = 50
-"""Strategies whose neighbours are asked about on the way to the nearest one."""
+"""Number of strategies whose neighbours are checked on the way to the nearest one that the target runs."""
 
 UNLIKE = StageLayout(
     layers=(1, 1),
@@ -44,30 +44,30 @@ UNLIKE = StageLayout(
     full_layers=(0, 0),
     activation_offload=(False, False),
 )
-"""Stages that differ in more than their layers."""
+"""Custom pipeline layout whose stages differ in more than their layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplanned:
-    """What targets ask of a plan for their answers: a strategy for a job, without its costs."""
+    """Strategy for a job without its costs, in the place of a plan where only answers of targets are needed."""
 
     facts: Facts
     strategy: Strategy
 
     @property
     def cluster(self) -> Cluster:
-        """The devices of the job."""
+        """Cluster of the job."""
         return self.facts.cluster
 
 
 def answers_of(target: str) -> Answers:
-    """What a target says of everything."""
+    """Return the answers of a target."""
     answers: Answers = import_module(TARGETS[target]).ANSWERS
     return answers
 
 
 def as_plan(facts: Facts, strategy: Strategy) -> Plan:
-    """A strategy for a job as what answers are asked with."""
+    """Wrap a strategy for a job so that the answers of targets take it as a plan."""
     return cast(Plan, Unplanned(facts, strategy))
 
 
@@ -87,7 +87,7 @@ def require_runnable(problem: Problem) -> None:
     if problem.search.target is None:
         return
     if not problem.search.framework_rules:
-        said = f"is false, but the rules of {problem.search.target} are what search.target asks for."
+        said = f"is false, but search.target needs the rules of {problem.search.target}."
         raise SpecError("search.framework_rules", said, "Keep one of them.")
     try:
         _require_runnable(problem)
@@ -107,7 +107,11 @@ def _require_runnable(problem: Problem) -> None:
 
 
 def _require_facts(facts: Facts, answers: Answers) -> None:
-    """Model, precision and settings, with the strategies of which a target refuses least: nothing on, or EP overlap."""
+    """
+    Refuse a model, a precision or settings that the target does not have.
+
+    Settings are refused where the plainest strategy and one with EP overlap are both refused for them.
+    """
     alone = as_plan(facts, plainest())
     try:
         answers.require_job(alone)
@@ -127,7 +131,7 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
 
 
 def _require_rules(facts: Facts, target: str) -> None:
-    """Refuse a job that breaks a rule of its target whatever the strategy: such a rule is of facts alone."""
+    """Refuse a job that breaks a rule of its target on facts alone, so that every strategy would break it."""
     rules = [rule for rule in TARGET_RULES[target] if not needs(rule)]
     for rule in violated(facts, plainest().decisions(), rules=rules):
         framework = facts.cluster.unknown_release or (facts.cluster.framework.name if facts.cluster.framework else "")
@@ -135,7 +139,7 @@ def _require_rules(facts: Facts, target: str) -> None:
 
 
 def plainest() -> Strategy:
-    """One device, one sequence at a time, nothing on."""
+    """Return the strategy of one device, one sequence per micro-batch, and no feature."""
     values: dict[str, Any] = {**dict.fromkeys((*DEGREES, "group"), 1), **dict.fromkeys(FLAGS, False)}
     enums: dict[str, Any] = {name: kind(0) for name, kind in ENUMS.items()}
     return Strategy(**values, **enums)
@@ -146,7 +150,7 @@ def _plain(value: object) -> str:
 
 
 def _require_limits(problem: Problem, answers: Answers) -> None:
-    """Values that the job allows, of which the framework of the target must have one; stages that it can tell apart."""
+    """Refuse limits of the search with no value that the target has: pinned and allowed values, and kinds of stages."""
     search = problem.search
     pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
     allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
@@ -159,7 +163,7 @@ def _require_limits(problem: Problem, answers: Answers) -> None:
 
 
 def with_runnable_stages(problem: Problem) -> Problem:
-    """The job with even stages where its target cannot say others; any other job as it is."""
+    """Limit the search to even stages where the job's target has no uneven ones."""
     target, num_layers = problem.search.target, problem.facts.model.num_layers
     if target is None or num_layers < 2 or problem.search.stages != StageChoice.LAYERS:
         return problem
@@ -172,19 +176,19 @@ def with_runnable_stages(problem: Problem) -> Problem:
 
 
 def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
-    """Refuse decisions of a strategy that the job's target has not, with the reason; others pass."""
+    """Refuse decisions that the job's target does not have, with the reason."""
     if problem.search.target is not None:
         given = {f"strategy.{name}": (name, (value,)) for name, value in decisions.items()}
         _require_values(problem, answers_of(problem.search.target), given)
 
 
 def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Of the values of a decision at each place the framework must have one."""
+    """Refuse entries of the job none of whose values the framework has."""
     framework = problem.facts.cluster.framework
     for where, (name, values) in given.items():
         if framework is not None and all(lacks(framework, name, value) for value in values):
             texts = alternatives([decision_text(name, value) for value in values])
-            reason = refusals(as_plan(problem.facts, _with(plainest(), name, values[0])), answers).get(name)
+            reason = refusals(as_plan(problem.facts, _replace_decision(plainest(), name, values[0])), answers).get(name)
             because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
             others = [value for value in _values(problem)[name] if not lacks(framework, name, value)]
             nearest = min(others, key=lambda value: abs(value - values[0]), default=None)
@@ -198,7 +202,7 @@ def _others_text(problem: Problem) -> str:
 
 
 def _could_run(problem: Problem, target: str) -> bool:
-    """Whether the job would pass with another target and its newest framework."""
+    """Tell whether the job would pass with another target and its newest framework."""
     document = dict(problem.document)
     document["search"] = {**(document.get("search") or {}), "target": target}
     document["cluster"] = {name: value for name, value in document["cluster"].items() if name != "framework"}
@@ -214,21 +218,21 @@ def _could_run(problem: Problem, target: str) -> bool:
 
 def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Strategy:
     """
-    A strategy that the job's target can run: what was not given is changed where it must be.
+    Return the nearest strategy that the job's target can run; given decisions stay.
 
     Parameters
     ----------
     problem
         The job; without a target nothing changes.
     strategy
-        What was given, completed.
+        The given decisions, completed.
     given
-        Decisions that stay as they are, ``layout`` among them where stages were given.
+        Names of decisions that stay as they are, ``layout`` among them where stages were given.
 
     Raises
     ------
     SpecError
-        If what was given is what the target refuses: by name with the reasons, and the nearest strategy that it runs.
+        If the target refuses given decisions: names them with the reasons, and the nearest strategy that it runs.
     """
     target = problem.search.target
     if target is None or not _complaints(problem.facts, strategy, target).number:
@@ -247,7 +251,7 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
     if not refused:
         broken = violated(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
         text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
-    asked = PHYSICS_RULES if not _broken(problem.facts, strategy, PHYSICS_RULES) else ()
+    asked = PHYSICS_RULES if not _find_broken(problem.facts, strategy, PHYSICS_RULES) else ()
     nearest = _nearest(problem, strategy, target, (*DECISIONS, LAYOUT), physics=asked)
     end = "No strategy near it was found that it can run."
     if nearest is not None:
@@ -260,7 +264,7 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
 
 @dataclass(frozen=True, slots=True)
 class _Complaints:
-    """How many answers and rules are against a strategy; what is refused by name, and what rules are about."""
+    """Number of refusals and broken rules of a strategy, the refused decisions, and the decisions of broken rules."""
 
     number: int
     refused: frozenset[str]
@@ -268,14 +272,14 @@ class _Complaints:
 
 
 def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
-    """What a target refuses of a strategy, and the rules of it, and others, that the strategy breaks."""
+    """Collect a target's refusals of a strategy, and the rules of the target and of physics that it breaks."""
     refused = refusals(as_plan(facts, strategy), answers_of(target))
-    broken = _broken(facts, strategy, (*TARGET_RULES[target], *physics))
+    broken = _find_broken(facts, strategy, (*TARGET_RULES[target], *physics))
     named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
     return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))
 
 
-def _broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def _find_broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return violated(facts, strategy.decisions(), rules=[rule for rule in rules if rule not in MEMORY_RULES])
 
 
@@ -283,10 +287,10 @@ def _nearest(
     problem: Problem, strategy: Strategy, target: str, free: Collection[str], *, physics: Sequence[Rule]
 ) -> Strategy | None:
     """
-    A strategy that a target can run, a few changes away: decisions that are complained about, one by one.
+    Search for the nearest strategy that a target can run, one change of a decision at a time.
 
-    Of what was reached, that with fewest complaints goes on, of equals that with fewest changes: with other values of
-    the decisions that are refused by name, else of those that broken rules are about. None: nothing was found.
+    The strategy with the fewest complaints is expanded first, on a tie the one with the fewest changes. A step changes
+    a decision that is refused by name, or else one of a broken rule. None: nothing was found.
     """
     domains, tried = _values(problem), itertools.count()
     first = _complaints(problem.facts, strategy, target, physics)
@@ -298,12 +302,12 @@ def _nearest(
         if not number:
             return current
         names = complaints.refused or complaints.ruled
-        tied = () if LAYOUT in free or current.layout is None else ("pp", "vpp", "vocabulary")  # stages that were given
+        tied = () if LAYOUT in free or current.layout is None else ("pp", "vpp", "vocabulary")  # given stages fix these
         changing = [name for name in DECISIONS if name in names and name in free and name not in tied]
         steps = [
-            _with(current, name, value, free)
+            _replace_decision(current, name, value, free)
             for name in changing
-            for value in _by_distance(name, current, domains[name])
+            for value in _order_by_distance(name, current, domains[name])
         ]
         steps += [replace(current, layout=None)] if LAYOUT in names and LAYOUT in free else []
         for step in steps:
@@ -315,7 +319,7 @@ def _nearest(
 
 
 def _values(problem: Problem) -> Mapping[str, Sequence[int]]:
-    """Values of each decision that a nearby strategy may have."""
+    """Values of each decision that the search for a nearby strategy tries."""
     facts = problem.facts
     known = {**default_domains(facts), **default_features(facts)}
     return {
@@ -323,8 +327,8 @@ def _values(problem: Problem) -> Mapping[str, Sequence[int]]:
     }
 
 
-def _by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterator[int]:
-    """Other values of a decision, those near what it is first: degrees by their ratio."""
+def _order_by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterator[int]:
+    """Yield other values of a decision, nearest first; degrees are compared by their ratio."""
     own = int(getattr(strategy, name))
     ratio = name in DEGREES
 
@@ -334,8 +338,8 @@ def _by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterat
     yield from sorted((int(value) for value in values if int(value) != own), key=distance)
 
 
-def _with(strategy: Strategy, name: str, value: int, free: Collection[str] = DECISIONS) -> Strategy:
-    """A strategy with another value; dp takes the devices that are left, and groups follow pipelines."""
+def _replace_decision(strategy: Strategy, name: str, value: int, free: Collection[str] = DECISIONS) -> Strategy:
+    """Return a strategy with another value; dp takes the remaining devices, micro-batch groups follow pp and vpp."""
     typed: Any = ENUMS[name](value) if name in ENUMS else bool(value) if name in FLAGS else value
     changed = replace(strategy, **{name: typed})
     if name in ("tp", "cp", "pp") and "dp" in free and strategy.num_devices > 1:
@@ -350,7 +354,7 @@ def _with(strategy: Strategy, name: str, value: int, free: Collection[str] = DEC
 
 
 def targets_of(plan: Plan) -> dict[str, str | None]:
-    """Every target with the first reason why it cannot run a plan; None: it can."""
+    """Return for every target the first reason why it cannot run a plan; None: it can."""
     return {target: _first_reason(plan, target) for target in TARGETS}
 
 

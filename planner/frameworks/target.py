@@ -1,4 +1,4 @@
-"""What all targets share: entries for each decision and setting, a refusal for what a target cannot say, the files."""
+"""Parts that all targets share: options for each decision and setting, refusals, and the files of an export."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from planner.frameworks.planned import Plan
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
     """
-    A plan in the words of a target.
+    Files of a target that start a plan.
 
     Parameters
     ----------
     target
-        Its name as one writes it, such as DeepSpeed.
+        Its name as it is written, such as DeepSpeed.
     files
         Texts by file name; the first one is the main one.
     environment
-        Environment variables that every process needs, beside what the files set themselves.
+        Environment variables that every process needs, beside those that the files set themselves.
     notes
-        What one should know who uses them, such as what the target decides by itself.
+        Notes for the user of the files, such as choices that the target makes by itself.
     program
-        What every process runs, where it is not the target's ``PROGRAM``.
+        Program of every process, where it is not the target's ``PROGRAM``.
     version
         Release of the target that the files are for, of ``VERSIONS`` of its module.
     """
@@ -51,7 +51,7 @@ class Export:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
     """
-    What every process of a target runs.
+    Program that every process of a target runs.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class Program:
         Its words; ``{file}`` is the main file of the export, ``{module}`` that without its suffix, ``{mbs}`` the
         sequences per micro-batch.
     launcher
-        What starts the processes of a node: ``torchrun`` or ``accelerate``.
+        Launcher of the processes of a node: ``torchrun`` or ``accelerate``.
     has_options
-        Whether the main file holds options, quoted for a shell, that come behind the words.
+        True where the main file holds options, quoted for a shell, that come behind the words.
     todo
-        What of it is the user's own.
+        Part that the user has to provide.
     """
 
     words: tuple[str, ...]
@@ -74,7 +74,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Why a target cannot express the value of a decision or setting: one sentence with its source."""
+    """Reason why a target cannot express the value of a decision or setting: one sentence with its source."""
 
     reason: str
 
@@ -89,14 +89,14 @@ OptionsOf: TypeAlias = Callable[[Plan], Entries | Unsupported]
 @dataclass(frozen=True, slots=True)
 class Choice:
     """
-    The answer of a target that has some values of a field.
+    Options of a target that has some values of a field.
 
     Parameters
     ----------
     options
-        The options that mean a value, by value.
+        Options of each value.
     reason
-        Why any other value is refused: one sentence with its source.
+        Reason why any other value is refused: one sentence with its source.
     """
 
     options: Mapping[Any, Entries]
@@ -104,23 +104,23 @@ class Choice:
 
 
 FieldOptions: TypeAlias = str | Choice | OptionsOf
-"""What a target says for a field: the option that takes its value, options by value, or what depends on the plan."""
+"""Answer of a target for a field: the option that takes its value, options by value, or a function of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
     """
-    What a target says of everything that it is asked for.
+    Answers of a target for every field of a plan.
 
     Parameters
     ----------
     target
-        Its name as one writes it.
+        Its name as it is written.
     decisions, settings
         Answers for every field of :class:`costmodel.strategy.Strategy` and of
         :class:`costmodel.facts.framework.Settings`.
     require_job
-        Refuses what no strategy changes: models and precisions that it does not have.
+        Function that refuses models and precisions that the target does not have, whatever the strategy.
     """
 
     target: str
@@ -136,24 +136,24 @@ EVERY_SETTING = frozenset(one.name for one in fields(Settings))
 """Settings that every target must express or refuse."""
 
 NO_NAME = re.compile(r"[^\w .,:+()-]")
-"""What could end a comment or a text."""
+"""Characters that could end a comment or a text."""
 
 HINT = "Plan again for it (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
 def only(value: object, reason: str) -> Choice:
-    """The answer of a target without an option, which does one value anyway."""
+    """Return the answer of a target that has one value only, and no option for it."""
     return Choice({value: {}}, reason)
 
 
 def switch(*options: str) -> Choice:
-    """The answer of a target with options that take no value; without them the field is false."""
+    """Return the answer of a target with options that take no value; without them the field is false."""
     return Choice({True: dict.fromkeys(options, True), False: {}})
 
 
 def no_options(plan: Plan) -> Entries:
-    """No options: another file, the environment or the user's own code has the setting."""
+    """Return no options: another file, the environment or the user's own code has the setting."""
     return {}
 
 
@@ -161,7 +161,7 @@ def entries_of(
     plan: Plan, target: str, decisions: Mapping[str, FieldOptions], settings: Mapping[str, FieldOptions]
 ) -> Entries:
     """
-    All options of a target for the strategy and the settings of a plan.
+    Collect all options of a target for the strategy and the settings of a plan.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def entries_of(
     Raises
     ------
     SpecError
-        If it refuses fields: all of them by name, with the reasons.
+        If it refuses fields: names all of them, with the reasons.
     """
     assert decisions.keys() == EVERY_FIELD, f"{target} has no entry for {sorted(EVERY_FIELD ^ decisions.keys())}"
     assert settings.keys() == EVERY_SETTING, f"{target} has no entry for {sorted(EVERY_SETTING ^ settings.keys())}"
@@ -196,15 +196,15 @@ def entries_of(
 
 
 def refusals(plan: Plan, answers: Answers) -> dict[str, str]:
-    """Reasons by what a target refuses of a plan: decisions by name, settings as ``settings.<name>``."""
+    """Return reasons by field that a target refuses of a plan: decisions by name, settings as ``settings.<name>``."""
     found = _every_answer(plan, answers.decisions, answers.settings)
     return {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
 
 
 def refused_text(plan: Plan, refused: Mapping[str, str]) -> str:
-    """What is refused of a plan, a line each: value and reason."""
+    """List the refused fields of a plan, a line each, with value and reason."""
     values = _values(plan)
-    return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+    return "".join(f"\n  - {name} = {_spell(values[name])}: {reason}" for name, reason in refused.items())
 
 
 def _values(plan: Plan) -> dict[str, Any]:
@@ -217,10 +217,10 @@ def _every_answer(
     plan: Plan, decisions: Mapping[str, FieldOptions], settings: Mapping[str, FieldOptions]
 ) -> dict[str, Entries | Unsupported]:
     answers = {**decisions, **{f"settings.{name}": answer for name, answer in settings.items()}}
-    return {name: _said(plan, answers[name], value) for name, value in _values(plan).items()}
+    return {name: _answer_options(plan, answers[name], value) for name, value in _values(plan).items()}
 
 
-def _said(plan: Plan, answer: FieldOptions, value: Any) -> Entries | Unsupported:
+def _answer_options(plan: Plan, answer: FieldOptions, value: Any) -> Entries | Unsupported:
     if isinstance(answer, str):
         return {answer: value}
     if isinstance(answer, Choice):
@@ -235,8 +235,8 @@ def _hint(plan: Plan, refused: Collection[str]) -> str:
     return " ".join([HINT] * (len(refused) > len(of_settings)) + [other] * bool(of_settings))
 
 
-def _spelled(value: object) -> str:
-    """A decision as job files spell it."""
+def _spell(value: object) -> str:
+    """Spell a decision as job files do."""
     if isinstance(value, StageLayout):
         return "its own stages"
     return value.text if isinstance(value, Decision) else str(value).lower()
@@ -247,10 +247,12 @@ def _spelled(value: object) -> str:
 
 def effective_settings(plan: Plan) -> Settings:
     """
-    The settings of a plan, complete: gaps have the defaults of the formulas, settings without effect those of Settings.
+    Complete the settings of a plan.
 
-    8-bit weights are those of 8-bit recipes, processors a dispatcher's own, 16-bit gradients the recipe's. What is said
-    of offloaded optimizer states has an effect where they are, and threads where they are fewer than the cores.
+    Missing settings have the defaults of the formulas, settings without effect the defaults of ``Settings``. 8-bit
+    weights count in 8-bit recipes only, numbers of SMs with a dispatcher of its own kernels, and 16-bit gradients are
+    those of the recipe. Settings of optimizer offload count where states are offloaded, and threads where they are
+    fewer than the cores.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
     device = cluster.device
@@ -286,11 +288,11 @@ def effective_settings(plan: Plan) -> Settings:
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
-        **_of_offload(plan),
+        **_offload_settings(plan),
     )
 
 
-def _of_offload(plan: Plan) -> dict[str, Any]:
+def _offload_settings(plan: Plan) -> dict[str, Any]:
     device = plan.cluster.device
     offload = device.behaviour.offload if plan.strategy.optimizer_offload else OptimizerOffload()
     cores = device.host_processors.threads or inf
@@ -304,7 +306,11 @@ def _of_offload(plan: Plan) -> dict[str, Any]:
 
 
 def num_sharing_groups(plan: Plan) -> int | None:
-    """Groups of data-parallel ranks that share states each; None where groups differ or cut a context into pieces."""
+    """
+    Number of groups of data-parallel ranks that share optimizer states each.
+
+    None where groups differ in size, or separate ranks of one context-parallel group.
+    """
     group, ranks = effective_settings(plan).optimizer_group, plan.strategy.dp * plan.strategy.cp
     if not isinstance(group, int):
         return 1
@@ -312,7 +318,7 @@ def num_sharing_groups(plan: Plan) -> int | None:
 
 
 def hybrid_sharding(plan: Plan) -> Entries | Unsupported:
-    """What FSDP2's targets say of groups that share states: the degrees of data parallelism have them."""
+    """Answer of FSDP2's targets for groups that share states: the degrees of data parallelism express them."""
     if num_sharing_groups(plan) is None:
         return Unsupported(
             "Groups hold equally many replicas with all of their context-parallel ranks (a device mesh)."
@@ -322,7 +328,7 @@ def hybrid_sharding(plan: Plan) -> Entries | Unsupported:
 
 def require_precision(plan: Plan, known: Collection[str], problem: str, hint: str = "Plan with {known}.") -> str:
     """
-    The name of a plan's precision, which a target has.
+    Return the name of a plan's precision, or refuse one that the target does not have.
 
     Parameters
     ----------
@@ -331,9 +337,9 @@ def require_precision(plan: Plan, known: Collection[str], problem: str, hint: st
     known
         Names that the target has, with the bytes that the catalog gives them.
     problem
-        What is said of another one: ``{name}``, and ``{own}`` where only its bytes are another's.
+        Message for any other one, with ``{name}``, and with ``{own}`` where it differs from the catalog in its bytes.
     hint
-        What to do then, with the ``{known}`` ones.
+        Hint of the message, with the ``{known}`` ones.
 
     Raises
     ------
@@ -348,7 +354,7 @@ def require_precision(plan: Plan, known: Collection[str], problem: str, hint: st
 
 
 def _has_own_bytes(plan: Plan) -> bool:
-    """Whether a precision is none of the catalog's, with the bytes that follow from the settings."""
+    """Tell whether a precision differs from the catalog's of its name, with the bytes that follow from the settings."""
     precision = plan.facts.workload.precision
     if precision.name not in catalog.precisions():
         return True
@@ -356,7 +362,7 @@ def _has_own_bytes(plan: Plan) -> bool:
 
 
 def variables(plan: Plan) -> dict[str, str]:
-    """Variables that every target's processes need."""
+    """Environment variables that processes of every target need."""
     settings = effective_settings(plan)
     found = {"CUDA_LAUNCH_BLOCKING": "1"} if settings.launches == "blocking" else {}
     if settings.allocator == "expandable":
@@ -372,11 +378,11 @@ def variables(plan: Plan) -> dict[str, str]:
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 BESIDE_GRAPHS = {"NCCL_GRAPH_REGISTER": "0"}
-"""What Megatron-Core asks for beside both (0.16.1, ``megatron/core/transformer/cuda_graphs.py:1415,1683``)."""
+"""Variable that Megatron-Core requires with both (0.16.1, ``megatron/core/transformer/cuda_graphs.py:1415,1683``)."""
 
 
 MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
-"""Settings that are the code of the user's own model where the target has no say: :func:`model_notes` tells."""
+"""Settings that the code of the user's own model decides, not the target; :func:`model_notes` lists them."""
 
 OFFLOADS_WHOLE = "Optimizer states alone do not leave the device."
 
@@ -386,7 +392,7 @@ LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {targ
 
 
 def model_line(model: Model) -> str:
-    """Facts of a model that a training script builds itself, in a line; None: not known."""
+    """Describe in a line the facts of a model that the training script must build."""
     numerics, rotary = model.numerics, model.numerics.rotary
     said = {
         NAMES["norm_epsilon"]: numerics.norm_epsilon,
@@ -401,7 +407,7 @@ def model_line(model: Model) -> str:
 
 
 def model_notes(plan: Plan, target: str) -> list[str]:
-    """What a plan counts that is the code of the user's own model."""
+    """Return notes on costs of a plan that depend on the code of the user's own model."""
     settings = effective_settings(plan)
     counted = {
         "norms and activations of several kernels each": settings.kernels == "eager",
@@ -414,12 +420,12 @@ def model_notes(plan: Plan, target: str) -> list[str]:
 
 def require_version(version: str | None, target: str, known: Collection[str]) -> None:
     """
-    Refuse a release of a framework that an export does not know; None is the one that it is written for.
+    Refuse a release of a framework that an export does not know; None is the release that it is written for.
 
     Raises
     ------
     SpecError
-        If it is not known: with those that are.
+        If it is not known; the message lists the known ones.
     """
     if version is None or version in known:
         return
@@ -430,11 +436,11 @@ def require_version(version: str | None, target: str, known: Collection[str]) ->
 
 
 TODO = "TODO: {}."
-"""A line of a file for what is the user's to fill in."""
+"""Line of a file for a value that the user has to fill in."""
 
 
 def commented(lines: Iterable[str]) -> str:
-    """Comments at the head of a file, which shells, YAML and Python pass over; names in them end no line."""
+    """Write lines as comments of a shell, of YAML and of Python; line breaks inside a name become blanks."""
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
@@ -449,7 +455,7 @@ def num_microbatches(plan: Plan) -> int | None:
 
 
 def checkpoints(plan: Plan) -> str:
-    """How often a plan saves, as a note."""
+    """Return a note on the checkpoint interval of a plan."""
     wait = f"training waits {plan.checkpoint_seconds:.3g} s for each"
     writing = (
         f"; it is on storage after {plan.write_seconds:.3g} s, while training goes on" if plan.write_seconds else ""
@@ -459,6 +465,6 @@ def checkpoints(plan: Plan) -> str:
 
 
 def subject(plan: Plan) -> str:
-    """What a plan is for, in a line that any file can have as a comment, whatever the names are."""
+    """Return model, devices and predicted step in a line that is safe as a comment, whatever the names are."""
     model, device = (NO_NAME.sub("?", name) for name in (plan.facts.model.name, plan.cluster.device.name))
     return f"{model} on {plan.strategy.num_devices:,} x {device}, {plan.step_seconds:.3f} s per step as predicted"

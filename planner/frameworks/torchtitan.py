@@ -1,5 +1,5 @@
 """
-torchtitan: a Python function that returns the configuration, which is what torchtitan's ``--config`` names.
+Plans as recipes of torchtitan: a Python function that returns the configuration, named by ``--config``.
 
 Options, schedules and lines are those of torchtitan 0.3.0 and of ``torch/distributed`` of PyTorch 2.13.
 """
@@ -63,9 +63,9 @@ FLAVORS = {
     "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120b"),
 }
 """
-Models of the catalog that torchtitan has: its module, a recipe for what a plan does not say, the flavor.
+Models of the catalog that torchtitan has: its module, the recipe with the options that a plan does not set, the flavor.
 
-``llama3_405b`` of torchtitan is in FP8 and needs torchao to be made at all.
+``llama3_405b`` of torchtitan is in FP8 and cannot be built without torchao.
 """
 
 SCHEDULES = {
@@ -73,21 +73,21 @@ SCHEDULES = {
     Schedule.ZB_V: "ZBVZeroBubble",
     Schedule.DUALPIPEV: "DualPipeV",
 }
-"""Names of ``get_schedule_class``, torch/distributed/pipelining/schedules.py; 1F1B depends on the chunks."""
+"""Names of ``get_schedule_class``, torch/distributed/pipelining/schedules.py; that of 1F1B depends on vpp."""
 
 NUM_ACTIVE_CHUNKS = 3
-"""Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
+"""Number of chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
 
 NUM_WAITS = 3
-"""Steps that a collective may wait before the job is taken for hung; shorter than torchtitan's 100 s it never is."""
+"""Steps that a collective may wait before the job counts as hung; at least torchtitan's 100 s."""
 
 PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe"))
-"""What every process runs."""
+"""Program of every process."""
 
 
 def to_torchtitan(plan: Plan, version: str | None = None) -> Export:
     """
-    A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
+    Write a plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _dp(plan: Plan) -> Entries:
 
 
 def _num_copies(plan: Plan) -> int:
-    """Groups of ranks that hold all states each."""
+    """Number of groups of ranks that hold all states each."""
     return plan.strategy.dp if plan.strategy.sharding == Sharding.NONE else num_sharing_groups(plan) or 1
 
 
@@ -351,8 +351,8 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     ),
     "token_dispatcher": only(
         TokenDispatcher.ALLTOALL,
-        "Which one is an argument of the model's registry (moe_comm_backend, "
-        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not say.",
+        "The backend is an argument of the model's registry (moe_comm_backend, "
+        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not have.",
     ),
     "cuda_graphs": _cuda_graphs,
     "tp_overlap": _tp_overlap,
@@ -367,7 +367,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     "dp_overlap": _dp_overlap,
     "layout": _layout,
 }
-"""What torchtitan says for each field of a strategy."""
+"""torchtitan's options for each field of a strategy."""
 
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": Choice(
@@ -394,7 +394,7 @@ SETTINGS: dict[str, FieldOptions] = {
     "offload_overlap": only(False, OFFLOADS_WHOLE),
     "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
-    "optimizer": only("adam", "Which one is the recipe's, from which optimizer and learning rate are taken."),
+    "optimizer": only("adam", "Optimizer and learning rate are those of the recipe."),
     "kernels": only("fused", "Layers are compiled (compile.enable), which fuses them."),
     "attention": only(
         "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."
@@ -404,17 +404,17 @@ SETTINGS: dict[str, FieldOptions] = {
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }
-"""What torchtitan says for each setting."""
+"""torchtitan's options for each setting."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
-"""All of it."""
+"""torchtitan's answers for decisions, settings and the job."""
 
 
 # --- the recipe --------------------------------------------------------------------------------------------
 
 
 class _Code(str):
-    """A value that is written as it is."""
+    """Value that is written as it is, without quotation marks."""
 
     __slots__ = ()
 
@@ -463,7 +463,7 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
-    """What follows from the job and the prediction rather than from a decision."""
+    """Return options that follow from the job and the prediction rather than from a decision."""
     schedule = plan.schedule
     patience = ceil(NUM_WAITS * plan.step_seconds + plan.checkpoint_seconds)
     background = {"checkpoint.async_mode": "async_with_pinned_mem"} if plan.write_seconds else {}
@@ -497,7 +497,7 @@ def _imports(flavor: tuple[str, str, str] | None, policy: str | None) -> str:
 
 
 def _stages(plan: Plan) -> str:
-    """The modules of each virtual stage, written out: a list that a reader need not run."""
+    """Write the modules of each virtual stage as a literal list."""
     ends = list(accumulate(stage_layers(plan.strategy, plan.facts.model), initial=0))
     stages = [[f"layers.{layer}" for layer in range(begin, end)] for begin, end in pairwise(ends)]
     stages[0].insert(0, "tok_embeddings")
@@ -515,7 +515,7 @@ def _stages(plan: Plan) -> str:
 
 
 def _section(name: str, values: dict[str, Any]) -> str:
-    """Of parallelism and compilation nothing is left to the other recipe."""
+    """Write a section; those of parallelism and compilation are written whole, without the base recipe's values."""
     whole = {"parallelism": "ParallelismConfig(", "compile": "CompileConfig("}
     begin = whole.get(name, f"replace(\n            config.{name},")
     lines = "".join(f"            {option}={_literal(value)},\n" for option, value in values.items())
@@ -523,7 +523,7 @@ def _section(name: str, values: dict[str, Any]) -> str:
 
 
 def _flavor(model: Model) -> tuple[str, str, str] | None:
-    """The name and flavor of a model in torchtitan; None where torchtitan does not have exactly this one."""
+    """Return module, recipe and flavor of a model in torchtitan; None where torchtitan does not have exactly it."""
     sizes = attrgetter("layers", "hidden_size", "vocab_size", "tied_embeddings")
     same = (flavor for name, flavor in FLAVORS.items() if sizes(catalog.model(name)) == sizes(model))
     return None if model.mtp_layers else next(same, None)

@@ -1,4 +1,4 @@
-"""Facts of a model beside its sizes in a recipe of torchtitan 0.3.0, and what its configuration has no field for."""
+"""Facts of a model beside its sizes in a recipe of torchtitan 0.3.0, and a TODO for each without a field."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALINGS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""What scalings and their numbers are called (torchtitan/models/common/rope.py, RoPE.Config)."""
+"""Names of rotary scalings and their parameters (torchtitan/models/common/rope.py, RoPE.Config)."""
 
 WHOLE = ("original_max_position_embeddings", "original_seq_len")
 
@@ -54,11 +54,11 @@ def set_facts(model) -> None:
                 for name, value in facts.items():
                     setattr(part, name, value)
 '''
-"""Functions of a recipe."""
+"""Functions that a recipe contains."""
 
 
 def facts_of(model: Model) -> dict[str, dict[str, Any]]:
-    """Facts that torchtitan's configuration has fields for: of rotations, norms and routers, by a field of each."""
+    """Return facts of rotary embeddings, norms and routers that torchtitan has fields for, by a field of each part."""
     numerics, facts = model.numerics, dict[str, dict[str, Any]]()
     rotary = numerics.rotary
     if rotary is not None and rotary.base is not None and rotary.scaling in SCALINGS:
@@ -89,7 +89,7 @@ def _routing(routing: Routing) -> dict[str, Any]:
 
 
 def todo_lines(model: Model) -> Iterator[str]:
-    """One line for each fact that is not known, or that no field says."""
+    """Yield one line for each fact that is unknown, or that has no field."""
     numerics, rotary = model.numerics, model.numerics.rotary
     unknown = "the model's config.json does not say it, the registry's holds"
     no_field = "torchtitan 0.3.0 has no field for it"

@@ -283,7 +283,7 @@ def test_an_all_to_all_needs_heads_for_each_rank():
     """Of Llama-3's 8 key-value heads 2 ranks get 4 each, 16 ranks none."""
     wide = {**CONTEXT, "cp": 16, "dp": 1, "mbs": 1}
 
-    with pytest.raises(SpecError, match=r"cp = 16: What is costed exchanges heads"):
+    with pytest.raises(SpecError, match=r"cp = 16: The plan counts all-to-alls"):
         options(given=wide, **ALL_TO_ALL)
 
 

@@ -196,7 +196,7 @@ def test_an_unknown_target_is_told_the_known_ones():
         (
             "megatron-lm",
             ["search.framework_rules=false"],
-            "search.framework_rules: is false, but the rules of megatron-lm are what search.target asks for.",
+            "search.framework_rules: is false, but search.target needs the rules of megatron-lm.",
             "Keep one of them.",
         ),
     ],

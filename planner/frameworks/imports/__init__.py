@@ -1,1 +1,1 @@
-"""What somebody runs, as a job: scripts, argument lists and configurations of several frameworks."""
+"""Import of scripts, argument lists and configurations of several frameworks as jobs."""

@@ -1,5 +1,5 @@
 """
-Hugging Face Accelerate: the YAML of ``accelerate launch --config_file``, with what the launch line says besides.
+Import of Hugging Face Accelerate: the YAML of ``accelerate launch --config_file``, and options of the launch line.
 
 Keys and defaults are those of Accelerate 1.15.0 (accelerate/commands/launch.py, accelerate/utils/dataclasses.py).
 """
@@ -27,7 +27,7 @@ STRATEGIES = {
     "HYBRID_SHARD": "weights",
     "HYBRID_SHARD_ZERO2": "gradients",
 }
-"""What each strategy of FSDP keeps a shard of; their numbers are 1 to 5 in this order."""
+"""Sharding of each strategy of FSDP; their numbers are 1 to 5 in this order."""
 
 ZERO = {
     "zero_stage": "stage",
@@ -36,7 +36,7 @@ ZERO = {
 
 
 def devices_of(config: Mapping[str, Any]) -> int | None:
-    """Processes of all machines, where the configuration has them."""
+    """Number of processes of all machines; None where the configuration does not have it."""
     number = config.get("num_processes")
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
 
@@ -45,12 +45,12 @@ def accelerate_job(
     config: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str], notes: Sequence[str] = ()
 ) -> Imported:
     """
-    A configuration and the arguments beside it as a job.
+    Import a configuration with the arguments of its script.
 
     Raises
     ------
     SpecError
-        If something has no costs here, the degrees do not fit the devices, or what is needed is not said.
+        If a feature has no costs here, the degrees do not fit the devices, or a required value is missing.
     """
     kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_passed_over(config)]
     if kind == "DEEPSPEED":
@@ -104,7 +104,7 @@ def accelerate_job(
 def _megatron_job(
     config: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str], notes: Sequence[str]
 ) -> Imported:
-    """Megatron-LM by way of Accelerate (MegatronLMPlugin in accelerate/utils/dataclasses.py)."""
+    """Import Megatron-LM launched by Accelerate (MegatronLMPlugin in accelerate/utils/dataclasses.py)."""
     given = {name.removeprefix("megatron_lm_"): one for name, one in _section(config, "megatron_lm_config").items()}
     document = prepared({**trainer.document(), "cluster": {"framework": newest("megatron-lm-")}}, overrides)
     tp, pp = (degree(given.get(f"{name}_degree", 1), f"megatron_lm_{name}_degree") for name in ("tp", "pp"))
@@ -142,14 +142,14 @@ SECTIONS = {
     "offload_param_device": "deepspeed_config",
     "deepspeed_config_file": "deepspeed_config",
 }
-"""Sections of a configuration by the beginning of an option."""
+"""Sections of a configuration by the prefix of an option."""
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 
 
 def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
-    A configuration with what ``accelerate launch`` is told, which counts more.
+    Override a configuration by the options of ``accelerate launch``.
 
     >>> with_launch_options({}, ["--use_fsdp", "--fsdp_sharding_strategy=1", "--mixed_precision", "bf16"])
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 1}, 'mixed_precision': 'bf16'}
@@ -172,7 +172,7 @@ def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict
 
 def of_trainer(text: str) -> dict[str, Any]:
     """
-    The configuration that ``--fsdp`` of Hugging Face's Trainer means.
+    Return the configuration that ``--fsdp`` of Hugging Face's Trainer means.
 
     >>> of_trainer("hybrid_shard auto_wrap")
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 'HYBRID_SHARD'}}
@@ -190,13 +190,13 @@ def of_trainer(text: str) -> dict[str, Any]:
 
 
 def _cp_overlap(config: Mapping[str, Any], cp: int) -> dict[str, bool]:
-    """Return true for a ring, whose keys and values travel while attention computes; gathered ones come before it."""
+    """Tell whether context parallelism is a ring, whose sends overlap with attention, and no all-gather before it."""
     way = _section(config, "parallelism_config").get("parallelism_config_cp_comm_strategy")
     return {} if way is None or cp == 1 else {"cp_overlap": way == "alltoall"}
 
 
 def _group(document: Mapping[str, Any], sizes: Mapping[str, int], is_hybrid: bool) -> int | None:
-    """Ranks that share states; None: all replicas, 1: nobody shares."""
+    """Number of ranks that share optimizer states; None: all replicas, 1: no sharding."""
     ranks = sizes["dp"] * sizes["cp"]
     if is_hybrid:
         device = document["cluster"]["device"]
@@ -217,7 +217,7 @@ def _is_true(value: object) -> bool:
 
 
 def _sizes(config: Mapping[str, Any], devices: int) -> dict[str, int]:
-    """Degrees; replicas are the devices that the others leave."""
+    """Return the degrees; dp takes the remaining devices."""
     given = _section(config, "parallelism_config")
 
     def size(name: str) -> int:
@@ -234,7 +234,7 @@ def _sizes(config: Mapping[str, Any], devices: int) -> dict[str, int]:
 
 
 def _sharding(fsdp: Mapping[str, Any], kind: str) -> tuple[str, bool]:
-    """What is sharded, and whether over groups of a node."""
+    """Return the sharding, and True where it is within a node (hybrid)."""
     if kind != "FSDP":
         return "none", False
     if str(fsdp.get("fsdp_version", 1)) == "2" and "fsdp_sharding_strategy" not in fsdp:
@@ -253,7 +253,7 @@ def _recomputes(fsdp: Mapping[str, Any], trainer: Trainer) -> bool:
 
 
 def _recomputation_assumed(fsdp: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str]) -> Iterator[str]:
-    """Say that nothing is recomputed where neither FSDP's entry nor the script's option says it."""
+    """Yield a note that no recomputation is assumed, where neither FSDP's entry nor the script's option sets it."""
     said = "fsdp_activation_checkpointing" in fsdp or trainer.recomputes is not None
     if not said and not any(entry.startswith("strategy.recompute=") for entry in overrides):
         yield (
@@ -272,7 +272,7 @@ def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:
 
 
 def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's own keys for those of ``deepspeed_config``."""
+    """Translate the keys of ``deepspeed_config`` to DeepSpeed's own."""
     given = _section(config, "deepspeed_config")
     if "deepspeed_config_file" in given:
         raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")

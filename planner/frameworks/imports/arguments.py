@@ -1,4 +1,4 @@
-"""Words of Megatron-LM's command line as people write them: what is not needed may be unknown, defaults count."""
+"""Import of Megatron-LM's command line; options that planning does not need may be unknown, others have defaults."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from planner.frameworks.shell.variables import Variables
 
 OTHERS = Path(__file__).parent / "others.csv"
 """
-Options beside those that an import reads: without meaning for planning, with the reason (``ignored``); other words for
-what it reads (``means``); of models or releases that it does not take (``refused``). Those of other releases are
-those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a line to one value.
+Table of options that an import does not read itself.
+
+Some have no influence on planning, with the reason (``ignored``), or are other spellings of options that are read
+(``means``). Others belong to models or releases that are not imported (``refused``). Options of other releases are
+those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a row to one value.
 """
 
 FORKS = Path(__file__).parent / "forks" / "options.csv"
-"""The same of Megatron-LM's forks and older releases, and whose they are (``of``); ``{}`` stands for their values."""
+"""Table of options of forks (``of``) and older releases of Megatron-LM; ``{}`` stands for their values."""
 
 SIMILAR = 0.9
-"""How like an option that is read a name must be to be taken for a mistake in it (difflib's ratio)."""
+"""Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
 
 LENGTHS = ("--train-iters", "--train-samples")
 
 ASSUMED_STEPS = 1000
-"""Steps where nothing says how long the training is, which changes no figure of a step."""
+"""Steps of a training without a given length; they change no figure of a step."""
 
 BESIDE = {
     "model.vocab_size": "--vocab-size",
@@ -45,10 +47,10 @@ BESIDE = {
     "training.global_batch_size": "--global-batch-size",
     "training.sequence_length": "--seq-length",
 }
-"""Entries of the job that say what an option would."""
+"""Entries of the job in place of an option."""
 
 HALF = ("bf16", "fp16")
-"""Precisions that a switch of the same name says."""
+"""Precisions with a switch of the same name."""
 
 Values: TypeAlias = dict[str, list[str]]
 
@@ -56,20 +58,20 @@ Values: TypeAlias = dict[str, list[str]]
 @dataclass(slots=True)
 class Understood:
     """
-    Options that are read further.
+    Options of a command line, sorted by meaning.
 
     Parameters
     ----------
     values
-        Words behind each of them; the last one where it was given several times, as for Megatron-LM's own parser.
+        Words behind each option that is read; the last ones count, as for Megatron-LM's own parser.
     said
-        The same of every option, as the script writes it.
+        Words behind every option, as the script writes them.
     notes
-        What was passed over, a sentence each.
+        Options that were ignored, a sentence each.
     missing
-        Variables without value by the option that needs them.
+        Variables without a value, by the option that needs them.
     strangers
-        Options that are not known here.
+        Unknown options.
     """
 
     values: Values = field(default_factory=dict)
@@ -79,16 +81,16 @@ class Understood:
     strangers: list[str] = field(default_factory=list)
 
     def words(self) -> list[str]:
-        """As a command line."""
+        """Return the options as a command line."""
         return [word for name, values in self.values.items() for word in (name, *values)]
 
     def number(self, name: str, default: int) -> int:
-        """A whole number, or what counts without the option."""
+        """Return the number of an option, or the default without it."""
         text = (self.values.get(name) or [""])[0]
         return int(text) if text.isdecimal() else default
 
     def least_devices(self) -> int:
-        """So many ranks hold one replica, and each expert, once."""
+        """Return the smallest number of devices that holds one replica and one copy of each expert."""
         tp, ep = self.number("--tensor-model-parallel-size", 1), self.number("--expert-model-parallel-size", 1)
         dense = tp * self.number("--context-parallel-size", 1)
         experts = ep * self.number("--expert-tensor-parallel-size", tp) if "--num-experts" in self.values else 1
@@ -99,23 +101,23 @@ def megatron_job(
     words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], *, uses: Mapping[str, list[int]]
 ) -> Imported:
     """
-    Words of a command line as a job.
+    Import a command line of Megatron-LM.
 
     Parameters
     ----------
     words
-        Options with their values; what is not known stands in them by name.
+        Options with their values; unknown values are marked in them by name.
     overrides
         Entries of the job as ``key=value``.
     environment
-        Variables that are known.
+        Known environment variables.
     uses
-        Lines on which the script uses what is not known.
+        Lines on which the script uses unknown variables.
 
     Raises
     ------
     SpecError
-        If what planning needs is not known, if an option may be a misspelled one, or as ``from_megatron_lm``.
+        If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
     found = require_known(words, uses)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
@@ -143,7 +145,7 @@ def megatron_job(
 
 
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
-    """Words of ``MODEL_ARGS``, whose variables have values of any type: a switch may be on or off by one."""
+    """Yield the words of ``MODEL_ARGS``; variables may have values of any type, and switch an option on or off."""
     for name, value in arguments.items():
         filled = _expanded(value, given) if isinstance(value, str) else value
         if filled is not None and str(filled).lower() not in ("false", "null"):
@@ -151,7 +153,7 @@ def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Itera
 
 
 def _values(value: object) -> list[str]:
-    """A switch has none; lists stand in brackets as text, too."""
+    """Return the values of an option: none of a switch, several of a list, which may also be text in brackets."""
     if value is True or str(value).lower() == "true":
         return []
     if isinstance(value, (list, tuple)):
@@ -167,21 +169,21 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
 
 def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     """
-    Refuse a launch whose words hold something unknown that may be one or more arguments.
+    Refuse a launch with unknown words that may be one or more options.
 
     Parameters
     ----------
     words
-        What stands behind the program.
+        Words behind the program.
     kind
-        Whose arguments they are, as of ``Launch``.
+        Framework of the arguments, as in ``Launch``.
     variables
-        Those of the script: on which lines, and which of them to set.
+        Variables of the script, with the lines that use them, and the ones to set.
 
     Raises
     ------
     SpecError
-        If a word is not known and is not surely the value of an option.
+        If a word is unknown and is not certainly the value of an option.
     """
     names = list(dict.fromkeys(name for word in _open_words(words, kind) for name in unknown_names(word)))
     if not names:
@@ -202,16 +204,16 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
 
 def without_own(words: Sequence[str], kind: str, variables: Variables) -> tuple[str, ...]:
     """
-    Words without variables that the script itself sets, in branches that are not taken: they are empty then.
+    Drop words that consist of variables that the script sets in other branches only; they are empty here.
 
     Parameters
     ----------
     words
-        What stands behind the program.
+        Words behind the program.
     kind
-        Whose arguments they are, as of ``Launch``.
+        Framework of the arguments, as in ``Launch``.
     variables
-        Those of the script.
+        Variables of the script.
     """
     empty = {word for word in _open_words(words, kind) if variables.own.issuperset(unknown_names(word))}
     return tuple(word for word in words if word not in empty)
@@ -221,22 +223,23 @@ VALUED = re.compile(
     r"path|dir|file|folder|name|port|host|addr|(^|[-_.])(id|lr|ip)($|[-_.])|rank|seed|token|project|entity|account|partition|image|mounts|data|model|"
     r"size|length|len$|steps|iters|interval|epochs|rate|ratio|num|max|min|gpu|config|recipe|dtype|type|mode"
 )
-"""Names of options of other programs that surely take a value."""
+"""Names of options of other programs that certainly take a value."""
 
 ONE_WORD = re.compile(
     r"(\$\(|`)\s*(date|hostname|pwd|whoami|id|nproc|basename|dirname|realpath|readlink|mktemp|uuidgen|shuf|wc|git)\b.*"
     r"|HOSTNAME|USER|HOME|PWD|RANDOM|(LOCAL_|NODE_)?RANK|WORLD_SIZE|(MASTER|SLURM)_\w+"
 )
-"""Commands and variables of a machine that are no options, whatever they are."""
+"""Commands and variables of a machine that never hold options."""
 
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
 
 
 def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
     """
-    Words that are not known, but for the first ones behind an option that takes so many.
+    Yield unknown words that may be options.
 
-    Text around a variable makes one word, such as a path.
+    Words that are certainly values of the option before them are left out, and so is a variable inside a text, which
+    makes one word, such as a path.
     """
     left, before, option = 0, "", ""
     for word in words:
@@ -253,17 +256,17 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _is_one_word(word: str) -> bool:
-    """Whether a word stays one: it has text around its variables, or they hold no options."""
+    """Tell whether a word stays one word: it has text around its variables, or they never hold options."""
     return bool(known_part(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
 
 
 def _is_number(word: str) -> bool:
-    """Whether a word is a weight, behind which ``--data-path`` has the file that it is of."""
+    """Tell whether a word of ``--data-path`` is the weight of the file behind it."""
     return re.fullmatch(r"\d*\.\d+|\d+", word) is not None
 
 
 def _least_values(name: str, kind: str) -> int:
-    """How many words behind an option are surely its values."""
+    """Return the number of words behind an option that are certainly its values."""
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     option, others = options().get(name), _others().get(name, ())
@@ -275,12 +278,12 @@ def _least_values(name: str, kind: str) -> int:
 
 def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Understood:
     """
-    Options among words, none of which planning needs left open.
+    Read options, and refuse unknown values of options that planning needs.
 
     Raises
     ------
     SpecError
-        If one is, with the variables and the lines that use them.
+        If such a value is unknown; names the variables and the lines that use them.
     """
     found = understand(words)
     _refuse_missing(found, uses)
@@ -288,7 +291,7 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
 
 
 def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
-    """A model of the catalog has its own; of another one the tokenizer may say it."""
+    """Import a command line; without a vocabulary size it is the catalog model's, or the tokenizer's."""
     try:
         return from_megatron_lm(found.words(), overrides, environment)
     except SpecError as error:
@@ -307,13 +310,13 @@ def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: M
 
 
 def _tokenizer(environment: Mapping[str, str]) -> Values:
-    """Files of options alone often have the tokenizer in a variable beside them."""
+    """Return the tokenizer from environment variables, where files of options often have it."""
     name = environment.get("TOKENIZER_MODEL")
     return {"--tokenizer-model": [name]} if name else {}
 
 
 def _refuse_word_pieces(found: Understood) -> None:
-    """Without merges a vocabulary is one of word pieces: the program, which a list of arguments does not name."""
+    """Refuse a vocabulary without merges: it is of word pieces, so the program trains BERT or T5."""
     named = {"--merge-file", "--tokenizer-type", "--tokenizer-model"} & {*found.said}
     if "--vocab-file" in found.said and not named:
         problem = "is given without --merge-file: BERT's and T5's word pieces, of models that are no decoders alone."
@@ -334,7 +337,7 @@ def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
 
 
 def options_needing(found: Understood, name: str) -> str:
-    """The options that use a variable."""
+    """Name the options that use a variable."""
     return ", ".join(option for option, needed in found.missing.items() if name in needed)
 
 
@@ -352,7 +355,7 @@ def _lines(lines: Iterable[int]) -> str:
 
 def _add_batch(found: Understood, devices: str) -> None:
     """
-    Without a global batch every replica has one micro-batch.
+    Add the default of the global batch: one micro-batch per replica.
 
     References
     ----------
@@ -383,12 +386,12 @@ def _add_length(found: Understood) -> None:
 
 def understand(words: Iterable[str]) -> Understood:
     """
-    Options of Megatron-LM among words, each once.
+    Sort words into options of Megatron-LM, each once.
 
     Raises
     ------
     SpecError
-        If an option is one of a model that is not taken, or may be a misspelled one.
+        If an option belongs to a model that is not imported, or may be misspelled.
     """
     found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
     for name, values in in_megatron_words(list(by_option(words))):
@@ -425,13 +428,13 @@ def understand(words: Iterable[str]) -> Understood:
 
 
 def _filled(text: str, values: list[str]) -> list[str]:
-    """The words of a row, with the values of its option in place of ``{}``."""
+    """Return the words of a row, with the values of its option in place of ``{}``."""
     whole = [values if word == "{}" else [word.replace("{}", " ".join(values))] for word in text.split()]
     return [word for words in whole for word in words]
 
 
 def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> None:
-    """Modules are added, what is said already is left, and another spelling of an option is its value."""
+    """Add an option of a row: lists are extended, and a value that the script gives itself is kept."""
     option = options()[name]
     if spelling == name or any(unknown_names(value) for value in values):
         _take(found, option, values)
@@ -461,7 +464,7 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
 
 
 def _trimmed(option: Option, values: list[str]) -> list[str]:
-    """Without blanks, and without what is not known where the option has all that it takes."""
+    """Drop blank values, and unknown ones at the end beyond the number that the option needs."""
     words = [value for value in values if value.strip()]
     most = {"0": 0, "": 1}.get(option.nargs)
     least = 1 if option.nargs in ("", "+") else int(option.nargs) if option.nargs.isdecimal() else 0
@@ -497,7 +500,7 @@ def _refuse_misspelled(name: str) -> None:
 
 @cache
 def _others() -> Mapping[str, list[dict[str, str]]]:
-    """Rows of both tables by option, those of one value in front."""
+    """Return rows of both tables by option, rows for a single value first."""
     rows: dict[str, list[dict[str, str]]] = {}
     for table in (OTHERS, FORKS):
         with table.open(encoding="utf-8", newline="") as lines:

@@ -1,8 +1,8 @@
 """
-DeepSpeed: its configuration as JSON, with what the launch line says besides.
+Import of DeepSpeed: its JSON configuration, and the options of the launch line.
 
 Keys and defaults are those of DeepSpeed 0.19.8 (deepspeed/runtime/config.py, deepspeed/runtime/zero/config.py);
-``auto`` is what Hugging Face's Trainer fills in from its own arguments.
+Hugging Face's Trainer replaces ``auto`` by its own arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
 SHARDING = ("none", "optimizer", "gradients", "weights")
-"""By the stage of ZeRO."""
+"""Sharding by the stage of ZeRO."""
 
 READ = (
     "train_batch_size",
@@ -41,19 +41,19 @@ READ = (
 
 def read_deepspeed(text: str, source: str) -> dict[str, Any]:
     """
-    A configuration as plain data.
+    Read a configuration as plain data.
 
     Raises
     ------
     SpecError
-        If it is no JSON, or none of DeepSpeed.
+        If it is not JSON, or not one of DeepSpeed.
     """
     return require_deepspeed(read_json(text, source), source)
 
 
 def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
     """
-    Return a configuration that has keys of DeepSpeed.
+    Return a configuration, or refuse one without keys of DeepSpeed.
 
     Raises
     ------
@@ -75,12 +75,12 @@ def deepspeed_job(
     config: Mapping[str, Any], trainer: Trainer, overrides: Sequence[str], notes: Sequence[str] = ()
 ) -> Imported:
     """
-    A configuration and the arguments beside it as a job.
+    Import a configuration with the arguments of its script.
 
     Raises
     ------
     SpecError
-        If something has no costs here, the batch sizes contradict each other, or what is needed is not said.
+        If a feature has no costs here, the batch sizes contradict each other, or a required value is missing.
     """
     zero = _section(config, "zero_optimization")
     _refuse(config, zero)
@@ -133,7 +133,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _refuse(config: Mapping[str, Any], zero: Mapping[str, Any]) -> None:
-    """What has no costs here."""
+    """Refuse features that have no costs here."""
     if _section(zero, "offload_param").get("device", "none") != "none":
         raise SpecError("zero_optimization.offload_param", "keeps weights in host memory, which has no costs here.")
     device = _section(zero, "offload_optimizer").get("device", "none")
@@ -153,7 +153,7 @@ def _batches(
     config: Mapping[str, Any], trainer: Trainer, document: Mapping[str, Any], dp: int
 ) -> tuple[int | None, int | None]:
     """
-    Sequences of a step and of a micro-batch: two of three numbers say the third.
+    Return the sequences of a step and of a micro-batch; two of DeepSpeed's three numbers determine the third.
 
     References
     ----------
@@ -192,7 +192,7 @@ def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:
 
 
 def _recomputes(config: Mapping[str, Any], trainer: Trainer) -> bool:
-    """The script decides; its configuration alone says it where it counts the layers."""
+    """Tell whether layers are recomputed: by the script's option, else by the number of checkpoints in the JSON."""
     if trainer.recomputes is not None:
         return trainer.recomputes
     return bool(_section(config, "activation_checkpointing").get("number_checkpoints"))
@@ -200,7 +200,7 @@ def _recomputes(config: Mapping[str, Any], trainer: Trainer) -> bool:
 
 def _assumed(config: Mapping[str, Any], trainer: Trainer) -> list[str]:
     """
-    The section says how checkpoints of activations are made; whether there are any, the code of the model.
+    Return a note that recomputation is assumed: the code of the model decides it, not the section of the JSON.
 
     References
     ----------
@@ -227,7 +227,7 @@ def _settings(config: Mapping[str, Any], offload: Mapping[str, Any]) -> dict[str
 
 
 def _is_one(config: Mapping[str, Any]) -> bool:
-    """Stage 1 in bf16, whose optimizer keeps 16-bit gradients beside FP32 ones (deepspeed/runtime/engine.py:2305)."""
+    """Tell whether it is BF16_Optimizer, which keeps 16- and 32-bit gradients (deepspeed/runtime/engine.py:2305)."""
     zero = _section(config, "zero_optimization")
     on_host = _section(zero, "offload_optimizer").get("device", "none") == "cpu"
     return zero.get("stage") == 1 and _is_on(config, "bf16") is True and not on_host

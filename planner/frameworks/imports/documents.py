@@ -1,4 +1,4 @@
-"""YAML and JSON as other frameworks take them: anchors and merged mappings, comments, commas at the end."""
+"""Reading of YAML and JSON as other frameworks do: anchors and merged mappings, comments, trailing commas."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from planner.jobs.document import parse
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
-"""Of a document whose anchors are written out."""
+"""Levels of a document with expanded anchors."""
 
 LONG = 80
-"""Of a plain word, which is text and no number from here on."""
+"""Letters from which a plain scalar is text, and no number."""
 
 COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
 LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -25,7 +25,7 @@ LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 def read_yaml(text: str, source: str) -> Any:
     r"""
-    A YAML document; anchors stand for what they name, of an entry that is there twice the last one counts.
+    Read a YAML document; anchors are expanded, and the last of duplicate entries counts.
 
     >>> read_yaml("base: &all {tp: 2, pp: 4}\nrun: {<<: *all, pp: 8}", "example")["run"]
     {'tp': 2, 'pp': 8}
@@ -33,7 +33,7 @@ def read_yaml(text: str, source: str) -> Any:
     Raises
     ------
     SpecError
-        If it is no YAML, or grows too large.
+        If it is not YAML, or grows too large.
     """
     if not re.search(r"(?m)(^|[\s\[{,:-])[&*]\w|<<\s*:", text):
         return parse(text, source, last_counts=True)
@@ -42,7 +42,7 @@ def read_yaml(text: str, source: str) -> Any:
 
 def read_tagged(text: str, source: str) -> Any:
     """
-    A YAML document with its anchors written out and without its tags: ``!include FILE`` is text.
+    Read a YAML document with expanded anchors and without its tags: ``!include FILE`` is text.
 
     >>> read_tagged("data: !include my.yaml", "example")
     {'data': 'my.yaml'}
@@ -59,7 +59,7 @@ def read_tagged(text: str, source: str) -> Any:
 
 
 def _written_out(node: yaml.Node | None, source: str, seen: list[int], level: int) -> Any:
-    """Plain data without anchors, its words as they stand."""
+    """Convert a node to plain data, with anchors expanded."""
     seen[0] += 1
     if seen[0] > MOST_NODES or level > MOST_LEVELS:
         raise SpecError(source, "is larger than any configuration once its anchors are written out.")
@@ -82,7 +82,7 @@ def _written_out(node: yaml.Node | None, source: str, seen: list[int], level: in
 
 def read_json(text: str, source: str) -> Any:
     """
-    A JSON document, with comments and commas at the end of lists, as DeepSpeed takes it.
+    Read a JSON document with comments and trailing commas, as DeepSpeed does.
 
     >>> read_json('{"a": "//", /* of b */ "b": [1, 2,], } # end', "example")
     {'a': '//', 'b': [1, 2]}
@@ -90,7 +90,7 @@ def read_json(text: str, source: str) -> Any:
     Raises
     ------
     SpecError
-        If it is no JSON, or has an entry twice.
+        If it is not JSON, or has duplicate entries.
     """
     plain = LAST_COMMA.sub(lambda found: found[1] or "", COMMENT.sub(lambda found: found[1] or " ", text))
 

@@ -1,4 +1,4 @@
-"""What a configuration says, made a whole job: entries of the command, the framework's own habits, checked as a job."""
+"""Completion of an imported configuration to a whole job, with the command's entries and the framework's defaults."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NEEDED = {
     "training.global_batch_size": 1024,
     "strategy.mbs": 1,
 }
-"""Entries of a job that a configuration may leave open, with what they look like."""
+"""Entries of a job that a configuration may lack, with example values."""
 
 
 def prepared(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """
-    A job's entries with those of the command, all there but the strategy's.
+    Apply the command's entries to a job, whose strategy may be incomplete.
 
     Raises
     ------
     SpecError
-        If the command's entries are wrong, or the devices are not said.
+        If the command's entries are wrong, or if the devices are missing.
     """
     whole: dict[str, Any] = {"cluster": {}, "training": {}, "settings": {}, "strategy": {}, **document}
     for override in overrides:
@@ -70,23 +70,23 @@ MATTERS: dict[str, Callable[[Degrees], bool]] = {
     "settings.loss": lambda _: True,
     "settings.shared_expert_overlap": lambda given: given["ep"] > 1,
 }
-"""Entries that change what a step costs, each where there is something for it to do."""
+"""Entries that change the cost of a step, each with the condition under which it has an effect."""
 
 
 def assumed(document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str) -> Iterator[str]:
     """
-    Name the decisions and settings of a job that nothing says, with their values.
+    Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
 
     Parameters
     ----------
     document
-        The whole job; settings that it does not have are not named.
+        The whole job; settings that it does not have are left out.
     said
-        Paths of the entries that the source or the command says.
+        Paths of the entries that the file or the command sets.
     has_experts
-        Whether the model has any.
+        True for an MoE model.
     whose
-        Who has these values, for the sentence.
+        Source of these values, for the sentence.
     """
     given = {**document["strategy"], "has_experts": has_experts}
     values = []
@@ -103,7 +103,7 @@ def _plain(value: Any) -> str:
 
 
 def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Say which release counts where the command names none."""
+    """Yield a note on the assumed release, where the command names none."""
     if not any(entry.partition("=")[0] in ("cluster.framework", "cluster") for entry in overrides):
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
 
@@ -116,18 +116,18 @@ def finished(
     said: Collection[str] | None = None,
 ) -> Imported:
     """
-    A job whose strategy is whole.
+    Complete the strategy of a job.
 
     Parameters
     ----------
     document
-        Entries of a job; of its strategy those that the configuration says.
+        Entries of a job; its strategy may be incomplete.
     notes
-        What was left out or assumed, a sentence each.
+        Values that were left out or assumed, a sentence each.
     said
-        Decisions that the configuration or the command says; None: all that stand in the document.
+        Decisions that the configuration or the command sets; None: all in the document.
     full_every
-        Of so many layers of a rank one is recomputed in full; None: as the strategy says of all.
+        Interval of layers of a rank that are recomputed in full; None: all layers follow the strategy.
 
     Raises
     ------
@@ -173,26 +173,26 @@ def finished(
 
 
 def _with_full_layers(strategy: Strategy, model: Model, interval: int) -> Strategy:
-    """The strategy with every n-th layer of a rank recomputed in full."""
+    """Recompute every n-th layer of a rank in full."""
     layers = stage_layers(strategy, model)
     full = tuple(sum(layers[rank :: strategy.pp]) // interval for rank in range(strategy.pp))
     return given_layout({"layers": layers, "full_layers": full}, strategy, model)
 
 
 def newest(prefix: str) -> str:
-    """The newest framework of the catalog whose name begins so."""
+    """Return the newest framework of the catalog with a prefix of its name."""
     names = [name for name in catalog.frameworks() if name.startswith(prefix)]
     return max(names, key=lambda name: catalog.framework(name).since)
 
 
 def degree(value: object, where: str) -> int:
     """
-    A whole number of at least 1.
+    Return a whole number of at least 1.
 
     Raises
     ------
     SpecError
-        If it is another one, or none.
+        If the value is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SpecError(where, f"expected a whole number of at least 1, got {value!r}.")

@@ -1,4 +1,4 @@
-"""A file that somebody runs, as a job: which kind of file it is, and what is said beside it."""
+"""Import of a file as a job: its kind, the files beside it, and values that are given with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from planner.jobs.document import read_text
 MODES = {
     "inference": "The arguments are those of an inference: read as a training of the same model and degrees.",
 }
-"""What is to be said of lists of arguments that are no pretraining."""
+"""Notes on lists of arguments that are not of a pretraining."""
 
 
 def import_job(
@@ -59,16 +59,16 @@ def import_job(
     Parameters
     ----------
     path
-        The file. Files that it names are looked for beside it.
+        The file. Files that it names are searched beside it.
     overrides
-        Entries of the job as ``key=value``: what the file does not say, and what is to be otherwise.
+        Entries of the job as ``key=value``, which add to the file or replace its values.
     given
-        Variables that a script leaves to its environment; arguments of the script by their number.
+        Variables that a script takes from its environment; arguments of the script by their number.
 
     Raises
     ------
     SpecError
-        If it is no such file, leaves open what planning needs, or is of a model that the planner does not know.
+        If it is no such file, lacks a value that planning needs, or is of an unknown model.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = text_of_checkpoint(Path(path)), dict(given or {})
@@ -105,15 +105,15 @@ MOST_OF_A_LOG = 64 << 20
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
 LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")
-"""Words of refusals of scripts whose logs say more."""
+"""Words of errors about scripts; the log of such a run has the missing values."""
 
 FOREIGN = ("MODEL_ARGS", "distributed_type", *MARKS)
-"""Entries of YAML files that are no jobs."""
+"""Entries of YAML files that are not job files."""
 
 
 def is_foreign(path: Path) -> bool:
     """
-    Whether a file is what a framework starts with, and no job file.
+    Tell whether a file is a framework's, and not a job file.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _is_job(content: Mapping[str, Any]) -> bool:
 
 
 def _read(text: str, path: Path) -> Any:
-    """A document; one with tags of its own, which only other tools have, is refused by the tool's name."""
+    """Read a YAML document; one with custom tags, which only other tools have, is refused by the tool's name."""
     if TAG.search(text):
         content = read_tagged(text, str(path))
         if isinstance(content, Mapping):
@@ -142,12 +142,12 @@ def _read(text: str, path: Path) -> Any:
 
 
 TAG = re.compile(r"(?m)(^|[\s\[{,:-])![A-Za-z]")
-"""A tag of YAML that is somebody's own."""
+"""Custom tag of YAML."""
 
 
 def read_variables(assignments: Sequence[str]) -> dict[str, str]:
     """
-    Variables by name, from ``NAME=VALUE``.
+    Read variables by name from ``NAME=VALUE``.
 
     >>> read_variables(["TP=8", "1=/data"])
     {'TP': '8', '1': '/data'}
@@ -155,7 +155,7 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
     Raises
     ------
     SpecError
-        If one has no name, or one that no shell takes.
+        If one has no name, or one that is not valid in a shell.
     """
     found = {}
     for assignment in assignments:
@@ -198,7 +198,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
 
 
 def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
-    """The job configuration that torchtitan saves, or DeepSpeed's."""
+    """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
         return titan_job(content, overrides)
@@ -210,7 +210,7 @@ def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
 
 
 def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
-    """torchtitan's; the cluster is what a comment says where the command does not."""
+    """Import torchtitan's TOML; the number of devices may come from a comment in it."""
     config = read_torchtitan(text, source)
     refuse_entries(config, source)
     presets = _presets(text, overrides)
@@ -225,7 +225,7 @@ def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
 def _from_model_arguments(
     arguments: Mapping[str, Any], environment: object, overrides: Sequence[str], given: Mapping[str, str]
 ) -> Imported:
-    """``MODEL_ARGS`` of Megatron-LM's functional tests; variables in them are those of a shell."""
+    """Import ``MODEL_ARGS`` of Megatron-LM's functional tests, with variables as in a shell."""
     if not any(str(name).startswith("--") for name in arguments):
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
@@ -276,7 +276,7 @@ OFFLOAD = re.compile(r'"offload_(\w+)"\s*:\s*\{[^{}]*"device"\s*:\s*"(\w+)"')
 
 
 def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str, ...], list[str]]:
-    """Options of Megatron-DeepSpeed for what its DeepSpeed configuration says: written by the script, or beside it."""
+    """Return options for the DeepSpeed configuration of Megatron-DeepSpeed, and notes on assumptions."""
     given = dict(by_option(launch.words))
     name = next((given[one][0] for one in ("--deepspeed_config", "--deepspeed-config") if given.get(one)), None)
     if launch.kind != "megatron" or name is None:
@@ -295,7 +295,7 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
 def _from_yaml_file(
     launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str], name: str, recipe: str = ""
 ) -> Imported:
-    """A nested configuration: Megatron-LM takes nothing else then, a recipe of Megatron-Bridge overrides, too."""
+    """Import a nested configuration; with a recipe of Megatron-Bridge, overrides of the command apply, too."""
     content = read_yaml(_beside(name, folder), name)
     if not isinstance(content, Mapping):
         raise SpecError(name, f"expected a mapping, got {shown(content)}.")
@@ -306,7 +306,7 @@ def _from_yaml_file(
 
 
 def _other_script(name: str, folder: Path) -> str | None:
-    """A script that another one names: at that place under its folder, or beside it."""
+    """Read a script that another one names, at that path under its folder or beside it; None: not found."""
     place = Path(known_part(name).lstrip("/"))
     for path in (folder / place, folder / place.name):
         if ".." not in place.parts and os.path.isfile(path):
@@ -315,7 +315,7 @@ def _other_script(name: str, folder: Path) -> str | None:
 
 
 def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
-    """A variable that the script does not have may be a typing error."""
+    """Yield a note for each given variable that the script does not have, which may be a typing error."""
     for name in given:
         if name not in script.variables.seen and not (name.isdecimal() and "@" in script.variables.seen):
             hint = did_you_mean(name, script.variables.seen)
@@ -323,7 +323,7 @@ def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
 
 
 def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
-    """A recipe of Megatron-Bridge: one of its performance scripts, or another one with overrides."""
+    """Import a recipe of Megatron-Bridge: one of its performance scripts, or any other with overrides."""
     fields = fields_of(launch.words)
     names = {name: values for name, values in by_option(launch.words) if values}
     said = [names[name][0] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
@@ -339,7 +339,7 @@ def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: 
 
 
 def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
-    """A launch that names the file with its configuration, which is looked for beside the script."""
+    """Import a launch whose configuration is in a file, which is searched beside the script."""
     if launch.kind == "torchtitan" and (given := dict(by_option(launch.words))).keys() >= {"--module", "--config"}:
         config = installed_config(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
         with_devices, more = _with_devices(launch.devices, overrides)
@@ -379,7 +379,7 @@ FILE = re.compile(r"--config[_-]file\b")
 def _from_accelerate(
     config: Mapping[str, Any], trainer: Trainer, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
 ) -> Imported:
-    """Accelerate's; the file of DeepSpeed's keys that it may name is looked for beside it."""
+    """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched beside it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
@@ -390,7 +390,7 @@ def _from_accelerate(
 
 
 def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Without its file nothing says which layers torchtitan recomputes, unless a switch does."""
+    """Refuse a launch of torchtitan without its file that does not set recomputation."""
     given = config.get("activation_checkpoint", {})
     said = given.get("mode") in ("none", "full") or "selective_ac_option" in given
     if not said and not any(entry.startswith("strategy.recompute=") for entry in overrides):
@@ -400,12 +400,12 @@ def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[st
 
 def option_value(words: Sequence[str], names: Sequence[str]) -> str:
     """
-    The value of the first of some options that has one.
+    Return the value of the first of some options that has one.
 
     Raises
     ------
     SpecError
-        If none has.
+        If none has a value.
     """
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -416,7 +416,11 @@ def option_value(words: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
-    """A file that a script names; beside it where the path is another machine's. One that may lack is empty then."""
+    """
+    Read a file that a script names, at its path or beside the script.
+
+    A file that ``may_lack`` is empty where it is not found.
+    """
     hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
     for path in (folder / written(name), folder / Path(written(name)).name):
         if os.path.isfile(path):
@@ -431,7 +435,7 @@ def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
 
 
 def _loose(script: Script) -> Launch:
-    """Options that no command takes: a list of arguments, or what another script is to read."""
+    """Return options outside any command: a list of arguments, or variables for another script."""
     bare = [word for command in script.commands if command.words[0].startswith("--") for word in command.words]
     words = bare or _variables_with_options(script)
     names = {name for name, _ in by_option(words)}
@@ -441,7 +445,7 @@ def _loose(script: Script) -> Launch:
 
 
 def _variables_with_options(script: Script) -> list[str]:
-    """Of variables that hold options, those that no other one repeats."""
+    """Return variables whose options are not repeated by another variable."""
     texts = {
         name: value.split() if isinstance(value, str) else list(value)
         for name, value in script.variables.values.items()
@@ -465,14 +469,14 @@ def _configured(config: Mapping[str, Any]) -> Devices:
 
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
-    """The cluster that a comment of torchtitan says, where the command does not."""
+    """Add the number of devices from a comment of torchtitan, where the command does not set it."""
     devices, name = preset_devices(text), "cluster.num_devices"
     said = any(entry.partition("=")[0] == name for entry in overrides)
     return list(overrides) if devices is None or said else [f"{name}={devices}", *overrides]
 
 
 def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The number of devices that the launcher is told, unless the command says another one."""
+    """Add the number of devices of the launcher, unless the command sets another one."""
     name = "cluster.num_devices"
     if any(entry.partition("=")[0] in (name, "cluster") for entry in overrides):
         return list(overrides), []
@@ -487,11 +491,11 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
 
 
 MOST_READINGS = 60
-"""Times that a script is followed to see which of its arguments matter."""
+"""Most times that a script is followed to find the arguments that matter."""
 
 
 def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
-    """Refuse arguments of a script that are not given, where what they are compared with decides an option."""
+    """Refuse a script with missing arguments that decide an option by a comparison."""
     decisive, readings = list[str](), 0
     plain, around = _decided(launch), {**slurm_variables(text), **given}
     for name, texts in script.variables.compared.items():
@@ -513,7 +517,7 @@ def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, gi
 
 
 def _decided(launch: Launch) -> Any:
-    """What a launch says that an import reads."""
+    """Return the options of a launch that an import reads."""
     if launch.kind != "megatron":
         return launch.words
     found, known = understand(launch.words), options()
@@ -522,7 +526,7 @@ def _decided(launch: Launch) -> Any:
 
 
 def _asked(script: Script) -> Iterable[str]:
-    """Variables that conditions ask for; a shell takes what is not set as empty."""
+    """Yield a note on unset variables in conditions, which are taken as empty; refuse required ones."""
     asked = script.variables.asked
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
     required = missing if missing.keys() & asked.keys() else {}

@@ -1,4 +1,4 @@
-"""Which command of a script starts the training, on how many devices, with which words."""
+"""Command of a script that starts the training, with its arguments and number of devices."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from planner.frameworks.shell.script import WHERE, Command, Script
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
-"""Programs by the end of their path: what they train, or why they are refused."""
+"""Table of programs by the end of their path, with their framework, or the reason why they are refused."""
 
 DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
 DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 
 TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
-"""Commands that start trainings by the words behind them, which no import reads."""
+"""Commands that start trainings by subcommands, which are not imported."""
 
 STARTER = re.compile(
     r"(python|pypy)[\d.]*|\w*run|run_\w+|deepspeed|accelerate|mpiexec[\w.]*|ft_launcher|\w*launch\w*|pdsh|nemo|ds|bash|sh"
 )
-"""Names of what starts a Python program; of these all but the first may be a queue's or a cluster's."""
+"""Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
 SETTING_UP = {
     *("awk", "cat", "chmod", "chown", "cp", "diff", "echo", "egrep", "find", "git", "grep", "head", "install", "kill"),
     *("killall", "ln", "ls", "mkdir", "mv", "nano", "patch", "pgrep", "pip", "pip3", "pkill", "printf", "ps", "rm"),
     *("rsync", "scp", "sed", "tail", "tar", "tee", "test", "touch", "vi", "vim", "wget", "which", "export"),
 }
-"""Commands that may name a program, and a launcher, and start neither."""
+"""Commands that may name a program and a launcher, but start neither."""
 
 MOST_SUBCOMMANDS = 4
 
@@ -52,23 +52,23 @@ KINDS_BY_OPTION = (
     ("--tensor-model-parallel-size", "megatron"),
     ("--hybrid-layer-pattern", "megatron"),
 )
-"""What an option says of a program that is not in the list."""
+"""Frameworks by an option of a program that is not in the table."""
 
 
 LONE = "no launcher is told another number"
-"""What is said of a program that Python or torchrun starts once."""
+"""Source of the number of devices of a program that Python or torchrun starts once."""
 
 
 class Devices(NamedTuple):
     """
-    How many devices a launcher uses.
+    Number of devices that a launcher uses.
 
     Parameters
     ----------
     number
-        All of them; None: not known.
+        Devices of all nodes; None: unknown.
     source
-        How the script says it, or by what it leaves it open.
+        Words of the script that set it, or the variables on which it depends.
     """
 
     number: int | None = None
@@ -78,24 +78,24 @@ class Devices(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Launch:
     """
-    A training as a script starts it.
+    Training that a script starts.
 
     Parameters
     ----------
     kind
-        Whose arguments the words are: ``megatron``, ``bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
+        Framework of the arguments: ``megatron``, ``bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
     program
-        What runs.
+        Program that is started.
     words
-        What stands behind it.
+        Words behind the program.
     before
-        What stands in front of it: launchers with their options.
+        Words in front of the program: launchers with their options.
     devices
-        How many devices they use.
+        Number of devices that the launchers use.
     environment
-        Variables that are known.
+        Known environment variables.
     notes
-        What is to be said of it.
+        Notes on the launch, a sentence each.
     """
 
     kind: str
@@ -115,19 +115,19 @@ def _programs() -> tuple[dict[str, str], ...]:
 
 def find_launch(script: Script, text: str) -> Launch | None:
     """
-    The first training that a script starts; None: it starts none.
+    Find the first training that a script starts; None: it starts none.
 
     Raises
     ------
     SpecError
-        If it is one of a model that is no decoder of text, with the reason.
+        If it trains a model that is no decoder of text, with the reason.
     """
     launches: list[Launch] = []
     refusals: list[SpecError] = []
     for command in script.commands:
         try:
             launches += _launches(command, text)
-        except SpecError as error:  # what comes before a training, such as the preparation of its data
+        except SpecError as error:  # programs before a training, such as the preparation of its data, may be refused
             refusals.append(error)
     if not launches and refusals:
         raise refusals[0]
@@ -158,7 +158,7 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
 
 
 def _program_place(words: Sequence[str]) -> int | None:
-    """Where the program stands that a launcher starts: a Python file, or a module that is no launcher."""
+    """Return the position of the program that a launcher starts: a Python file, or a module that is no launcher."""
     if Path(words[0]).name in SETTING_UP:
         return None
     starts = False
@@ -200,7 +200,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
 
 
 def _devices(before: Sequence[str], text: str) -> Devices:
-    """What torchrun, DeepSpeed, Accelerate or Slurm are told, else what the script asks Slurm for."""
+    """Return the devices from options of torchrun, DeepSpeed, Accelerate or Slurm, else from ``#SBATCH`` lines."""
     given = {**_directives(text), **_options(before)}
     total = next((given[name] for name in DEVICES if name in given), None)
     per_node = next((given[name] for name in DEVICES_PER_NODE if name in given), None)
@@ -237,7 +237,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _directives(text: str) -> dict[str, str]:
-    """``#SBATCH`` lines with plain numbers; placeholders say nothing."""
+    """Read ``#SBATCH`` lines with plain numbers; placeholders are ignored."""
     lines = " ".join(re.findall(r"^#SBATCH[ \t]+(.*)$", text, re.MULTILINE))
     generic = re.search(r"--gres[= ]gpu:(?:[\w-]+:)?(\d+)", lines)
     of_node = {"--gpus-per-node": generic[1]} if generic else {}
@@ -246,7 +246,7 @@ def _directives(text: str) -> dict[str, str]:
 
 def slurm_variables(text: str) -> dict[str, str]:
     r"""
-    What Slurm sets for a job that a script's ``#SBATCH`` lines describe.
+    Return the variables that Slurm sets for a job with the ``#SBATCH`` lines of a script.
 
     >>> slurm_variables("#SBATCH -N 4 --gres=gpu:8")
     {'SLURM_NNODES': '4', 'SLURM_JOB_NUM_NODES': '4', 'SLURM_GPUS_ON_NODE': '8', 'SLURM_GPUS_PER_NODE': '8'}

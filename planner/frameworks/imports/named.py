@@ -1,4 +1,4 @@
-"""Models by the names that other libraries have for them, and vocabularies by those of their tokenizers."""
+"""Models by their names in other libraries, and vocabularies by the names of tokenizers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from costmodel import catalog
 
 MODELS = Path(__file__).parent / "models.csv"
 """
-Names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``; models of the catalog, or
-descriptions for a job file (sizes of the models' own ``config.json``).
+Table from names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``, to models.
+
+The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
 """
 
 ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
-"""What names of the hub have behind the size; the architecture is the same."""
+"""Suffixes of names on the hub behind the size; the architecture is the same."""
 
 
 RECIPES = ("_config", "_pretrain")
-"""What names of recipes of Megatron-Bridge have behind the model."""
+"""Suffixes of recipes' names in Megatron-Bridge behind the model."""
 
 
 def model_named(name: str) -> str | dict[str, Any] | None:
     """
-    The entry ``model`` of a job for a name; None: none is known.
+    Return the entry ``model`` of a job for a name; None: unknown.
 
     >>> model_named("meta-llama/Llama-3.1-8B-Instruct"), model_named("llama3/70B"), model_named("my/model")
     ('llama3-8b', 'llama3-70b', None)
@@ -56,10 +57,10 @@ def _models() -> Mapping[str, str]:
 
 
 TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
-"""Entries by a part of what an option says; of several that fit, the longest."""
+"""Table of vocabulary sizes by a part of an option's value; the longest match counts."""
 
 PATCHED = "--patch-tokenizer-type"
-"""Pai-Megatron-Patch's option, beside which ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
+"""Pai-Megatron-Patch's option; with it ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
 
 TOKENIZER_OPTIONS = ("--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path", PATCHED, "--vocab-file")
 
@@ -68,7 +69,7 @@ TIKTOKEN = 2**17
 
 
 class Vocabulary(NamedTuple):
-    """Entries, and who says so."""
+    """Size of a vocabulary, and its source."""
 
     entries: int
     source: str
@@ -76,7 +77,7 @@ class Vocabulary(NamedTuple):
 
 def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """
-    The vocabulary that options of Megatron-LM mean without ``--vocab-size``; None: none is known.
+    Return the vocabulary of Megatron-LM's options without ``--vocab-size``; None: unknown.
 
     >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
     128256
@@ -97,7 +98,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
 
 
 def assumed_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
-    """The vocabulary of a tokenizer that nothing says; None: the options name no tokenizer."""
+    """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
     named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
     if not named:
         return None

@@ -1,4 +1,4 @@
-"""Trainings that are no pretraining of a decoder, by the words of programs, options and entries: refused by reason."""
+"""Refusal of trainings that are no pretraining of a decoder, by words of programs, options and entries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from planner.frameworks.megatron.options import WHERE, by_option
 
 WORDS = Path(__file__).parent / "refused.csv"
 """
-Words of names, neighbours with a blank between, and the kind of training or model that they mean.
+Table of words in names, with the kind of training or model that they mean; adjacent words have a blank between.
 
-Some mean it in the names of options and entries as well, others in those of programs, models and choices alone.
+Some also apply to names of options and entries, others only to names of programs, models and choices.
 """
 
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
     "peft": "fine-tuning of adapters, which leaves most weights without gradients and optimizer states",
     "distillation": "distillation, whose step needs the outputs of a teacher",
 }
-"""Trainings that are no pretraining, and why a pretraining's step would be wrong for each."""
+"""Trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong."""
 
 MODELS = {
     "encoder": "BERT, an encoder that guesses masked tokens",
@@ -40,7 +40,7 @@ MODELS = {
     "sound": "a model that hears or speaks",
     "retrieval": "a model that looks texts up",
 }
-"""Models that are no decoders of text alone."""
+"""Models that are not decoders of text only."""
 
 HINT = (
     "Import what starts the pretraining of such a model: a script, a recipe or arguments without these words. Or write "
@@ -48,22 +48,22 @@ HINT = (
 )
 
 LATENT = re.compile(r"(?:^|[^a-z])(?:q|kv|o|qk)_lora_")
-"""Beginnings of the names of latent attention's ranks, which are no adapters."""
+"""Prefixes of latent attention's ranks, which are not adapters."""
 
 LOADING = "finetune"
-"""Megatron-LM's switch for what of a checkpoint is loaded."""
+"""Megatron-LM's switch for the parts of a checkpoint to load; it does not mean fine-tuning."""
 
 IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
-"""Options that mean nothing without ``--perform-rl-step`` (megatron/training/arguments.py), or of models that see."""
+"""Options without effect unless ``--perform-rl-step`` is on (megatron/training/arguments.py), or of vision models."""
 
 GENERIC = ("main", "train", "trainer", "run", "launch")
-"""Names of programs that say nothing; their folder may."""
+"""Generic names of programs; their folder may tell the training."""
 
 CHOOSING = (
     "stage", "mode", "type", "algorithm", "algo", "estimator", "method", "task", "trainer", "objective", "adapter",
     "target", "component",
 )  # fmt: skip
-"""Last words of names whose value says which training it is."""
+"""Last words of names whose value is the kind of training."""
 
 NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
 """Last words of names whose value names a model."""
@@ -81,23 +81,23 @@ OF_OTHERS = {
     "image",
     "container",
 }
-"""Words of names whose value names something else than the model."""
+"""Words of names whose value does not name the model."""
 
 OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
 """Values that switch something off."""
 
 MOST_LEVELS = 32
-"""Levels of a document that are looked through."""
+"""Levels of a document that are searched."""
 
 
 def refuse_program(name: str, where: str) -> None:
     """
-    Refuse a program, a module or a recipe whose name is that of another training.
+    Refuse a program, a module or a recipe whose name means a training other than pretraining.
 
     Raises
     ------
     SpecError
-        With the kind of training and what would be accepted.
+        Names the kind of training, and inputs that are accepted.
     """
     folders = name.removesuffix(".py").split("/")
     parts = folders[-2:] if folders[-1] in GENERIC else folders[-1].split(".")
@@ -109,12 +109,12 @@ def refuse_program(name: str, where: str) -> None:
 
 def refuse_options(words: Sequence[str]) -> None:
     """
-    Refuse options and overrides of a command line that are of another training.
+    Refuse options and overrides of a training other than pretraining.
 
     Raises
     ------
     SpecError
-        With the option, the kind of training and what would be accepted.
+        Names the option, the kind of training, and inputs that are accepted.
     """
     for word in takewhile(lambda word: re.fullmatch(r"[\w-]+", word) and not word.startswith("-"), words):
         refuse_program(word, WHERE)
@@ -132,12 +132,12 @@ def refuse_options(words: Sequence[str]) -> None:
 
 def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
     """
-    Refuse a configuration whose entries are of another training.
+    Refuse a configuration with entries of a training other than pretraining.
 
     Raises
     ------
     SpecError
-        With the entry, the kind of training and what would be accepted.
+        Names the entry, the kind of training, and inputs that are accepted.
     """
     entries = list(_entries(content, MOST_LEVELS))
     for name, value in _without_idle_rl(entries):
@@ -154,14 +154,14 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
 
 
 def _without_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """All but Megatron-LM's options of reinforcement learning where a list of all options has it switched off."""
+    """Drop Megatron-LM's options of reinforcement learning where a list of all options has it switched off."""
     idle = any(name.strip("-").replace("-", "_") == "perform_rl_step" and _is_off(value) for name, value in entries)
     return ((name, value) for name, value in entries if not (idle and IDLE.match(name)))
 
 
 def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False) -> str | None:
     """
-    The kind of another training or model that a name means; None: none.
+    Return the kind of training or model that a name means; None: pretraining of a decoder.
 
     >>> kind_of("actor_rollout_ref"), kind_of("runDPOTrainer"), kind_of("--q-lora-rank")
     ('rl', 'preference', None)
@@ -205,7 +205,7 @@ def _refusal(where: str, what: str, kind: str) -> SpecError:
 
 
 def _is_off(value: Any) -> bool:
-    """Return true for an entry that says nothing, or that it is switched off."""
+    """Tell whether an entry is empty or switched off."""
     if isinstance(value, Mapping):
         return not value or str(value.get("enabled", value.get("enable", True))).lower() in OFF
     if isinstance(value, (list, tuple)):
@@ -214,7 +214,7 @@ def _is_off(value: Any) -> bool:
 
 
 def _entries(content: Mapping[Any, Any], levels: int) -> Iterator[tuple[str, Any]]:
-    """Entries of all levels by their own names."""
+    """Yield entries of all levels by their own names."""
     for name, value in content.items():
         yield str(name), value
         below = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []

@@ -1,5 +1,5 @@
 """
-torchtitan: its configuration as TOML, and options of its command line that change it.
+Import of torchtitan's TOML, and of the options of its command line.
 
 Keys and defaults are those of torchtitan 0.1.0 to 0.2.2 (torchtitan/config_manager.py, config/job_config.py); spellings
 of 2024 are read as well. From 0.3.0 on a configuration is a Python function (``torchtitan_python.py``).
@@ -29,10 +29,10 @@ from planner.frameworks.shell.text import known_part, unknown_names
 from planner.jobs.model import read
 
 FRAMEWORK = "torchtitan-0.1"
-"""torchtitan of 2025, whose configurations are TOML."""
+"""Framework of configurations in TOML: torchtitan of 2025."""
 
 PER_STAGE_RANK = 2
-"""Chunks of a pipeline rank in schedules with several, where no number of layers per stage is given."""
+"""VPP of schedules with several chunks, where no number of layers per stage is given."""
 
 SINGLE = ("1F1B", "GPipe")
 SCHEDULES = {
@@ -47,12 +47,12 @@ SCHEDULES = {
 
 def read_torchtitan(text: str, source: str) -> dict[str, Any]:
     """
-    A configuration as plain data.
+    Read a configuration as plain data.
 
     Raises
     ------
     SpecError
-        If it is no TOML.
+        If it is not TOML.
     """
     try:
         return tomllib.loads(text)
@@ -61,14 +61,14 @@ def read_torchtitan(text: str, source: str) -> dict[str, Any]:
 
 
 def preset_devices(text: str) -> int | None:
-    """The devices that a comment of torchtitan's own configurations is for."""
+    """Return the number of devices in a comment of torchtitan's own configurations."""
     found = re.search(r"^#.*preset for (\d{1,6}) \w+ GPUs", text, re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
-    A configuration changed by options such as ``--training.steps=10``; a switch has no value.
+    Override a configuration by options such as ``--training.steps=10``; a switch has no value.
 
     >>> with_options({"training": {"steps": 1}}, ["--training.steps", "5", "--compile.enable"])
     {'training': {'steps': 5}, 'compile': {'enable': True}}
@@ -76,7 +76,7 @@ def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
     Raises
     ------
     SpecError
-        If an option of a section that is read leaves open what it sets.
+        If an option that is read has an unknown value.
     """
     changed = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
     for name, values in by_option(words):
@@ -95,7 +95,7 @@ def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
 
 def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str] = ()) -> Imported:
     """
-    A configuration as a job.
+    Import a configuration.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     overrides
         Entries of the job as ``key=value``.
     notes
-        What is to be said besides.
+        Further notes, a sentence each.
 
     Raises
     ------
     SpecError
-        If it is of a model that is not known, of degrees that do not fit the devices, or leaves out what is needed.
+        If the model is unknown, the degrees do not fit the devices, or a required value is missing.
     """
     reading = _Reading(config, list(notes))
     reading.refuse_unreadable()
@@ -132,14 +132,14 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
 
 
 class _Reading:
-    """One configuration, its values by ``section.key``."""
+    """Reader of one configuration, with values by ``section.key``."""
 
     def __init__(self, config: Mapping[str, Any], notes: list[str]) -> None:
         self.config, self.notes = config, notes
         self.named: Any = None
 
     def get(self, path: str, default: Any, *others: str) -> Any:
-        """A value, in any of its spellings."""
+        """Return a value, under any of its names."""
         for one in (path, *others):
             section, _, key = one.rpartition(".")
             place: Any = self.config
@@ -150,12 +150,12 @@ class _Reading:
         return default
 
     def degree(self, name: str) -> int:
-        """A degree of parallelism; 1 where it is not given."""
+        """Return a degree of parallelism; 1 where it is not given."""
         others = (f"training.{name}", f"experimental.{name}")
         return degree(self.get(f"parallelism.{name}", 1, *others), f"parallelism.{name}")
 
     def refuse_unreadable(self) -> None:
-        """What has no costs here."""
+        """Refuse features that have no costs here."""
         if self.get("training.enable_cpu_offload", False):
             raise SpecError("training.enable_cpu_offload", "keeps weights in host memory, which has no costs here.")
         schedule = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
@@ -200,7 +200,7 @@ class _Reading:
         }
 
     def _replicas(self, devices: int, ranks: int) -> tuple[int, int]:
-        """Groups that hold all states each, and ranks of one of them; -1 is what is left."""
+        """Return the number of replica groups, and the ranks that shard in each; -1 means all remaining ranks."""
         copies = self.degree("data_parallel_replicate_degree")
         shards = self.get(
             "parallelism.data_parallel_shard_degree",
@@ -217,7 +217,7 @@ class _Reading:
 
     def _overlaps(self) -> dict[str, Any]:
         """
-        Keys and values, which newer releases gather before attention.
+        Return the overlap of context parallelism; newer releases gather keys and values before attention.
 
         References
         ----------
@@ -239,7 +239,7 @@ class _Reading:
 
     def _chunks(self, pp: int, *, is_single: bool) -> int:
         """
-        Stages of a pipeline rank.
+        Return the number of stages of a pipeline rank (VPP).
 
         References
         ----------
@@ -266,7 +266,7 @@ class _Reading:
         return chunks
 
     def _layout(self, pp: int) -> dict[str, Any]:
-        """The layers of each virtual stage, where modules or the first layers of stages are named."""
+        """Return the layout, where modules or the first layers of virtual stages are named."""
         parts, splits = self._parts()
         if pp == 1 or not (parts or splits):
             return {}
@@ -280,7 +280,7 @@ class _Reading:
         return {"layout": {"layers": [end - begin for begin, end in pairwise(ends)]}}
 
     def _parts(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The modules of each virtual stage, or the first layer of each but the first."""
+        """Return the modules of each virtual stage, or the first layer of each but the first."""
         splits = self.get(
             "parallelism.pipeline_parallel_split_points", [], "experimental.pipeline_parallel_split_points"
         )
@@ -291,7 +291,7 @@ class _Reading:
 
     def _sharding(self, ranks: int, pp: int) -> str:
         """
-        What FSDP2 keeps a shard of; in a pipeline weights stay gathered and gradients whole.
+        Return the sharding of FSDP2; in a pipeline weights stay gathered and gradients whole.
 
         References
         ----------
@@ -318,7 +318,7 @@ class _Reading:
         return "full" if mode == "full" or (mode == "selective" and option == "1") else "none"
 
     def recomputed_every(self) -> int | None:
-        """Every how many layers one is recomputed in full; None: all are alike."""
+        """Interval of layers that are recomputed in full; None: all layers are alike."""
         option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
         selective = self.get("activation_checkpoint.mode", "selective") == "selective"
         return int(option) if selective and option.isdecimal() and int(option) > 1 else None

@@ -1,5 +1,5 @@
 """
-torchtitan from 0.3.0 on: a configuration is a Python function, read and never executed, as the tables of older ones.
+Import of torchtitan from 0.3.0 on: a Python function, read and never executed, as the tables of older releases.
 
 Classes and defaults are those of torchtitan 0.3.0 (torchtitan/config/configs.py, distributed/activation_checkpoint.py).
 """
@@ -19,44 +19,44 @@ CONFIG = ("parallelism", "training", "compile", "checkpoint", "comm")
 """Sections of Trainer.Config with plain values."""
 
 SETTLED = ("parallelism", "training", "activation_checkpoint")
-"""What a configuration that changes another one must say, as that one is not read."""
+"""Sections that a configuration must set if it changes another one, which is not read."""
 
 MODES = {
     "FullAC": {"mode": "full"},
     "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
     "MemoryBudgetAC": {"mode": "memory_budget"},
 }
-"""What is recomputed, by the class that says it."""
+"""Entries of recomputation by its class."""
 
 DEFAULT = object()
-"""Not said: Trainer.Config's own, SelectiveAC."""
+"""Mark of a missing value, whose default in Trainer.Config is SelectiveAC."""
 
 REGISTRY = "model_registry"
 MODELS = "torchtitan.models."
 
 
 def is_torchtitan(text: str) -> bool:
-    """Whether a Python file is about torchtitan."""
+    """Tell whether a Python file is a configuration of torchtitan."""
     return "Trainer.Config" in text or "from torchtitan" in text
 
 
 def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     """
-    A configuration as the tables of older releases.
+    Read a configuration as the tables of older releases.
 
     Parameters
     ----------
     text
-        Python.
+        Source in Python.
     where
-        What messages call it; the folder says the model where the file imports it from beside it.
+        Path of the file, for messages; its folder is the model where the file imports the model from beside it.
     name
-        Which function; empty: the only one, else the last.
+        Name of the function; empty: the only one, else the last.
 
     Raises
     ------
     SpecError
-        If there is none of that name, or only running it would say a degree, a batch, the precision or recomputation.
+        If there is no such function, or if a degree, a batch, the precision or recomputation is known only at run time.
     """
 
     def resolver(module: str, one: str) -> Any:
@@ -79,12 +79,12 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
 
 def installed_config(module: str, name: str) -> dict[str, Any]:
     """
-    A configuration of the installed package.
+    Read a configuration of the installed package.
 
     Raises
     ------
     SpecError
-        If torchtitan is not installed, or has none of that name.
+        If torchtitan is not installed, or has no configuration of that name.
     """
     try:
         root = metadata.distribution("torchtitan").locate_file("torchtitan/models")
@@ -125,7 +125,7 @@ def _recomputed(config: Thing, where: str) -> dict[str, str]:
 
 
 def _model(spec: Any) -> dict[str, Any]:
-    """The model's name and flavor, and the converters of its layers."""
+    """Return the model's name and flavor, and the converters of its layers."""
     if not isinstance(spec, Thing) or not spec.arguments or not isinstance(spec.arguments[-1], str):
         return {}
     model: dict[str, Any] = {"name": spec.name.split(".")[0], "flavor": spec.arguments[-1]}

@@ -1,4 +1,4 @@
-"""Arguments of training scripts in the manner of Hugging Face's Trainer: what a configuration leaves to them."""
+"""Import of arguments of training scripts in the style of Hugging Face's Trainer, which complete a configuration."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ TRUE, FALSE = ("", "true", "1", "yes"), ("false", "0", "no")
 @dataclass(frozen=True, slots=True)
 class Trainer:
     """
-    What a training script is told; None: nothing.
+    Arguments of a training script; None: not given.
 
     Parameters
     ----------
     model
-        The entry of a job.
+        Entry ``model`` of a job.
     sequence_length, micro_batch, accumulation, steps
-        Tokens, sequences of a device and micro-batch, micro-batches and steps.
+        Tokens of a sequence, sequences per device and micro-batch, micro-batches per step, and steps.
     half
         ``bf16`` or ``fp16``.
     recomputes
-        Whether all layers are recomputed.
+        True where all layers are recomputed.
     """
 
     model: Any = None
@@ -56,7 +56,7 @@ class Trainer:
     recomputes: bool | None = None
 
     def document(self) -> dict[str, Any]:
-        """Entries of a job."""
+        """Return entries of a job."""
         model = {} if self.model is None else {"model": self.model}
         length = {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
         return {**model, "training": length}
@@ -73,7 +73,7 @@ recomputes=None)
     Raises
     ------
     SpecError
-        If a number is none, or is left open.
+        If a number is invalid, or unknown.
     """
     given: dict[str, str] = {}
     for place, word in enumerate(words):

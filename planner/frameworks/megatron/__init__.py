@@ -1,1 +1,1 @@
-"""Megatron-LM and Megatron-Bridge."""
+"""Export to and import from Megatron-LM and Megatron-Bridge."""

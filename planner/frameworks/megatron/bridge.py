@@ -1,4 +1,4 @@
-"""Plans as overrides of a Megatron-Bridge recipe: Megatron-LM's options by the names of its configuration."""
+"""Plans as overrides of a Megatron-Bridge recipe: the fields of its configuration for Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from planner.frameworks.target import (
 
 TARGET = "Megatron-Bridge"
 VERSIONS = ("0.3.1", "0.5", "0.6")
-"""Releases of Megatron-Bridge; of the last two (containers 26.06 and 26.08) there is no package."""
+"""Releases of Megatron-Bridge; the last two (containers 26.06 and 26.08) have no package."""
 
 PACKAGED = VERSIONS[0]
 OVERRIDES_FILE = "bridge-overrides.txt"
@@ -59,7 +59,7 @@ NEGATED = (
     "--no-yarn-correction-range-round-to-int",
     "--untie-embeddings-and-output-weights",
 )
-"""Switches whose field says the opposite."""
+"""Switches whose field has the opposite value."""
 
 DEFAULTS: Entries = {
     "model.sequence_parallel": False,
@@ -123,9 +123,9 @@ DEFAULTS: Entries = {
     "checkpoint.most_recent_k": -1,
 }
 """
-What no option means in Megatron-LM but a recipe may have set: written out, so that nothing else is left of a recipe.
+Fields without an option of Megatron-LM that a recipe may have set; they are written so that no recipe's value remains.
 
-What the plan is costed without is off; numbers of processors are those of megatron-core 0.16.1.
+Features that the plan is costed without are off; numbers of SMs are those of megatron-core 0.16.1.
 """
 
 OF_CORE_0_18: Entries = {
@@ -136,20 +136,20 @@ OF_CORE_0_18: Entries = {
     "ddp.megatron_fsdp_cuda_graph_mode": False,
     "ddp.fsdp_all_gather_in_start_param_sync": True,
 }
-"""What takes the place of the scope of CUDA graphs from release 0.5 on, whose core is 0.18 or later."""
+"""Fields that replace the scope of CUDA graphs from release 0.5 on, whose core is 0.18 or later."""
 
 SCOPE = "model.cuda_graph_scope"
 
 OF_ROUTERS: Entries = dict.fromkeys(
     ("model.moe_router_num_groups", "model.moe_router_group_topk", "model.moe_router_topk_scaling_factor")
 )
-"""What is off where a model's router is known and does not have it."""
+"""Router features that are off where a model's router is known and does not have them."""
 
 OWN_SECTIONS = ("model.", "ddp.", "optimizer.")
-"""Sections whose fields are Megatron Core's."""
+"""Sections of the configuration whose fields are Megatron Core's."""
 
 OVERLAP = "++comm_overlap"
-"""Added or merged: some recipes have none."""
+"""Section that is added or merged, as some recipes have none."""
 
 OVERLAPS: Entries = {
     "_target_": "megatron.bridge.training.comm_overlap.CommOverlapConfig",
@@ -167,16 +167,16 @@ OVERLAPS: Entries = {
     "delay_wgrad_compute": False,
 }
 """
-The object ``CommOverlapConfig`` where no option is given; None is what follows from the degrees.
+The object ``CommOverlapConfig`` without options; Megatron-Bridge derives values of None from the degrees.
 
-User buffers are Transformer Engine's own: those of recipes are for one device, degree and shape.
+User buffers are Transformer Engine's own, as those of recipes are for one device, degree and shape.
 """
 
 PRECISION = "++mixed_precision"
-"""Added or merged: a recipe has either the name of a precision, or the object itself."""
+"""Section that is added or merged, as a recipe has either the name of a precision or the object itself."""
 
 KEPT = "checkpoint.most_recent_k"
-"""How many checkpoints are kept, which no option of Megatron-LM says."""
+"""Number of checkpoints that are kept, for which Megatron-LM has no option."""
 
 RECIPES = {"--fp8-recipe": "fp8_recipe", "--fp4-recipe": "fp4_recipe"}
 
@@ -193,13 +193,13 @@ PLAIN: Entries = {
     "num_layers_at_end_in_bf16": 0,
 }
 """
-``MixedPrecisionConfig`` where no option is given. All layers are in 8 or 4 bits, as the plan counts.
+``MixedPrecisionConfig`` without options. All layers are in 8 or 4 bits, as the plan counts.
 
 Recipes of current scaling leave the first and the last one in BF16.
 """
 
 DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-"""Beside delayed scaling, as ``megatron/bridge/training/mixed_precision.py`` has it."""
+"""Fields of delayed scaling, as in ``megatron/bridge/training/mixed_precision.py``."""
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
@@ -211,11 +211,11 @@ SETTINGS: Mapping[str, FieldOptions] = {
         "(megatron/bridge/training/utils/omegaconf_utils.py, _apply_overrides).",
     ),
 }
-"""What each setting is: Megatron-LM's options, whose fields are :func:`fields_of` and those of :func:`precision_of`."""
+"""Megatron-LM's options of each setting; :func:`fields_of` and :func:`precision_of` turn them into fields."""
 
 
 def _stages(name: str) -> OptionsOf:
-    """What Megatron-LM says of a decision by which stages may differ; those of hybrids may not."""
+    """Return Megatron-LM's options of a decision on stages; refuse uneven stages of hybrids."""
 
     def say(plan: Plan) -> Entries | Unsupported:
         model = plan.facts.model
@@ -229,12 +229,12 @@ def _stages(name: str) -> OptionsOf:
 
 
 DECISIONS: Mapping[str, FieldOptions] = {**DECISION_OPTIONS, "vpp": _stages("vpp"), "layout": _stages("layout")}
-"""What each decision is: Megatron-LM's options."""
+"""Megatron-LM's options of each decision."""
 
 ANSWERS = Answers(
     target=TARGET, decisions=DECISIONS, settings=SETTINGS, require_job=partial(require_job, target=TARGET)
 )
-"""What it says of everything."""
+"""Megatron-Bridge's answers for decisions, settings and the job."""
 
 
 PROGRAM = Program(
@@ -242,17 +242,17 @@ PROGRAM = Program(
     has_options=True,
     todo="train.py is your own script, whose recipe of Megatron-Bridge takes overrides",
 )
-"""What every process runs."""
+"""Program of every process."""
 
 
 def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
     """
-    A plan as overrides of a recipe's configuration, a line each, quoted for a shell.
+    Write a plan as overrides of a recipe's configuration, a line each, quoted for a shell.
 
     Raises
     ------
     SpecError
-        If Megatron Core cannot do it, with all reasons, or if the version is another one.
+        If Megatron Core cannot run it, with all reasons, or if the version is unknown.
     """
     require_version(version, TARGET, VERSIONS)
     release = version or costed_release(plan)
@@ -290,7 +290,7 @@ def _reaches(found: Release, first: tuple[int, ...]) -> bool:
 
 
 def _header(plan: Plan, release: str, entries: Mapping[str, Any]) -> Iterator[str]:
-    """Tell which release the file is for, which one was costed, and which of its fields may differ."""
+    """Yield comments on the release of the file, the release that was costed, and fields that may differ."""
     costed, words = costed_name(plan), costed_words(plan)
     yield f"Overrides for Megatron-Bridge {release}{f'; {words}' if words else ''}."
     if release != PACKAGED:
@@ -318,7 +318,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     Returns
     -------
     entries, lines
-        Values by field; one line for each fact of the model that no field says.
+        Values by field; one line for each fact of the model without a field.
 
     Raises
     ------
@@ -344,7 +344,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     extra: Entries = {OVERLAP: {**OVERLAPS, **overlaps}, PRECISION: precision_of(plan, entries)}
     if known.get("model.cpu_offloading_num_layers"):
         extra["model.cpu_offloading"] = True
-    if plan.strategy.vpp > 1:  # also where a layout says it, which is read later than overlaps are checked
+    if plan.strategy.vpp > 1:  # also with a layout: Bridge checks overlaps before it reads vpp from the layout
         extra["model.virtual_pipeline_model_parallel_size"] = plan.strategy.vpp
     if plan.kept_checkpoints is not None:
         extra[KEPT] = plan.kept_checkpoints
@@ -366,7 +366,7 @@ def _fsdp_in_graphs(plan: Plan) -> Entries:
 
 
 def _facts_off(plan: Plan) -> Entries:
-    """Facts that have no option, and those that need none where they are off but that a recipe may have set."""
+    """Return fields of facts without an option, and of facts that are off but that a recipe may have switched on."""
     facts = [*facts_of(plan.facts.model)]
     found: Entries = {fact.field: fact.value for fact in facts if fact.field and fact.value is not None}
     for fact in facts:
@@ -376,13 +376,13 @@ def _facts_off(plan: Plan) -> Entries:
 
 
 def _has_yarn(model: Model) -> bool:
-    """Models of gpt-oss alone have YaRN outside latent attention, its own (gpt_oss_bridge.py:101)."""
+    """Tell whether a model has YaRN outside latent attention, as gpt-oss alone has (gpt_oss_bridge.py:101)."""
     rotary, own = model.numerics.rotary, CLASS_DEFAULTS["gpt_oss"].rotary
     return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
 
 
 def _require_release(plan: Plan, release: str) -> None:
-    """Refuse what a release of Megatron-Bridge cannot run."""
+    """Refuse a plan that a release of Megatron-Bridge cannot run."""
 
     def broken(version: str) -> list[str]:
         cluster = replace(plan.cluster, unknown_release=f"megatron-bridge-{version}")
@@ -400,20 +400,20 @@ def _require_release(plan: Plan, release: str) -> None:
 
 
 BY_RELEASE = (*MEGATRON_LM_RULES, targets.bridge_overlaps_ep_outside_one_graph)
-"""Rules of single releases."""
+"""Rules that hold in some releases only."""
 
 
 def fields_of(name: str) -> tuple[str, ...]:
-    """Fields of the configuration that say what an option of Megatron-LM does; none where it needs no option."""
+    """Return the fields of an option of Megatron-LM; none where the configuration needs no field for it."""
     fields = options()[name].bridge
     if fields is None:
-        raise SpecError("strategy", f"{TARGET} has no field for what {name} says to Megatron-LM.")
+        raise SpecError("strategy", f"{TARGET} has no field for Megatron-LM's {name}.")
     return fields
 
 
 def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
     """
-    The object ``MixedPrecisionConfig``, which overwrites what the configuration says of precision elsewhere.
+    Return the object ``MixedPrecisionConfig``, which overwrites the precision of all other sections.
 
     References
     ----------
@@ -444,7 +444,7 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
 
 def option_value(name: str, value: Any) -> Any:
     """
-    What an option's value is as a field.
+    Convert an option's value to that of its field.
 
     >>> option_value("--disable-bias-linear", True), option_value("--cp-comm-type", ["p2p"])
     (False, 'p2p')
@@ -464,7 +464,7 @@ def option_value(name: str, value: Any) -> Any:
 
 def hydra_text(value: Any) -> str:
     """
-    A value in Hydra's grammar.
+    Write a value in Hydra's grammar.
 
     >>> hydra_text(True), hydra_text(None), hydra_text(7.0), hydra_text(["mlp", "moe"]), hydra_text("Et*3|(t|)*2tL")
     ('true', 'null', '7.0', '[mlp,moe]', "'Et*3|(t|)*2tL'")

@@ -1,4 +1,4 @@
-"""Options of Megatron-LM that exclude or need each other, as its own parser says, and those without effect."""
+"""Options of Megatron-LM that exclude or require each other, as its parser checks, and options without effect."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ RELEASES_OF = {
     "megatron-lm-0.14": RELEASES[:1],
     "megatron-lm-0.12": RELEASES[:1],
 }
-"""Releases whose parser a framework of the catalog stands for; recipes have none, and 0.16 has none that is known."""
+"""Releases whose parsers check the arguments, by framework of the catalog; recipes have none, and 0.16 none known."""
 
 RECENT = RELEASES[2:]
-"""Releases of which arguments may be that name none."""
+"""Releases whose parsers check arguments that name no release."""
 
 ALWAYS = ("", "")
-"""The span of a contradiction of every release, of recipes as well: the model or the optimizer cannot be built."""
+"""Span of a contradiction in every release, and in recipes: the model or the optimizer cannot be built."""
 
 OF_PARSERS = (RELEASES[0], RELEASES[-1])
-"""The span of what every release's parser refuses, and nothing else does."""
+"""Span of a contradiction that the parser of every release refuses, but no recipe."""
 
 NEW_MODULES = {"gdn_norm_out": "0.18", "gdp_in_proj": "0.19", "gdp_qkv": "0.19", "mhc": "0.19"}
-"""Modules of ``--recompute-modules`` that have no costs here, and the last release without them."""
+"""Modules of ``--recompute-modules`` that have no costs here, with the last release without them."""
 
 INFERENCE_SCOPE = "full_iteration_inference"
-"""The scope of CUDA graphs that none of a training is captured for (transformer_layer.py:499 of 0.17.1)."""
+"""Scope of CUDA graphs that captures no training step (transformer_layer.py:499 of 0.17.1)."""
 
 
 class Complaint(NamedTuple):
     """
-    An option, what is wrong with it, and which releases refuse it.
+    Option that is refused, with the problem and the releases that refuse it.
 
     Parameters
     ----------
     option, problem
-        Its name, and the rest of the sentence.
+        Name of the option, and the rest of the sentence.
     span
-        The first and the last release that refuses it; ``ALWAYS``: all, whatever parser there is.
+        First and last release that refuses it; ``ALWAYS``: all, with or without a parser.
     """
 
     option: str
@@ -56,7 +56,7 @@ class Complaint(NamedTuple):
     span: tuple[str, str] = ALWAYS
 
     def refusing(self, releases: Sequence[str]) -> list[str]:
-        """Return those of some releases that refuse it."""
+        """Return the given releases that refuse it."""
         first, last = (RELEASES.index(one) for one in self.span)
         return [one for one in releases if first <= RELEASES.index(one) <= last]
 
@@ -65,21 +65,21 @@ def refuse_contradictions(
     arguments: Arguments, variables: Mapping[str, str], releases: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """
-    Refuse what Megatron-LM refuses of options alone; the rules of strategies are asked by an estimate.
+    Refuse options that Megatron-LM refuses by themselves; rules on strategies are checked by the estimate.
 
     Parameters
     ----------
     arguments
         Values by option.
     variables
-        The environment.
+        Environment variables.
     releases
-        Those whose parsers judge; none: a recipe's, which has no parser.
+        Releases whose parsers check the arguments; empty for a recipe, which has no parser.
 
     Returns
     -------
     tuple of str
-        What some of the releases refuse and others take, a sentence each.
+        Contradictions that only some of the releases refuse, a sentence each.
 
     References
     ----------
@@ -100,17 +100,17 @@ def refuse_contradictions(
             if span == ALWAYS or (refusing and len(refusing) == len(releases)):
                 raise SpecError(f"{WHERE}.{name}", problem)
             if refusing:
-                notes.append(f"Megatron Core {_listed(refusing)} refuses these options: {name} {problem}")
+                notes.append(f"Megatron Core {_name_range(refusing)} refuses these options: {name} {problem}")
     if "--use-torch-fsdp2" in arguments and variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
         raise SpecError(f"{WHERE}.CUDA_DEVICE_MAX_CONNECTIONS", "is 1; --use-torch-fsdp2 needs more connections.")
     return tuple(notes)
 
 
-def _listed(releases: Sequence[str]) -> str:
+def _name_range(releases: Sequence[str]) -> str:
     """
-    Neighbouring releases in words.
+    Name a range of consecutive releases.
 
-    >>> _listed(["0.18", "0.19", "main"]), _listed(["0.16", "0.17"]), _listed(["0.17"])
+    >>> _name_range(["0.18", "0.19", "main"]), _name_range(["0.16", "0.17"]), _name_range(["0.17"])
     ('0.18 and later', '0.16 to 0.17', '0.17')
     """
     if releases[-1] == RELEASES[-1]:
@@ -121,14 +121,14 @@ def _listed(releases: Sequence[str]) -> str:
 # --- without effect ----------------------------------------------------------------------------------------
 
 
-def in_effect(arguments: Arguments) -> tuple[Arguments, tuple[str, ...]]:
+def drop_without_effect(arguments: Arguments) -> tuple[Arguments, tuple[str, ...]]:
     """
-    Drop options that Megatron-LM takes and does nothing with, and those that another one overrules.
+    Drop options that Megatron-LM accepts and ignores, and options that another one overrules.
 
     Returns
     -------
     tuple
-        The options that count, and a sentence for each that does not.
+        The options that have an effect, and a sentence for each of the others.
 
     References
     ----------
@@ -147,7 +147,7 @@ def in_effect(arguments: Arguments) -> tuple[Arguments, tuple[str, ...]]:
 
 
 Dropped = tuple[tuple[str, ...], str]
-"""Options, and why they do nothing."""
+"""Options without effect, and the reason."""
 
 RECOMPUTED = ("--recompute-method", "--recompute-num-layers")
 
@@ -218,7 +218,7 @@ WITHOUT_EFFECT: tuple[Callable[[Arguments], Dropped], ...] = (
     _gradients_in_fp32,
     _graphs_of_inference,
 )
-"""Options that do nothing beside others, one function each."""
+"""Rules on options without effect, one function each."""
 
 
 # --- contradictions ----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _needing(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _recompute(arguments: Arguments) -> Iterator[Complaint]:
-    """``--recompute-activations`` is another word for selective recomputation."""
+    """Check recomputation; ``--recompute-activations`` means selective recomputation."""
     granularity, method = arguments.get("--recompute-granularity"), "--recompute-method"
     number, short = arguments.get("--recompute-num-layers"), "--recompute-activations"
     if short in arguments:
@@ -373,7 +373,9 @@ def _graphs(arguments: Arguments) -> Iterator[Complaint]:
 
 def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
     """
-    Narrow moments are the precision-aware optimizer's, which is Adam (optimizer_config.py:375, muon.py:190).
+    Check the optimizer.
+
+    Moments below FP32 need the precision-aware optimizer, which is Adam (optimizer_config.py:375, muon.py:190).
 
     Muon beside the distributed optimizer was ``dist_muon`` alone up to core 0.17; later releases launch it as
     ``--optimizer muon --use-distributed-optimizer``, and take ``dist_muon`` for that (arguments.py:1727 of main).
@@ -424,7 +426,11 @@ def _instances(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _stages(arguments: Arguments) -> Iterator[Complaint]:
-    """Interleaving needs a pipeline, of more than two ranks where sends are not overlapped (arguments.py:858)."""
+    """
+    Check interleaving, which needs a pipeline.
+
+    It needs more than two ranks where sends are not overlapped (arguments.py:858).
+    """
     pp, chunks = arguments.get("--pipeline-model-parallel-size", 1), "--num-virtual-stages-per-pipeline-rank"
     name = "--num-layers-per-virtual-pipeline-stage"
     layers = int(arguments.get("--num-layers", 0))
@@ -437,7 +443,7 @@ def _stages(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _hybrids(arguments: Arguments) -> Iterator[Complaint]:
-    """From 0.17 on the pattern of a hybrid says how many layers there are (arguments.py:634)."""
+    """Check hybrids, whose pattern sets the number of layers from 0.17 on (arguments.py:634)."""
     pattern, number = arguments.get(PATTERN), arguments.get("--num-layers")
     if pattern is not None and number is not None and len(pattern) != number:
         problem = f"is of {len(pattern)} layers, --num-layers says {number}."
@@ -451,7 +457,7 @@ def _lengths(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _losses(arguments: Arguments) -> Iterator[Complaint]:
-    """Transformer Engine's fused loss is refused from 0.18 on (arguments.py, ``cross_entropy_fusion_impl``)."""
+    """Check the loss; Transformer Engine's is refused from 0.18 on (arguments.py, ``cross_entropy_fusion_impl``)."""
     name = "--cross-entropy-fusion-impl"
     if "--cross-entropy-loss-fusion" in arguments and arguments.get(name) == "te":
         yield Complaint(name, "is te, which is off since 0.18.", ("0.18", RELEASES[-1]))
@@ -475,4 +481,4 @@ CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
     _lengths,
     _losses,
 )
-"""What may be wrong with options, one function each."""
+"""Checks of options, one function each."""

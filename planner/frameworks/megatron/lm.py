@@ -25,7 +25,7 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, staged
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, split_pattern
 from planner.frameworks.megatron.options import argument_lines
 from planner.frameworks.megatron.releases import DROPOUTS, RELEASES, Releases
 from planner.frameworks.megatron.settings import (
@@ -69,22 +69,22 @@ PROGRAM = Program(
     has_options=True,
     todo="pretrain_gpt.py is in a checkout of Megatron-LM; add data, tokenizer and learning rate to its options",
 )
-"""What every process runs."""
+"""Program of every process."""
 
 HYBRID = replace(PROGRAM, words=("pretrain_mamba.py",), todo=PROGRAM.todo.replace("gpt", "mamba"))
-"""What it is for a hybrid (Mamba) model."""
+"""Program for a hybrid (Mamba) model."""
 
 
 def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     """
-    A plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
+    Write a plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
 
-    Without a version they are for the release that was costed, else for the newest one that takes the plan.
+    Without a version they are for the release that was costed, else for the newest one that accepts the plan.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it, with all reasons, or if the version is unknown or refuses the plan.
+        If Megatron-LM cannot run it, with all reasons, or if the version is unknown or refuses the plan.
     """
     require_version(version, TARGET, VERSIONS)
     entries = megatron_entries(plan, TARGET, DECISION_OPTIONS)
@@ -113,32 +113,32 @@ def megatron_entries(
     rules: Iterable[Rule] = MEGATRON_RULES,
 ) -> Entries:
     """
-    Values by option: the strategy, the settings, the model, the training and its checkpoints.
+    Return values by option for the strategy, the settings, the model, the training and its checkpoints.
 
     Parameters
     ----------
     plan
         The plan.
     target
-        How messages call what cannot do it.
+        Name of the target in messages.
     decisions
-        What is said for each decision.
+        Options for each decision.
     settings
-        What is said for each setting.
+        Options for each setting.
     rules
-        Rules of the target beside those of physics.
+        Rules of the target, checked besides those of physics.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it.
+        If Megatron-LM cannot run the plan.
     """
     precision = precision_entries(plan, target)
     entries = entries_of(plan, target, decisions, settings)
     _require_allowed(plan, target, rules)
     model = _model(plan)
     if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
-        model[STAGED_PATTERN] = staged(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
+        model[STAGED_PATTERN] = split_pattern(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
     return {**entries, **model, **_training(plan), **precision}
 
 
@@ -153,7 +153,7 @@ def require_job(plan: Plan, target: str = TARGET) -> None:
 
 
 def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
-    """Refuse what a rule forbids, except of this cluster's devices, of what is costed and of single releases."""
+    """Refuse a plan that breaks a rule; the planner's own rules and those of single releases are not checked here."""
     asked = [rule for rule in (*rules, *PHYSICS_RULES) if not _is_our_own(rule) and rule not in MEGATRON_LM_RULES]
     broken = violated_by_ranks(plan.facts, plan.strategy, rules=asked)
     if broken:
@@ -162,7 +162,7 @@ def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
 
 
 def _is_our_own(rule: Rule) -> bool:
-    """Megatron-LM knows neither memory nor networks, and takes any layers on its stages."""
+    """Tell whether a rule is the planner's own: on memory, profiles, groups in nodes or empty virtual stages."""
     own = (topology.tp_groups_tile_the_nodes, topology.virtual_stages_hold_something)
     return rule in (*own, *MEMORY_RULES) or family(rule) == "profiles"
 
@@ -171,7 +171,7 @@ def _is_our_own(rule: Rule) -> bool:
 
 
 def _expert_degree(name: str, option: str) -> OptionsOf:
-    """Without the option, expert-tensor parallelism is as wide as tensor parallelism."""
+    """Return the option of an expert degree; etp is always written, as its default is tp."""
 
     def say(plan: Plan) -> Entries:
         return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
@@ -180,7 +180,7 @@ def _expert_degree(name: str, option: str) -> OptionsOf:
 
 
 def _stages_options(plan: Plan) -> Entries | Unsupported:
-    """Hybrids have one chunk per rank (megatron/core/ssm/mamba_block.py:173), whose layers their pattern may say."""
+    """Return the options of stages; hybrids have no VPP (megatron/core/ssm/mamba_block.py:173)."""
     model = plan.facts.model
     if not model.has_single_blocks:
         return stage_entries(plan.strategy, model)
@@ -222,7 +222,7 @@ FSDP: Entries = {
     "--no-gradient-accumulation-fusion": True,
     "--ckpt-format": "fsdp_dtensor",
 }
-"""What Megatron-FSDP wants beside its strategy (Megatron-LM, docs on Megatron-FSDP; megatron/training/arguments.py)."""
+"""Options that Megatron-FSDP requires (Megatron-LM, docs on Megatron-FSDP; megatron/training/arguments.py)."""
 
 SHARDINGS: dict[Sharding, Entries] = {
     Sharding.NONE: {},
@@ -267,7 +267,7 @@ def _fully(method: str, num_layers: int) -> Entries:
 
 def recompute_modules(recompute: Recompute) -> list[str]:
     """
-    Megatron-LM's names of modules; those inside another one that is recomputed whole are not named beside it.
+    Return Megatron-LM's names of recomputed modules, without those inside a module that is recomputed whole.
 
     >>> recompute_modules(Recompute.of("norms", "experts"))
     ['layernorm', 'moe']
@@ -278,7 +278,7 @@ def recompute_modules(recompute: Recompute) -> list[str]:
 
 
 def _activation_offload_options(plan: Plan) -> Entries:
-    """Whole layers where Megatron-LM can, else all modules."""
+    """Return the options that offload whole layers where Megatron-LM can, else all modules."""
     strategy = plan.strategy
     if not strategy.activation_offload:
         return {}
@@ -289,7 +289,7 @@ def _activation_offload_options(plan: Plan) -> Entries:
 
 
 def _token_dispatcher_options(plan: Plan) -> Entries:
-    """Without the option, tokens are gathered on all ranks."""
+    """Return the options of the dispatcher; without them Megatron-LM uses allgather."""
     dispatcher = plan.strategy.token_dispatcher
     if not plan.facts.model.has_experts:
         return {}
@@ -300,9 +300,10 @@ def _token_dispatcher_options(plan: Plan) -> Entries:
 
 def _cuda_graphs_options(plan: Plan) -> Entries:
     """
-    Random states that graphs can replay are Transformer Engine's; one graph has no place to look for NaN.
+    Return the options of CUDA graphs.
 
-    What a graph holds and recomputes must draw no random numbers: dropout, which plans are costed without, is off then.
+    They need Transformer Engine's RNG tracker, and a full-iteration graph cannot check for NaN. Recomputation inside a
+    graph must not draw random numbers, so dropout is off then; plans are costed without it.
 
     References
     ----------
@@ -321,7 +322,7 @@ def _cuda_graphs_options(plan: Plan) -> Entries:
 
 
 def _cp_options(plan: Plan) -> Entries | Unsupported:
-    """All-to-alls trade tokens for heads, of which each rank gets as many."""
+    """Return the options of context parallelism; an all-to-all needs heads that divide over the ranks."""
     strategy, kinds = plan.strategy, plan.facts.model.kinds
     degree: Entries = {"--context-parallel-size": strategy.cp}
     if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
@@ -329,8 +330,8 @@ def _cp_options(plan: Plan) -> Entries | Unsupported:
     counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
     if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
         return Unsupported(
-            "What is costed exchanges heads (cp_comm_type a2a), of which each tensor-parallel rank has a "
-            "multiple (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
+            "The plan counts all-to-alls (cp_comm_type a2a), which need heads of each tensor-parallel rank that are a "
+            "multiple of cp (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
         )
     return degree
 
@@ -345,7 +346,7 @@ def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    """On by itself with virtual stages, off without."""
+    """Return the options of pipeline overlap, which is on by default with VPP and off without."""
     strategy = plan.strategy
     if strategy.pp_overlap and strategy.vpp == 1:
         return Unsupported("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
@@ -380,7 +381,7 @@ def _layout_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
-    """What a layout says of single ranks that no option says."""
+    """Return the field of a layout that differs between ranks and has no option; None: every field has one."""
     if set(layout.recompute) != {strategy.recompute}:
         return "recompute"
     if set(layout.activation_offload) != {strategy.activation_offload}:
@@ -406,7 +407,7 @@ DECISION_OPTIONS: Mapping[str, FieldOptions] = {
     "sharding": _sharding_options,
     "recompute": _recompute_options,
     "activation_offload": _activation_offload_options,
-    # The distributed optimizer is what the precision-aware one needs, also where it has nothing to share.
+    # The precision-aware optimizer needs the distributed one, also where there is nothing to shard.
     "optimizer_offload": switch(
         "--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload"
     ),
@@ -419,10 +420,10 @@ DECISION_OPTIONS: Mapping[str, FieldOptions] = {
     "dp_overlap": _dp_overlap_options,
     "layout": _layout_options,
 }
-"""What each field of a strategy is in Megatron-LM."""
+"""Megatron-LM's options for each field of a strategy."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=require_job)
-"""What it says of everything."""
+"""Megatron-LM's answers for decisions, settings and the job."""
 
 
 # --- the job -----------------------------------------------------------------------------------------------
@@ -441,14 +442,18 @@ def _training(plan: Plan) -> Entries:
 
 IN_BACKGROUND: Entries = {"--async-save": True, "--use-persistent-ckpt-worker": True, "--ckpt-format": "torch_dist"}
 """
-Checkpoints that are written while training goes on: by a worker that stays, in the format that has it.
+Options of checkpoints that are written while training goes on, by a persistent worker.
 
-Without the worker Megatron-LM switches it off (megatron/training/arguments.py, validate_args).
+Without the worker Megatron-LM switches asynchronous saving off (megatron/training/arguments.py, validate_args).
 """
 
 
 def _saves_in_background(plan: Plan) -> bool:
-    """Megatron-FSDP's own format has it not (Megatron-Bridge 0.3.1, training/config.py:1511)."""
+    """
+    Tell whether checkpoints are written while training goes on.
+
+    The format of Megatron-FSDP does not support it (Megatron-Bridge 0.3.1, training/config.py:1511).
+    """
     return plan.write_seconds > 0 and plan.strategy.sharding < Sharding.GRADIENTS
 
 
@@ -457,7 +462,7 @@ def _saves_in_background(plan: Plan) -> bool:
 
 def environment(plan: Plan) -> dict[str, str]:
     """
-    Variables that every process needs.
+    Environment variables that every process needs.
 
     References
     ----------
@@ -479,15 +484,19 @@ def environment(plan: Plan) -> dict[str, str]:
 
 
 SAFETY = 5
-"""Timeout over what was observed: nvidia-resiliency-ext's own ``safety_factor``."""
+"""Ratio of a timeout to the predicted time: nvidia-resiliency-ext's own ``safety_factor``."""
 
 SETUP_SECONDS, BETWEEN_SECONDS, LEAST_SECONDS = 600, 300, 60
-"""Timeouts that no prediction says (the example of megatron/training/ft_integration.py), and the shortest one."""
+"""
+Timeouts of setup and between sections, which no prediction covers, and the shortest timeout, in seconds.
+
+The first two are those of the example in megatron/training/ft_integration.py.
+"""
 
 
 def timeout_entries(plan: Plan) -> Entries:
     """
-    Timeouts of ``ft_launcher`` after which a rank counts as hung, from the predicted step and checkpoint.
+    Return timeouts of ``ft_launcher`` after which a rank counts as hung, from the predicted step and checkpoint.
 
     References
     ----------
@@ -524,7 +533,7 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def background_notes(plan: Plan) -> Iterator[str]:
-    """Where checkpoints are not written as the plan has them."""
+    """Yield a note where checkpoints are not written as the plan counts them."""
     if plan.write_seconds and not _saves_in_background(plan):
         yield (
             "Megatron-FSDP writes no checkpoints while training goes on, which waits "

@@ -1,4 +1,4 @@
-"""What Megatron-LM must know of a model: its architecture as options."""
+"""Architecture of a model as options of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Ma
 from costmodel.validation import shown
 
 MOST_LAYERS = 4096
-"""Layers that a model may have, as in :mod:`costmodel.models.description`."""
+"""Most layers of a model, as in :mod:`costmodel.models.description`."""
 
 LETTERS: dict[type, str] = {Mamba: "M", Attention: "*", Mlp: "-", Experts: "E"}
-"""What each block is in the pattern of a hybrid (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
+"""Letter of each block in the pattern of a hybrid (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 
 PATTERN, STAGED_PATTERN = "--hybrid-override-pattern", "--hybrid-layer-pattern"
-"""Blocks of all layers; the same with a bar after each stage's, from core 0.17 on."""
+"""Options for the blocks of all layers; the second, from core 0.17 on, has a bar after each stage."""
 
 MAMBA_STACK = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
-"""What ``--spec`` names for a hybrid."""
+"""Value of ``--spec`` for a hybrid."""
 
 PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
-"""What no option says of a Mamba block: its convolution, chunks and biases (megatron/core/ssm/mamba_mixer.py:149)."""
+"""Convolution, chunks and biases of a Mamba block, which have no options (megatron/core/ssm/mamba_mixer.py:149)."""
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 
 
 def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
     """
-    A model's options.
+    Return a model's options.
 
     Raises
     ------
     SpecError
-        If Megatron-LM's GPT model cannot be it: what is not said would be trained otherwise.
+        If Megatron-LM has no options for the model, so that it would train another one.
     """
     hybrid = model.has_single_blocks
     if hybrid and model.mtp_layers:
@@ -67,7 +67,7 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
 
 
 def _first_attention(model: Model) -> Attention | LatentAttention:
-    """The attention of all layers that have one, as :func:`_require_alike` has seen."""
+    """Return the attention of all layers that have one; :func:`_require_alike` has checked that they are alike."""
     mixers = (layer.attention for layer in model.kinds)
     found = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
     if found is None:
@@ -77,7 +77,7 @@ def _first_attention(model: Model) -> Attention | LatentAttention:
 
 def frequency_text(flags: Sequence[bool]) -> str:
     """
-    Which layers have something, as Megatron-LM writes it.
+    Write a list of flags by layer in Megatron-LM's syntax.
 
     >>> frequency_text([False, False, False, True, True]), frequency_text([True, False, True, False])
     ('([0]*3+[1]*2)', '([1,0]*2)')
@@ -91,7 +91,7 @@ def frequency_text(flags: Sequence[bool]) -> str:
 
 def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
     """
-    Read lists of 0 and 1 that are added and multiplied, with or without parentheses.
+    Read sums and products of lists of 0 and 1, with or without parentheses.
 
     >>> frequency_flags("([0]*3+[1]*2)", "--moe-layer-freq")
     (False, False, False, True, True)
@@ -101,7 +101,7 @@ def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
     Raises
     ------
     SpecError
-        If it is none, or longer than a model can be.
+        If the text is no such list, or longer than a model can be.
     """
     pieces = re.findall(r"\[[01](?:,[01])*\]|\d{1,4}|[()+*]", text)
     problem = f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}."
@@ -114,7 +114,7 @@ def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
 
 
 def _sum_of_lists(pieces: Sequence[str], error: SpecError, where: str) -> tuple[tuple[bool, ...], Sequence[str]]:
-    """A sum at the beginning, and the pieces behind it."""
+    """Read a sum at the beginning, and return it with the pieces behind it."""
     flags: tuple[bool, ...] = ()
     while True:
         if not pieces:
@@ -168,7 +168,7 @@ def _require_gpt(layer: Layer) -> None:
 
 
 def _require_block(layer: Layer) -> None:
-    """A layer of a hybrid: one block of those that have a letter, with a norm before it."""
+    """Refuse a layer of a hybrid that is not one block with a letter and a norm before it."""
     (block, *more), kinds = layer.blocks, tuple(LETTERS)
     if more or not isinstance(block, kinds) or layer.num_norms != 1:
         blocks = " and ".join(type(one).__name__ for one in layer.blocks)
@@ -183,7 +183,7 @@ def _require_block(layer: Layer) -> None:
 
 
 def _require_alike(model: Model) -> None:
-    """Layers differ at most in having experts and in their window; those of hybrids in the block that they are."""
+    """Refuse layers that differ in more than experts and window, or in hybrids in more than their block."""
     if model.extras or model.embedding_norm:
         what = model.extras or "a norm behind the embedding"
         raise SpecError("model.extras", f"has {what}, which Megatron-LM's options do not say.")
@@ -191,7 +191,7 @@ def _require_alike(model: Model) -> None:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
     mixers = [kind.attention for kind in model.kinds if kind.attention is not None]
     differing = {
-        "attention": {_without_window(one) for one in mixers if not isinstance(one, Mamba)},
+        "attention": {_drop_window(one) for one in mixers if not isinstance(one, Mamba)},
         "mamba": {one for one in mixers if isinstance(one, Mamba)},
         "norm": {*(kind.norm for kind in model.kinds), model.final_norm},
         "ffn_hidden_size": {kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Mlp)},
@@ -204,7 +204,7 @@ def _require_alike(model: Model) -> None:
         raise SpecError("model.mtp_layers", "differ from the last layer, of which Megatron-LM makes them.")
 
 
-def _without_window(attention: Any) -> Any:
+def _drop_window(attention: Any) -> Any:
     return replace(attention, window=None) if isinstance(attention, Attention) else attention
 
 
@@ -227,7 +227,7 @@ def _softmax(model: Model) -> dict[str, Any]:
 
 
 def _windows(windows: Sequence[int | None]) -> dict[str, Any]:
-    """A window as tokens to the left and right; 1 marks a layer that has it."""
+    """Return the options of a window: tokens to the left and right, and a flag of 1 for each layer that has it."""
     sizes = {window for window in windows if window is not None}
     if not sizes:
         return {}
@@ -239,7 +239,7 @@ def _windows(windows: Sequence[int | None]) -> dict[str, Any]:
 
 
 def _latent(attention: LatentAttention) -> dict[str, Any]:
-    """Norms of the latents are part of latent attention; Megatron-LM has them only with ``--qk-layernorm``."""
+    """Return the options of latent attention; Megatron-LM has norms of the latents only with ``--qk-layernorm``."""
     return {
         "--num-attention-heads": attention.num_heads,
         "--multi-latent-attention": True,
@@ -253,7 +253,7 @@ def _latent(attention: LatentAttention) -> dict[str, Any]:
 
 
 def _positions(model: Model, sequence_length: int) -> dict[str, Any]:
-    """Learned positions are exact; base and scaling of rotary ones are facts beside them."""
+    """Return the options of positions; base and scaling of rotary ones are facts of :mod:`numerics`."""
     attention = _first_attention(model)
     rotary = isinstance(attention, LatentAttention) or (isinstance(attention, Attention) and attention.rotary)
     if 0 < model.learned_positions < sequence_length:
@@ -274,21 +274,23 @@ def _feed_forwards(model: Model) -> Iterable[Mlp | Experts]:
 
 
 def _feed_forward(model: Model) -> dict[str, Any]:
-    """Megatron-LM has one width of dense layers; where there are none it says that of an expert."""
+    """Return the options of feed-forwards; without dense layers ``--ffn-hidden-size`` is the width of an expert."""
     blocks = list(_feed_forwards(model))
     if len({(block.gated, block.squared_relu) for block in blocks}) > 1:
         raise SpecError("model.gated", "feed-forwards differ in gate or non-linearity; one option says it for all.")
     widths = [block.ffn_hidden_size for block in blocks if isinstance(block, Mlp)]
     return {
         "--ffn-hidden-size": (widths or [block.ffn_hidden_size for block in blocks])[0],
-        **(_clamped(model) if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
+        **(_clamp_options(model) if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
         **({"--squared-relu": True} if blocks[0].squared_relu else {}),
     }
 
 
-def _clamped(model: Model) -> dict[str, Any]:
+def _clamp_options(model: Model) -> dict[str, Any]:
     """
-    The activation of gpt-oss, g sigmoid(1.702 g) (u + 1) of gate and other half, both clamped at ``swiglu_limit``.
+    Return the options of gpt-oss's activation.
+
+    It is g sigmoid(1.702 g) (u + 1) of gate g and other half u, both clamped at ``swiglu_limit``.
 
     References
     ----------
@@ -307,7 +309,7 @@ CLAMP = 7.0
 
 
 def _biases(model: Model) -> dict[str, Any]:
-    """One option for all linears, router included; another one for queries, keys and values."""
+    """Return the options of biases: one for all linears with the router, one for queries, keys and values."""
     linears = {block.bias for block in _feed_forwards(model)}
     linears |= {block.router_bias for block in _feed_forwards(model) if isinstance(block, Experts)}
     attentions = [kind.attention for kind in model.kinds if isinstance(kind.attention, Attention)]
@@ -340,11 +342,11 @@ def _experts(model: Model) -> dict[str, Any]:
 # --- hybrids -----------------------------------------------------------------------------------------------
 
 
-def staged(pattern: str, layers: Sequence[int]) -> str:
+def split_pattern(pattern: str, layers: Sequence[int]) -> str:
     """
-    A pattern with a bar after the layers of each stage but the last.
+    Write a pattern with a bar after the layers of each stage but the last.
 
-    >>> staged("M-M*-M", [2, 3, 1])
+    >>> split_pattern("M-M*-M", [2, 3, 1])
     'M-|M*-|M'
     """
     ends = accumulate(layers)
@@ -352,7 +354,7 @@ def staged(pattern: str, layers: Sequence[int]) -> str:
 
 
 def _hybrid(model: Model) -> dict[str, Any]:
-    """The block of each layer, and the sizes of those of Mamba."""
+    """Return the options of a hybrid: the block of each layer, and the sizes of Mamba blocks."""
     blocks = [layer.blocks[0] for layer in model.layers]
     mamba = next((block for block in blocks if isinstance(block, Mamba)), None)
     if mamba is None:

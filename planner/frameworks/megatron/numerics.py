@@ -1,4 +1,4 @@
-"""Facts of a model beside its sizes, as options of Megatron-LM and fields of Megatron-Bridge; what neither can say."""
+"""Facts of a model beside its sizes, as options of Megatron-LM and fields of Megatron-Bridge, or as a TODO."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from costmodel.facts.numerics import Rotary, Routing
 from costmodel.models.numerics import NAMES
 
 MULTIPLE = 128
-"""Number to whose multiples each tensor-parallel rank's share of the vocabulary is padded: the parser's default."""
+"""Multiple to which each tensor-parallel rank's share of the vocabulary is padded: the parser's default."""
 
 POSITIONS = "--position-embedding-type"
 
 YARN_POSITIONS = 4096
-"""Positions before the scaling, of latent attention (MLATransformerConfig, original_max_position_embeddings)."""
+"""Positions before scaling in latent attention (MLATransformerConfig, original_max_position_embeddings)."""
 
 FUSED_GELUS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
-"""Names of GELU, whose fused kernel with a bias is the approximation (megatron/core/fusions/fused_bias_gelu.py)."""
+"""Names of GELU; its fused kernel with a bias is the tanh approximation (megatron/core/fusions/fused_bias_gelu.py)."""
 
 YARN = "--yarn-beta-fast"
-"""An option that releases have where they read those of YaRN."""
+"""Option that a release has if it reads the options of YaRN."""
 
 ROUNDS = "--yarn-correction-range-round-to-int"
 
@@ -36,28 +36,28 @@ YARN_OPTIONS = (
     ROUNDS,
     f"--no-{ROUNDS[2:]}",
 )
-"""Options of YaRN's numbers."""
+"""Options of YaRN's parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
     """
-    One fact of a model.
+    Fact of a model.
 
     Parameters
     ----------
     name
         Its name in a ``config.json``.
     value
-        Its value; None: not known.
+        Its value; None: unknown.
     option
-        The option of Megatron-LM that takes it; empty: there is none.
+        Option of Megatron-LM for it; empty: there is none.
     field
-        The field of Megatron-Bridge, where there is no option.
+        Field of Megatron-Bridge, where there is no option.
     implied
-        The value that both have where nobody says another one.
+        Default of both.
     others
-        Options that come with it.
+        Further options that it needs.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Fact:
 
 
 def facts_of(model: Model) -> Iterator[Fact]:
-    """Facts of a model, in the order in which they are written."""
+    """Yield the facts of a model in the order in which they are written."""
     numerics = model.numerics
     yield Fact(
         name=NAMES["norm_epsilon"],
@@ -101,7 +101,7 @@ def facts_of(model: Model) -> Iterator[Fact]:
 
 
 def _dropouts(model: Model) -> Iterator[Fact]:
-    """Plans are costed without dropout, which is off where nothing says that a model has it."""
+    """Yield dropout rates; they are 0 where the model has none, as plans are costed without dropout."""
     numerics = model.numerics
     attention, hidden = numerics.attention_dropout or 0.0, numerics.hidden_dropout or 0.0
     yield Fact(
@@ -152,7 +152,7 @@ def _rotary(model: Model) -> Iterator[Fact]:
 
 def scaling_text(rotary: Rotary) -> str:
     """
-    A scaling in a line.
+    Describe a scaling in a line.
 
     >>> scaling_text(Rotary(scaling="linear", parameters=(("factor", 8.0),)))
     'linear (factor 8)'
@@ -162,7 +162,9 @@ def scaling_text(rotary: Rotary) -> str:
 
 def _latent_scaling(rotary: Rotary) -> Iterator[Fact]:
     """
-    Latent attention rotates by YaRN, of which a factor of 1 changes nothing, and fuses no other rotation.
+    Yield the scaling of latent attention.
+
+    It always uses YaRN, where a factor of 1 changes nothing; other rotary embeddings are not fused.
 
     References
     ----------
@@ -200,7 +202,7 @@ def _plain(number: float | None) -> float | int | None:
 
 
 def _scaling(rotary: Rotary) -> Iterator[Fact]:
-    """Scalings of Llama 3, linear ones and, from core 0.19 on, YaRN's have options."""
+    """Yield a scaling; that of Llama 3, linear ones and, from core 0.19 on, YaRN have options."""
     llama = rotary.scaling == "llama3"
     yield Fact(name="rope_scaling", value=llama, option="--use-rope-scaling", implied=False)
     factor = rotary.parameter("factor")
@@ -240,7 +242,7 @@ def _scaling(rotary: Rotary) -> Iterator[Fact]:
 
 def _yarn(rotary: Rotary, factor: float) -> dict[str, Any]:
     """
-    Options of YaRN outside latent attention, which core 0.19 and later read.
+    Return the options of YaRN outside latent attention, which core 0.19 and later read.
 
     References
     ----------
@@ -263,7 +265,7 @@ def _yarn(rotary: Rotary, factor: float) -> dict[str, Any]:
 
 
 def _scores(model: Model) -> Iterator[Fact]:
-    """Megatron-LM has no softcap, and no option for the factor of scores, which Megatron-Bridge has as a field."""
+    """Yield softcap and factor of scores; Megatron-LM has neither, Megatron-Bridge a field for the factor."""
     numerics = model.numerics
     for name in ("attention_softcap", "logit_softcap"):
         value = getattr(numerics, name)
@@ -274,7 +276,7 @@ def _scores(model: Model) -> Iterator[Fact]:
 
 
 def _activation(model: Model) -> Iterator[Fact]:
-    """The activation that options of :mod:`planner.frameworks.megatron.model` do not say."""
+    """Yield an activation that options of :mod:`planner.frameworks.megatron.model` do not express."""
     numerics, blocks = model.numerics, [kind.feed_forward for kind in model.kinds if kind.feed_forward is not None]
     if not blocks or any(block.squared_relu for block in blocks):
         return
@@ -288,10 +290,10 @@ def _activation(model: Model) -> Iterator[Fact]:
 
 def _routing(routing: Routing | None) -> Iterator[Fact]:
     """
-    Router of Megatron Core.
+    Yield the facts of a router.
 
-    A softmax over the chosen experts alone is one over all whose weights are made to add up to one; sigmoids always
-    are (topk_routing_with_score_function, megatron/core/transformer/moe/moe_utils.py).
+    A softmax over the chosen experts equals one over all experts with normalized weights. Weights of sigmoids are
+    always normalized (topk_routing_with_score_function, megatron/core/transformer/moe/moe_utils.py).
     """
     known = routing or Routing()
     score = known.score_function
@@ -320,7 +322,7 @@ def _routing(routing: Routing | None) -> Iterator[Fact]:
 
 
 def _balance(routing: Routing) -> Iterator[Fact]:
-    """Biases of experts go with sigmoids (megatron/core/transformer/transformer_config.py:2060 of core 0.18.2)."""
+    """Yield load balancing; biases need sigmoids (megatron/core/transformer/transformer_config.py:2060 of 0.18.2)."""
     takes_bias = routing.score_function != "softmax" or not routing.expert_bias
     yield Fact(
         name="bias of experts",
@@ -378,7 +380,7 @@ def options_of(facts: Iterable[Fact], has: Callable[[str], bool]) -> tuple[dict[
     Returns
     -------
     entries, left
-        Values by option; facts that are not known, or that no option says.
+        Values by option; facts that are unknown, or that have no option.
     """
     entries: dict[str, Any] = {}
     left = []
@@ -395,7 +397,7 @@ def options_of(facts: Iterable[Fact], has: Callable[[str], bool]) -> tuple[dict[
 
 
 def todo_lines(facts: Iterable[Fact], target: str) -> Iterator[str]:
-    """One line for each fact that is not written: not known, or without words of the target."""
+    """Yield one line for each fact that is not written: unknown, or without an option of the target."""
     for fact in facts:
         words = f" ({fact.option})" if fact.option else ""
         if fact.value is None:
@@ -405,7 +407,7 @@ def todo_lines(facts: Iterable[Fact], target: str) -> Iterator[str]:
 
 
 def value_text(value: Any) -> str:
-    """A value as files spell it."""
+    """Spell a value as files do."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

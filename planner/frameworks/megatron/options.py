@@ -1,4 +1,4 @@
-"""The options of Megatron-LM: which there are, what they take, and how arguments are written and read."""
+"""Options of Megatron-LM with their values, and the writing and reading of arguments."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from costmodel.validation import shown
 from planner.frameworks.shell.text import argument_words
 
 TABLE = Path(__file__).parent / "options.csv"
-"""The options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""
+"""Table of the options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""
 
 MEANINGS = Path(__file__).parent / "meanings.csv"
 """
-What the options that imports and exports know are to them.
+Table of the options that imports and exports know.
 
-``import``: ``read``, or ``free`` where it does not change what a step costs, or by less than the noise of predictions.
+``import``: ``read``, or ``free`` where an option changes the cost of a step by less than the model error.
 ``bridge``: fields of ``ConfigContainer`` (Megatron-Bridge 0.3.1, ``megatron/bridge/training/config.py``), or ``none``
-where it needs no option. Query groups are a number, positions end with the sequence, precision is one object, and the
-recipe of the model says which activation function it is.
+where no field is needed. There query groups are a number, positions end with the sequence, and precision is one
+object; the recipe of the model sets the activation function.
 """
 
 WHERE = "arguments"
 
 MEANT = {"int": "a whole number", "float": "a number"}
-"""What words of a type are, for people."""
+"""Names of types in messages."""
 
 Arguments: TypeAlias = dict[str, Any]
 """Values by the first spelling of their option; True where it takes none, a list where it takes several."""
@@ -42,7 +42,7 @@ NUMBERS: dict[str, Callable[[str], int | float]] = {"int": int, "float": float}
 @dataclass(frozen=True, slots=True)
 class Option:
     """
-    One option.
+    Option of Megatron-LM.
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ class Option:
     type
         ``int``, ``float``, or anything else for text.
     choices
-        The values that it may have; empty: any.
+        Values that it may have; empty: any.
     nargs
         ``0``: a switch; empty: one value; ``+`` and ``*``: several; a number: so many.
     group
-        The heading under which ``--help`` has it.
+        Heading under which ``--help`` lists it.
     in_import, bridge
-        As ``MEANINGS`` has them; None: it has no such fields, as no export writes the option.
+        Columns of ``MEANINGS``; None: no fields, as no export writes the option.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Option:
 
     def value(self, words: Sequence[str]) -> Any:
         """
-        What the words behind it mean.
+        Convert the words behind it to its value.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Option:
 
 @cache
 def options() -> Mapping[str, Option]:
-    """Every option by each of its spellings."""
+    """Return every option by each of its spellings."""
     meanings = {row["option"]: row for row in _rows(MEANINGS)}
     known: dict[str, Option] = {}
     for row in _rows(TABLE):
@@ -130,7 +130,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def argument_lines(entries: Mapping[str, Any]) -> Iterator[str]:
     """
-    One line for each option, quoted for a shell.
+    Yield one line for each option, quoted for a shell.
 
     >>> list(argument_lines({"--bf16": True, "--recompute-modules": ["mlp", "moe"], "--moe-layer-freq": "([0]+[1])"}))
     ['--bf16', '--recompute-modules mlp moe', "--moe-layer-freq '([0]+[1])'"]
@@ -145,7 +145,7 @@ def argument_lines(entries: Mapping[str, Any]) -> Iterator[str]:
 
 def split_words(text: str) -> tuple[list[str], dict[str, str]]:
     r"""
-    The words of a command line or a shell script, and the variables that it sets.
+    Split a command line or a shell script into words, and return the variables that it sets.
 
     >>> split_words("export A=1\nARGS=(--bf16 \\\n  --seq-length 4096) # more")
     (['--bf16', '--seq-length', '4096'], {'A': '1'})
@@ -153,7 +153,7 @@ def split_words(text: str) -> tuple[list[str], dict[str, str]]:
     Raises
     ------
     SpecError
-        If it uses variables, whose values are not known, or if a quotation mark is left open.
+        If it uses variables, whose values are unknown, or if a quotation mark is not closed.
     """
     joined = re.sub(r"\\\r?\n", " ", text)
     try:
@@ -177,13 +177,13 @@ def split_words(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _opens_or_closes(word: str) -> bool:
-    """Whether a word is at an end of a shell array, not one of Megatron's own patterns in parentheses."""
+    """Tell whether a word opens or closes a shell array, and is no pattern of Megatron-LM in parentheses."""
     return bool(re.match(r"^\w+\+?=\(", word)) or word.count(")") > word.count("(")
 
 
 def read_arguments(words: Iterable[str]) -> Arguments:
     """
-    Values by option, ``--option value`` and ``--option=value`` alike.
+    Read values by option, from ``--option value`` and ``--option=value`` alike.
 
     >>> read_arguments(["--tensor-model-parallel-size=2", "--recompute-modules", "mlp", "moe", "--bf16"])
     {'--tensor-model-parallel-size': 2, '--recompute-modules': ['mlp', 'moe'], '--bf16': True}
@@ -191,7 +191,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
     Raises
     ------
     SpecError
-        If an option is unknown, has the wrong kind of value, or is there twice with two values.
+        If an option is unknown, has the wrong kind of value, or is given twice with different values.
     """
     known = options()
     found: Arguments = {}
@@ -207,7 +207,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
 
 
 def by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each option with the words behind it; words before the first one are passed over."""
+    """Yield each option with the words behind it; words before the first option are skipped."""
     name, values = "", list[str]()
     for word in words:
         if not word.startswith("--"):

@@ -1,4 +1,4 @@
-"""Arguments of Megatron-LM back to a job: what somebody already runs, to be estimated and compared."""
+"""Import of arguments of Megatron-LM as a job that can be estimated and compared."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.frameworks.megatron.checks import INFERENCE_SCOPE, RECENT, RELEASES_OF, in_effect, refuse_contradictions
+from planner.frameworks.megatron.checks import (
+    INFERENCE_SCOPE,
+    RECENT,
+    RELEASES_OF,
+    drop_without_effect,
+    refuse_contradictions,
+)
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
-from planner.frameworks.megatron.read_model import in_older_words, read_model
+from planner.frameworks.megatron.read_model import read_model, translate_pattern
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, offloadable
-from planner.frameworks.megatron.stages import read_stages, settled, uneven_stages
+from planner.frameworks.megatron.stages import place_layers, read_stages, uneven_stages
 from planner.jobs.completion import completed, strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
-"""Entries that no argument says, with what they look like."""
+"""Entries that no argument sets, with example values."""
 
 HALF = "Or say training.precision=bf16, where another script adds it."
 
@@ -59,20 +65,20 @@ WITHOUT_COST = (
     "vision",
     "workload inspector",
 )
-"""Groups of options that do not change what a step costs; ``meanings.csv`` has those of others, and what is read."""
+"""Groups of options that do not change the cost of a step; ``meanings.csv`` has single options, and those read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imported:
     """
-    A job that was read from arguments.
+    Job that was read from arguments.
 
     Parameters
     ----------
     document
-        The job as plain data, its strategy included: what :func:`planner.load` takes.
+        The job as plain data with its strategy, in the form that :func:`planner.load` takes.
     notes
-        What was left out or assumed, a sentence each.
+        Options that were left out and values that were assumed, a sentence each.
     """
 
     document: Mapping[str, Any]
@@ -80,7 +86,7 @@ class Imported:
 
     @property
     def text(self) -> str:
-        """The job as a YAML file, with the notes on top."""
+        """Write the job as YAML, with the notes on top."""
         body: str = yaml.safe_dump(
             dict(self.document), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
         )
@@ -100,7 +106,7 @@ def from_megatron_lm(
     overrides
         Entries of the job as ``key=value``; ``cluster.device`` and ``cluster.num_devices`` are required.
     environment
-        Variables beside the arguments, where these are words.
+        Environment variables, where the arguments are words.
 
     Raises
     ------
@@ -113,8 +119,8 @@ def from_megatron_lm(
         words, variables = list(arguments), dict(environment or {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
-    given, remarks = in_effect(read_arguments(words))
-    found, more = in_older_words(given)
+    given, remarks = drop_without_effect(read_arguments(words))
+    found, more = translate_pattern(given)
     said = {**found, **{name: given[name] for name in ("--num-layers",) if name in given}}
     remarks = (*remarks, *more, *refuse_contradictions(said, variables, _judging(overrides)))
     entry, assumed = read_model(found)
@@ -133,12 +139,12 @@ def from_megatron_lm(
     document["strategy"] = {**strategy_entries(facts, strategy), **(document.get("strategy") or {})}
     load(document)
     notes = (*notes, *uneven_stages(strategy, facts.model), *_forbidden(facts, strategy))
-    remarks = (*_assumed(framework), *remarks, *assumed, *of_settings, *notes)
-    return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
+    remarks = (*_note_release(framework), *remarks, *assumed, *of_settings, *notes)
+    return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_note_uncosted(found)))
 
 
 def _judging(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the releases whose parsers judge the arguments: of the framework that is named, else all recent ones."""
+    """Return the releases whose parsers check the arguments: of the framework that is named, else all recent ones."""
     given: dict[str, Any] = {}
     for override in overrides:
         if override.partition("=")[0].partition(".")[0] == "cluster":
@@ -160,13 +166,13 @@ def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _forbidden(facts: Facts, strategy: Strategy) -> Iterator[str]:
-    """Tell the rules that the strategy breaks: Megatron-LM refuses it, or means something else by its options."""
+    """Yield a note for each broken rule: Megatron-LM refuses the strategy, or runs another one."""
     rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if rule not in MEMORY_RULES]
     for rule in violated(facts, strategy.decisions(), rules=rules):
         yield f"Megatron-LM does not run this as it is: {sentence(rule)}"
 
 
-def _assumed(framework: Mapping[str, str]) -> Iterator[str]:
+def _note_release(framework: Mapping[str, str]) -> Iterator[str]:
     for name in framework.values():
         yield (
             f"No argument says the release: {name} is assumed, the newest one that runs this on the device. Add "
@@ -175,7 +181,7 @@ def _assumed(framework: Mapping[str, str]) -> Iterator[str]:
 
 
 def _require(document: Mapping[str, Any]) -> None:
-    """Name what the arguments do not say."""
+    """Refuse a job without the entries that arguments or the command must set."""
     for name in ("cluster", "training"):
         if not isinstance(document[name], Mapping):
             raise SpecError(name, f"expected a mapping, got {shown(document[name])}.")
@@ -261,11 +267,11 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
         **_overlaps(arguments, degrees, notes),
     }
     strategy = completed(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
-    return settled(strategy, facts.model, arguments, layers), tuple(notes)
+    return place_layers(strategy, facts.model, arguments, layers), tuple(notes)
 
 
 def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
-    """Without its option, expert-tensor parallelism is as wide as tensor parallelism."""
+    """Return ep and etp; without its option, etp is tp."""
     etp = {"etp": arguments.get("--expert-tensor-parallel-size", tp)} if model.has_experts else {}
     return {"ep": arguments.get("--expert-model-parallel-size", 1), **etp}
 
@@ -276,7 +282,7 @@ def _group(arguments: Arguments, degrees: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sharding(arguments: Arguments, *, replicas: int) -> Sharding:
-    """Of one replica nothing is shared, whatever the options say."""
+    """Return the sharding; one replica shards nothing, whatever the options are."""
     by_strategy = {
         "no_shard": Sharding.NONE,
         "optim": Sharding.OPTIMIZER,
@@ -324,7 +330,7 @@ def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, 
 
 
 def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
-    """Without expert-parallel ranks nothing is dispatched; without the option all ranks gather all tokens."""
+    """Return the dispatcher; alltoall with ep 1, and for Megatron-LM's default allgather, with a note."""
     kind = arguments.get("--moe-token-dispatcher-type", "allgather")
     if arguments.get("--expert-model-parallel-size", 1) == 1:
         return TokenDispatcher.ALLTOALL
@@ -340,7 +346,7 @@ def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
 
 
 def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
-    """Layers without named modules are captured whole; the local implementation has router and preprocessing in one."""
+    """Return the CUDA graphs; without modules whole layers are captured."""
     given = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
     older = [impl for option, impl in given.items() if option in arguments]
     impl = arguments.get("--cuda-graph-impl", *older or ["none"])
@@ -375,8 +381,8 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
 # --- what is left out --------------------------------------------------------------------------------------
 
 
-def _uncosted(arguments: Arguments) -> Iterator[str]:
-    """Options that are not costed: those that could matter by name, the others in one sentence."""
+def _note_uncosted(arguments: Arguments) -> Iterator[str]:
+    """Yield notes on options that are not costed, first those that may matter."""
     known = options()
     others = [name for name in arguments if known[name].in_import != "read"]
     harmless = [name for name in others if known[name].in_import == "free" or known[name].group in WITHOUT_COST]
@@ -396,7 +402,7 @@ def _uncosted(arguments: Arguments) -> Iterator[str]:
 
 
 def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:
-    """How context-parallel ranks exchange tokens is the framework's, whatever the option says."""
+    """Yield a note where ``--cp-comm-type`` differs from the framework's context-parallel communication."""
     given, costed = arguments.get("--cp-comm-type", ["p2p"]), context_exchange(facts.cluster)
     if arguments.get("--context-parallel-size", 1) > 1 and {*given} != {costed}:
         whose = "by default " if "--cp-comm-type" not in arguments else ""

@@ -1,4 +1,4 @@
-"""The model that arguments of Megatron-LM describe: one of the catalog, or a description for the job file."""
+"""Model of Megatron-LM's arguments: one of the catalog, or a description for the job file."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ REFUSED = {
     "--enable-mhc-connections": "describes other residual connections",
     "--mtp-use-repeated-layer": "describes layers that share weights",
 }
-"""Options of models that an import does not read; such a model can be written into a job file by hand."""
+"""Options of models that are not imported; such a model can be written into a job file by hand."""
 
 
 BY_HAND = "Write the job file by hand."
 
 PREDICTIONS = "--mtp-num-layers"
-"""Layers of multi-token prediction; in the pattern of a hybrid each is a part of its own, behind a slash."""
+"""Layers of multi-token prediction; the pattern of a hybrid has each behind a slash of its own."""
 
 
 PREDICTED = "--mtp-hybrid-override-pattern"
-"""The blocks of one such layer, as older releases say them."""
+"""Option of older releases for the blocks of one such layer."""
 
 
-def in_older_words(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def translate_pattern(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
-    The arguments with what the pattern of a hybrid says beside its layers, and what it overrules.
+    Translate the pattern of a hybrid from core 0.17 on to options of older releases, with notes on overruled options.
 
-    The pattern says the number of layers, their stages and those of multi-token prediction (Megatron-LM 0.17.1,
+    The pattern sets the number of layers, their stages and multi-token prediction (Megatron-LM 0.17.1,
     megatron/training/arguments.py:634 and 711).
 
     Raises
     ------
     SpecError
-        If its layers of multi-token prediction differ, or the pipeline ranks cannot share its stages.
+        If its layers of multi-token prediction differ, or its stages are no multiple of the pipeline ranks.
     """
     if STAGED_PATTERN not in arguments and PATTERN not in arguments:
         return dict(arguments), ()
@@ -72,7 +72,7 @@ def in_older_words(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[
 
 
 def _stages(layers: Sequence[int], pp: int) -> dict[str, Any]:
-    """What older releases say of stages that hold so many layers."""
+    """Return the options of older releases for stages with these numbers of layers."""
     if len(layers) == 1 or pp < 1:
         return {}
     if len(layers) % pp:
@@ -86,12 +86,12 @@ def _stages(layers: Sequence[int], pp: int) -> dict[str, Any]:
 
 def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tuple[str, ...]]:
     """
-    The entry ``model`` of a job, and what was assumed of it.
+    Return the entry ``model`` of a job, and notes on assumptions.
 
     Raises
     ------
     SpecError
-        If an option is missing, or if the model is one that a job file cannot describe and the catalog does not have.
+        If an option is missing, or if the model is not in the catalog and a job file cannot describe it.
     """
     for name, what in REFUSED.items():
         if name in arguments:
@@ -107,7 +107,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
         **_hybrid(arguments),
     }
     vocabulary = arguments.get("--padded-vocab-size", arguments.get("--vocab-size"))
-    model = _with_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
+    model = _add_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
     twins = _twins(model, vocabulary)
     if twins:
         sizes = {twin.vocab_size for twin in twins}
@@ -119,7 +119,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
         raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
     described = {**entry, "vocab_size": vocabulary}
     if _core(model_from_description(described, "model"), vocabulary) != _core(model, vocabulary):
-        config = _as_gpt_oss(model, vocabulary)
+        config = _gpt_oss_config(model, vocabulary)
         if config is not None:
             return config, ("The model is described as gpt-oss, whose router and experts have biases.",)
         raise SpecError(
@@ -131,9 +131,9 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
 
 
 def _twins(model: Model, vocabulary: int | None) -> list[Model]:
-    """Models of the catalog like it; a window may be said with the token itself or without."""
+    """Return equal models of the catalog; a window may be given with the token itself or without."""
     known = [catalog.model(name) for name in catalog.models()]
-    for one in (model, _with_own_token(model)):
+    for one in (model, _widen_windows(model)):
         core = _core(one, vocabulary)
         twins = [other for other in known if _core(other, vocabulary) == core]
         if twins:
@@ -141,8 +141,8 @@ def _twins(model: Model, vocabulary: int | None) -> list[Model]:
     return []
 
 
-def _with_own_token(model: Model) -> Model:
-    """A model whose windows were said as what stands before a token (``127,0`` of gpt-oss, whose windows are 128)."""
+def _widen_windows(model: Model) -> Model:
+    """Add the token itself to the windows of a model (``127,0`` for gpt-oss, whose windows are 128)."""
     return replace(model, layers=tuple(map(_wider, model.layers)))
 
 
@@ -153,8 +153,8 @@ def _wider(layer: Layer) -> Layer:
     return replace(layer, attention=replace(attention, window=attention.window + 1))
 
 
-def _as_gpt_oss(model: Model, vocabulary: int) -> dict[str, Any] | None:
-    """A ``config.json`` of gpt-oss that is this model but for biases of router and experts; None: it is another one."""
+def _gpt_oss_config(model: Model, vocabulary: int) -> dict[str, Any] | None:
+    """Return the ``config.json`` of gpt-oss that equals a model but for biases of router and experts; None: no."""
     attention, experts = model.layers[0].attention, model.layers[0].feed_forward
     if not isinstance(attention, Attention) or not isinstance(experts, Experts) or not attention.sinks:
         return None
@@ -176,15 +176,15 @@ def _as_gpt_oss(model: Model, vocabulary: int) -> dict[str, Any] | None:
         "tie_word_embeddings": model.tied_embeddings,
     }
     known = model_from_config(config, "model", "inline", "arguments")
-    same = _core(_without_expert_biases(known), vocabulary) == _core(_without_expert_biases(model), vocabulary)
+    same = _core(_drop_expert_biases(known), vocabulary) == _core(_drop_expert_biases(model), vocabulary)
     return config if same else None
 
 
-def _without_expert_biases(model: Model) -> Model:
-    return replace(model, layers=tuple(map(_unbiased, model.layers)))
+def _drop_expert_biases(model: Model) -> Model:
+    return replace(model, layers=tuple(map(_drop_biases, model.layers)))
 
 
-def _unbiased(layer: Layer) -> Layer:
+def _drop_biases(layer: Layer) -> Layer:
     experts = layer.feed_forward
     return (
         replace(layer, feed_forward=replace(experts, bias=False, router_bias=False))
@@ -198,7 +198,7 @@ def _names(models: list[Model]) -> str:
 
 
 def _core(model: Model, vocabulary: int | None) -> Model:
-    """A model without its name, what settings say of it, and, where that is not told, its vocabulary."""
+    """Reduce a model to the facts to compare: no name, no multi-token prediction, no vocabulary where none is given."""
     size = model.vocab_size if vocabulary else 1
     return replace(model, name="", source="", family="", vocab_size=size, mtp_layers=(), is_text_part=False)
 
@@ -236,7 +236,7 @@ def _positions(arguments: Mapping[str, Any]) -> str:
 
 def _default_width(hidden_size: int, *, gated: bool) -> int:
     """
-    Four times the hidden size; of gated ones two thirds of that, in steps of 64.
+    Default width of feed-forwards: four times the hidden size, for gated ones two thirds of that in steps of 64.
 
     References
     ----------
@@ -280,17 +280,17 @@ def _windows_everywhere(arguments: Mapping[str, Any]) -> bool:
     return "--window-size" in arguments and "--window-attn-skip-freq" not in arguments
 
 
-def _with_details(model: Model, arguments: Mapping[str, Any]) -> Model:
-    """The model with what no description says: windows, sinks and gates of some layers, experts in any of them."""
+def _add_details(model: Model, arguments: Mapping[str, Any]) -> Model:
+    """Add facts that no description has: windows and sinks of some layers, and experts in any layers."""
     windows = _flags(arguments, "--window-attn-skip-freq", model.num_layers) or (True,) * model.num_layers
     layers = tuple(
-        _detailed(layer, arguments, has_window=has_window)
-        for layer, has_window in zip(_routed(model, arguments), windows, strict=True)
+        _add_attention_details(layer, arguments, has_window=has_window)
+        for layer, has_window in zip(_place_experts(model, arguments), windows, strict=True)
     )
     return replace(model, layers=layers, mtp_layers=(layers[-1],) * len(model.mtp_layers))
 
 
-def _detailed(layer: Layer, arguments: Mapping[str, Any], *, has_window: bool) -> Layer:
+def _add_attention_details(layer: Layer, arguments: Mapping[str, Any], *, has_window: bool) -> Layer:
     attention = layer.attention
     if not isinstance(attention, Attention):
         return layer
@@ -314,7 +314,7 @@ DELTA_NETS = ("gated_delta_net", "gdn")
 
 def _linear_attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
-    The gated delta net, by which layers have softmax attention in its place.
+    Return the entries of the gated delta net, with the interval of layers with softmax attention.
 
     References
     ----------
@@ -324,7 +324,7 @@ def _linear_attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If it is another attention, or its layers or heads are not those that Megatron-LM takes.
+        If it is another attention, or if its layers or heads are ones that Megatron-LM refuses.
     """
     variant = arguments.get(VARIANT)
     if variant is None:
@@ -352,7 +352,7 @@ def _linear_attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _interval(flags: Sequence[bool]) -> int:
-    """Every how many layers one is not linear; beyond the last layer where all are."""
+    """Interval of layers with softmax attention; larger than the number of layers where all are linear."""
     found = len(flags) + 1 if all(flags) else [*flags].index(False) + 1
     if any(flag != bool((index + 1) % found) for index, flag in enumerate(flags)):
         text = "".join(str(int(flag)) for flag in flags)
@@ -372,10 +372,10 @@ def _window(text: str) -> int:
 
 
 def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The pattern of a hybrid, and its Mamba blocks (defaults: megatron/core/transformer/transformer_config.py)."""
+    """Return pattern and Mamba blocks of a hybrid (defaults: megatron/core/transformer/transformer_config.py)."""
     if PATTERN not in arguments:
         if "--is-hybrid-model" in arguments:
-            problem = f"is given without {STAGED_PATTERN}, which says what each layer is."
+            problem = f"is given without {STAGED_PATTERN}, which has the block of each layer."
             raise SpecError(f"{WHERE}.--is-hybrid-model", problem)
         return {}
     pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()
@@ -386,7 +386,7 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise SpecError(f"{WHERE}.--mamba-head-dim", f"is {head_dim}, must be at least 1.")
     return {
         "pattern": pattern,
-        **_predicted(arguments),
+        **_hybrid_prediction(arguments),
         "mamba_num_heads": arguments.get("--mamba-num-heads", 2 * arguments["--hidden-size"] // head_dim),
         "mamba_head_dim": head_dim,
         "mamba_state_size": arguments.get("--mamba-state-dim", 128),
@@ -394,8 +394,8 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _predicted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Multi-token prediction of a hybrid: its layers are two blocks each, which a part of the pattern says."""
+def _hybrid_prediction(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return multi-token prediction of a hybrid, whose layers are two blocks each of the pattern."""
     depth, blocks = arguments.get(PREDICTIONS, 0), arguments.get(PREDICTED)
     if not depth:
         return {}
@@ -429,7 +429,7 @@ def _experts(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pattern(flags: tuple[bool, ...]) -> dict[str, int]:
-    """Dense layers in front, and every how many of the others have experts, where that is what they are."""
+    """Return the number of dense layers in front and the interval of MoE layers; empty where flags are irregular."""
     for interval in range(1, len(flags) + 1):
         for first in range(len(flags)):
             dealt = tuple(index >= first and (index - first + 1) % interval == 0 for index in range(len(flags)))
@@ -438,8 +438,8 @@ def _pattern(flags: tuple[bool, ...]) -> dict[str, int]:
     return {}
 
 
-def _routed(model: Model, arguments: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """The layers with experts where the arguments have them, also where no description says that."""
+def _place_experts(model: Model, arguments: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """Return the layers of a model with experts where the arguments place them, also irregularly."""
     flags = _flags(arguments, "--moe-layer-freq", model.num_layers) if "--num-experts" in arguments else None
     if flags is None or _pattern(flags):
         return model.layers
@@ -453,7 +453,7 @@ def _routed(model: Model, arguments: Mapping[str, Any]) -> tuple[Layer, ...]:
 
 def _flags(arguments: Mapping[str, Any], name: str, num_layers: int) -> tuple[bool, ...] | None:
     """
-    Which layers an option is about: every n-th, or a list such as ``([0]*3+[1]*58)``.
+    Read the layers of an option, given as every n-th or as a list such as ``([0]*3+[1]*58)``.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Arguments of Megatron-LM as settings of the framework, and the release that they are for."""
+"""Import of Megatron-LM's arguments as settings of the framework, and the release that they are for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 
 RELEASES = "megatron-lm-"
-"""How plain releases of Megatron-LM are called: their defaults are those of its parser, not of a recipe."""
+"""Prefix of plain releases of Megatron-LM, whose defaults are those of its parser, not of a recipe."""
 
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 
@@ -27,14 +27,14 @@ def release_for(device: object, loss: object) -> str | None:
     Parameters
     ----------
     device
-        The job's.
+        Device of the job.
     loss
-        Its setting of that name, which not every release has; several values or none: any.
+        Setting ``loss`` of the job, which not every release has; with several values or none any release matches.
 
     Returns
     -------
     str or None
-        None: no release runs on the device, or its own software is one.
+        Name of the release; None: none runs on the device, or it has its own software.
     """
     if not isinstance(device, (str, Mapping)):
         return None
@@ -57,16 +57,16 @@ def read_settings(
     arguments: Arguments, variables: Mapping[str, str], num_layers: int
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
-    What a job says of settings, and what was assumed of them; groups of ranks are those of :func:`read_group`.
+    Return the settings of a job and notes on assumptions; optimizer groups are read by :func:`read_group`.
 
     Parameters
     ----------
     arguments
         Values by option.
     variables
-        The environment.
+        Environment variables.
     num_layers
-        Layers of the model, all but one of which may be offloaded.
+        Layers of the model; all but one may be offloaded.
     """
     notes: list[str] = []
     settings = {
@@ -90,7 +90,7 @@ def read_settings(
 
 def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
     """
-    Data-parallel ranks of one of the optimizer's instances; ``all`` where there is one, or nothing is shared.
+    Number of data-parallel ranks of one distributed optimizer instance; ``all`` with one instance or no sharding.
 
     Raises
     ------
@@ -109,7 +109,9 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
 
 def _gradient_dtype(arguments: Arguments, notes: list[str]) -> str:
     """
-    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16; Megatron-FSDP has an option of its own.
+    Return the dtype of gradients.
+
+    The default is FP32 for BF16 weights and FP16 for FP16 weights; Megatron-FSDP has an option of its own.
 
     References
     ----------
@@ -138,7 +140,7 @@ def _moments_dtype(arguments: Arguments, notes: list[str]) -> str:
 
 
 def _optimizer(arguments: Arguments, notes: list[str]) -> str:
-    """Muon beside the distributed optimizer deals whole matrices, as ``dist_muon`` does without."""
+    """Return the optimizer; Muon with the distributed optimizer is ``dist_muon``."""
     given = str(arguments.get("--optimizer", "adam"))
     if given in ("adam", "dist_muon"):
         return given
@@ -149,7 +151,7 @@ def _optimizer(arguments: Arguments, notes: list[str]) -> str:
 
 
 def _loss(arguments: Arguments, notes: list[str]) -> str:
-    """Without the switch, which of two fusions it would be means nothing; ``native`` is the one without a name."""
+    """Return the loss; the kind of fusion counts only with its switch, and ``native`` is the default."""
     implementation = arguments.get("--cross-entropy-fusion-impl", "native")
     if "--cross-entropy-loss-fusion" not in arguments:
         return "unfused"
@@ -159,7 +161,7 @@ def _loss(arguments: Arguments, notes: list[str]) -> str:
 
 
 def _communication_sms(arguments: Arguments, notes: list[str]) -> dict[str, int]:
-    """Of the kernels that are used; without an option a release's own number, which is not known here."""
+    """Return the number of SMs of the dispatcher's kernels; without an option it is the framework's, with a note."""
     if arguments.get("--moe-token-dispatcher-type") != "flex":
         return {}
     backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
@@ -176,13 +178,13 @@ def _communication_sms(arguments: Arguments, notes: list[str]) -> dict[str, int]
 
 
 def _offloaded_layers(arguments: Arguments, num_layers: int) -> dict[str, int]:
-    """All but the last are as many as there can be, which a job calls all."""
+    """Return the number of offloaded layers; all but the last is the maximum, which a job does not write."""
     layers = arguments.get("--cpu-offloading-num-layers", 0)
     return {"offloaded_layers": layers} if 0 < layers < num_layers - 1 else {}
 
 
 def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
-    """The parser's default is all states; threads are read where they update parameters."""
+    """Return optimizer offload; the parser's default is all states, and host threads are read only with offload."""
     if "--optimizer-cpu-offload" not in arguments:
         return {}
     threads = variables.get("OMP_NUM_THREADS", "")
@@ -196,7 +198,7 @@ def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str], notes
 
 
 def _allocator(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The allocator's setting, where a script tells it."""
+    """Return the setting of the allocator, where the environment has it."""
     value = variables.get("PYTORCH_CUDA_ALLOC_CONF", variables.get("PYTORCH_ALLOC_CONF"))
     if value is None:
         return {}

@@ -1,4 +1,4 @@
-"""Releases of Megatron-LM: which of them take a plan, and how each of them spells what exports write."""
+"""Releases of Megatron-LM: the releases that accept a plan, and the spelling of its options in each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import with_loss
 from costmodel.step.estimate import Estimate, estimate
-from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, staged
+from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
 from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import Entries
 
 RELEASES = ("0.14", "0.16", "0.17", "0.18", "0.19", "main")
-"""Releases of Megatron Core, with which Megatron-LM is released; main is that of ``options.csv``."""
+"""Releases of Megatron Core, which are those of Megatron-LM; main is that of ``options.csv``."""
 
 TABLE = Path(__file__).parent / "releases.csv"
 """
-Options, and choices of options, that not all releases have: the first and the last one that has each.
+Table of options, and choices of options, that not all releases have, with the first and last release of each.
 
 They are those of the parsers of the tags core_v0.14.0, core_v0.16.0, core_v0.17.1, core_v0.18.2 and core_v0.19.0, and
-of main. What a release refuses of a strategy are rules (``constraints.MEGATRON_LM_RULES``).
+of main. Strategies that a release refuses are rules (``constraints.MEGATRON_LM_RULES``).
 """
 
 HYBRID_STACK = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
-"""What ``--spec`` names for a hybrid in main (its functional tests)."""
+"""Value of ``--spec`` for a hybrid in main (its functional tests)."""
 
 BACKEND, IMPL, SCOPE = "--moe-flex-dispatcher-backend", "--cuda-graph-impl", "--cuda-graph-scope"
 
@@ -43,7 +43,7 @@ FUSION, SQUARED_RELU = "--cross-entropy-fusion-impl", "--squared-relu"
 
 RANK_CAPACITY = 1.5
 """
-Share of the tokens that a rank would get with balanced routing for which one CUDA graph has room.
+Capacity of one CUDA graph, as a share of the tokens that a rank gets with balanced routing.
 
 A step that needs more is repeated without the graph (megatron/core/transformer/moe/paged_stash.py:1401 of core 0.18.2).
 """
@@ -54,7 +54,7 @@ STASHED: Entries = {CAPACITY: RANK_CAPACITY, "--moe-paged-stash": True, "--use-t
 """Options that experts need where a whole iteration is one CUDA graph."""
 
 DROPOUTS = ("--attention-dropout", "--hidden-dropout")
-"""What a CUDA graph that recomputes wants off."""
+"""Options that must be off in a CUDA graph that recomputes."""
 
 # --- which release -----------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
     """
-    A plan in the words of a release.
+    Plan in the options of a release.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ class Written:
     words
         Values by option.
     todo
-        Facts of the model that no words say, a line each.
+        Facts of the model without an option, a line each.
     reasons
-        Why the release refuses the plan, sentences; empty: it takes it.
+        Reasons why the release refuses the plan, a sentence each; empty: it accepts the plan.
     own_loss
-        Step and memory with Megatron-LM's own loss, where the release refuses the fused one that the plan is costed
-        with; None: the plan is written as it is costed.
+        Step and memory with Megatron-LM's own loss, where the release refuses the fused one of the plan; None: the plan
+        is written as it is costed.
     """
 
     release: str
@@ -89,14 +89,14 @@ class Written:
 @dataclass(frozen=True)
 class Releases:
     """
-    Releases of Megatron-LM for a plan: which of them take it, and in which words.
+    Releases of Megatron-LM for a plan: the ones that accept it, and its options in each.
 
     Parameters
     ----------
     plan
         The plan.
     entries
-        Its options in the words of core 0.16.
+        Its options as core 0.16 spells them.
     """
 
     plan: Plan
@@ -106,17 +106,17 @@ class Releases:
         """
         Write the plan for the release that is asked for, else for the one that was costed.
 
-        A plan that is costed with another stack, or with a release that exports do not know, is written for the first
-        release that takes it: the nearest ones first, or the newest ones.
+        A plan that is costed with another stack, or with an unknown release, is written for the first release that
+        accepts it, nearest first or newest first.
 
         Raises
         ------
         SpecError
-            If the release refuses the plan, or every one does: with the reasons, and the releases that take it.
+            If the release or every release refuses the plan; names the reasons, and the releases that accept it.
         """
         costed = self.costed
         asked = version if version is not None else costed
-        names = [asked] if asked is not None else self._by_preference()
+        names = [asked] if asked is not None else self._order_releases()
         best = next((one for one in map(self.write, names) if not one.reasons), None)
         if best is not None:
             return best
@@ -128,12 +128,12 @@ class Releases:
 
     @property
     def costed(self) -> str | None:
-        """The release that is costed; None: a release that exports do not know, or another stack."""
+        """Release that the plan is costed with; None: unknown to exports, or another stack."""
         number = core_release(self.plan.cluster)
         return None if number is None else next((one for one in RELEASES if _number(one) == number[:2]), None)
 
     def header(self, chosen: Written) -> Iterator[str]:
-        """Tell in the file which release it is for, which one was costed, and which of its options may differ."""
+        """Yield comments on the release of the file, the release that was costed, and options that may differ."""
         name = costed_name(self.plan)
         if chosen.release == self.costed or not name:
             yield f"Options of Megatron Core {chosen.release}."
@@ -146,10 +146,10 @@ class Releases:
             yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
 
     def write(self, release: str) -> Written:
-        """Write the plan for a release, or say why the release refuses it."""
-        broken = self._broken(release)
-        words = spelled(self.entries, release)
-        facts, lines = said_facts(self.plan.facts.model, words, release)
+        """Write the plan for a release, or give the reasons why the release refuses it."""
+        broken = self._find_broken(release)
+        words = spell_options(self.entries, release)
+        facts, lines = write_facts(self.plan.facts.model, words, release)
         reasons = [sentence(rule) for rule in broken if rule is not OWN_LOSS]
         reasons += [f"{name} {since_when(name)}." for name in lacking(words, release)]
         words = {**words, **facts}
@@ -161,7 +161,7 @@ class Releases:
         return Written(release=release, words=words, todo=lines, reasons=tuple(reasons), own_loss=costed)
 
     def notes(self, chosen: Written) -> Iterator[str]:
-        """Tell which release the plan is written for, which others take it, and what differs from it as costed."""
+        """Yield notes on the release of the file, the other releases that accept the plan, and costs that differ."""
         others = [self.write(release) for release in RELEASES if release != chosen.release]
         by_reason: dict[str, list[str]] = {}
         for one in others:
@@ -186,7 +186,7 @@ class Releases:
 
     def _lacks(self, release: str, name: str) -> bool:
         """Tell whether a release has no such option for the plan, or not with its value."""
-        words = spelled(self.entries, release)
+        words = spell_options(self.entries, release)
         absent = name in self.entries and name not in words
         return absent or not _has(release, name) or any(one.split()[0] == name for one in lacking(words, release))
 
@@ -198,24 +198,24 @@ class Releases:
         own = replace(cluster, device=with_loss(cluster.device, "unfused"), settings=settings)
         return estimate(replace(facts, cluster=own), self.plan.strategy)
 
-    def _broken(self, release: str) -> tuple[Rule, ...]:
+    def _find_broken(self, release: str) -> tuple[Rule, ...]:
         """Return the rules of a release that the plan breaks."""
         cluster = replace(self.plan.cluster, unknown_release=f"megatron-lm-{release}")
         facts = replace(self.plan.facts, cluster=cluster)
         return violated_by_ranks(facts, self.plan.strategy, rules=MEGATRON_LM_RULES)
 
-    def _by_preference(self) -> list[str]:
-        """Order the releases: nearest to a costed one that is none of them, else newest; a changed loss comes last."""
+    def _order_releases(self) -> list[str]:
+        """Order the releases: nearest to the one costed, else newest; those that change the loss come last."""
         names, found = [*reversed(RELEASES)], release_of(costed_name(self.plan))
         if found is not None and found.stack in ("megatron-lm", "megatron-core"):
             number = (0.0,) if found.scheme == "year" else found.number
             older = [one for one in names if _number(one) <= number]
             names = older + [one for one in RELEASES if one not in older]
-        return sorted(names, key=lambda one: OWN_LOSS in self._broken(one))
+        return sorted(names, key=lambda one: OWN_LOSS in self._find_broken(one))
 
 
 def costed_words(plan: Plan) -> str:
-    """Say which release a plan is costed as: the one that the job names, or its nearest one; empty: it names none."""
+    """Name the release that a plan is costed as: the job's own or its nearest one; empty where the job names none."""
     cluster = plan.cluster
     if cluster.framework is None:
         return ""
@@ -225,7 +225,7 @@ def costed_words(plan: Plan) -> str:
 
 
 def _is_early(name: str) -> bool:
-    """Whether a release of Megatron-LM is older than all whose parsers were asked."""
+    """Tell whether a release of Megatron-LM is older than all of ``RELEASES``."""
     found = release_of(name)
     is_core = found is not None and found.stack in ("megatron-lm", "megatron-core")
     return found is not None and is_core and (found.scheme == "year" or found.number < _number(RELEASES[0]))
@@ -252,7 +252,7 @@ def _gib(nbytes: float) -> str:
 
 def spell_graphs(entries: Entries) -> Entries:
     """
-    Respell CUDA graphs as core 0.18 and later call them, with what experts need in one graph of an iteration.
+    Spell CUDA graphs as core 0.18 and later, with the options that experts need in a full-iteration graph.
 
     >>> spell_graphs({"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": ["attn"]})
     {'--cuda-graph-impl': 'transformer_engine', '--cuda-graph-modules': ['attn']}
@@ -265,16 +265,16 @@ def spell_graphs(entries: Entries) -> Entries:
     return words | {IMPL: "full_iteration"} | ({**STASHED, **squared_relu} if "--num-experts" in words else {})
 
 
-def spelled(entries: Entries, release: str) -> Entries:
+def spell_options(entries: Entries, release: str) -> Entries:
     """
-    Respell entries as a release calls them; what it has no word for stays as it is.
+    Spell options as a release does; options that it does not have stay as they are.
 
-    One CUDA graph of an iteration is a scope of the local implementation up to 0.17, and an implementation of its own
-    from 0.18 on, where scopes are called modules.
+    A full-iteration CUDA graph is a scope of the local implementation up to 0.17, and an implementation of its own from
+    0.18 on, where scopes are called modules.
 
-    >>> spelled({"--cuda-graph-impl": "local", "--cuda-graph-scope": ["full_iteration"]}, "0.18")
+    >>> spell_options({"--cuda-graph-impl": "local", "--cuda-graph-scope": ["full_iteration"]}, "0.18")
     {'--cuda-graph-impl': 'full_iteration'}
-    >>> spelled({"--moe-flex-dispatcher-backend": "deepep"}, "0.14")
+    >>> spell_options({"--moe-flex-dispatcher-backend": "deepep"}, "0.14")
     {'--moe-enable-deepep': True}
 
     References
@@ -288,7 +288,7 @@ def spelled(entries: Entries, release: str) -> Entries:
     if _is_from(release, "0.17") and PATTERN in words:
         pattern, pp, last = words.pop(PATTERN), words.get("--pipeline-model-parallel-size", 1), words.pop(LAST, None)
         layers = [len(pattern)] if last is None else [(len(pattern) - last) // (pp - 1)] * (pp - 1) + [last]
-        words[STAGED_PATTERN] = staged(pattern, layers)
+        words[STAGED_PATTERN] = split_pattern(pattern, layers)
     if _is_from(release, "0.18"):
         words = spell_graphs(words)
         if words.get(FUSION) == "te":
@@ -299,7 +299,7 @@ def spelled(entries: Entries, release: str) -> Entries:
 
 
 def _spell_early(words: Entries) -> None:
-    """Respell entries as core 0.14 calls them."""
+    """Spell options as core 0.14 does."""
     if words.get(BACKEND) == "deepep":
         words.pop(BACKEND)
         words["--moe-enable-deepep"] = True
@@ -308,23 +308,23 @@ def _spell_early(words: Entries) -> None:
         words |= {switch: True, SCOPE: words[SCOPE][0]}
 
 
-def said_facts(model: Model, words: Entries, release: str) -> tuple[Entries, tuple[str, ...]]:
+def write_facts(model: Model, words: Entries, release: str) -> tuple[Entries, tuple[str, ...]]:
     """
-    Write the facts of a model in the words of a release.
+    Write the facts of a model as options of a release.
 
     Parameters
     ----------
     model
         The model.
     words
-        Everything else that is written, which may switch dropout off.
+        All other options of the plan, which may switch dropout off.
     release
         One of ``RELEASES``.
 
     Returns
     -------
     entries, lines
-        Values by option; one line for each fact that no option says.
+        Values by option; one line for each fact without an option.
     """
     entries, left = options_of(facts_of(model), lambda option: _has_fact(release, option, words))
     overruled = [name for name in DROPOUTS if words.get(name, entries[name]) != entries[name]]
@@ -336,7 +336,11 @@ def said_facts(model: Model, words: Entries, release: str) -> tuple[Entries, tup
 
 
 def _has_fact(release: str, option: str, words: Entries) -> bool:
-    """YaRN outside latent attention excludes multi-token prediction (megatron/training/arguments.py:1944 of main)."""
+    """
+    Tell whether a release has an option for a fact.
+
+    YaRN outside latent attention excludes multi-token prediction (megatron/training/arguments.py:1944 of main).
+    """
     return _has(release, option) and not (option == YARN and "--mtp-num-layers" in words)
 
 

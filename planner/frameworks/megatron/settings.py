@@ -30,7 +30,7 @@ PRECISIONS: dict[str, Entries] = {
     "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
     "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
 }
-"""Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
+"""Options by the name of a precision in the catalog; dtypes of stored and sent tensors are settings."""
 
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
@@ -38,39 +38,39 @@ OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "e
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
 NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
-"""The option for the processors of each dispatcher's kernels."""
+"""Option for the SMs of each dispatcher's kernels."""
 
 
 def precision_entries(plan: Plan, target: str) -> Entries:
-    """Options of a recipe; refuses one that there are none for."""
+    """Return the options of a precision, or refuse one without options."""
     problem = f"{target} has no options for '{{name}}'{{own}}."
     return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
 
 
 def offloadable(*, experts_recomputed: bool) -> list[str]:
-    """Modules whose activations are kept, and so can be offloaded."""
+    """Return the modules whose activations are kept, and so can be offloaded."""
     dropped = ("expert_fc1", "moe_act") if experts_recomputed else ()
     return [name for name in OFFLOADED if name not in dropped]
 
 
 def shares_by_layers(plan: Plan) -> bool:
-    """Whether whole matrices are dealt to the ranks that share optimizer states, not slices of a flat buffer."""
+    """Tell whether ranks that share optimizer states hold whole matrices, not slices of a flat buffer."""
     return effective_settings(plan).optimizer == "dist_muon"
 
 
 def offloads_whole_layers(plan: Plan) -> bool:
-    """Whether Megatron-LM can offload activations by layers: without a pipeline and without recomputation."""
+    """Tell whether Megatron-LM can offload activations by layers: without pipeline and without recomputation."""
     return plan.strategy.pp == 1 and plan.strategy.recompute == Recompute.NONE
 
 
 def num_offloaded_layers(plan: Plan) -> int:
-    """Layers of ``--cpu-offloading-num-layers``: all but the last at most, which is needed at once."""
+    """Value of ``--cpu-offloading-num-layers``: at most all layers but the last, whose backward pass comes first."""
     num_layers = plan.facts.model.num_layers
     return min(effective_settings(plan).offloaded_layers or num_layers, num_layers - 1)
 
 
 def context_exchange(cluster: Cluster) -> str:
-    """Word of ``--cp-comm-type`` for what is costed: an all-to-all, which keeps its output twice, or a ring."""
+    """Value of ``--cp-comm-type`` that is costed: an all-to-all, which keeps its output twice, or a ring."""
     return "a2a" if cluster.device.behaviour.memory.context_output else "p2p"
 
 
@@ -78,8 +78,8 @@ def _replicas(plan: Plan) -> int:
     return plan.strategy.dp * plan.strategy.cp
 
 
-def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Unsupported:
-    """Options that need the distributed optimizer, which one replica has for nothing."""
+def _add_distributed_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Unsupported:
+    """Return options with the distributed optimizer that they need; with one replica it has no costs."""
     if plan.strategy.sharding > Sharding.NONE:
         return entries
     if _replicas(plan) == 1:
@@ -91,7 +91,7 @@ def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries
 
 
 def _gradient_dtype_options(plan: Plan) -> Entries | Unsupported:
-    """In FP32 by default where weights are BF16, in 16 bits where they are FP16 (arguments.py, validate_args)."""
+    """Return the options of gradients; the default is FP32 for BF16, FP16 for FP16 (arguments.py, validate_args)."""
     given, is_fp16 = effective_settings(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
     known: dict[str, Entries] = {
         "fp32": {"--accumulate-allreduce-grads-in-fp32": True} if is_fp16 else {},
@@ -115,16 +115,16 @@ def _moments_dtype_options(plan: Plan) -> Entries | Unsupported:
             "moments in host memory are FP32 (megatron/core/optimizer/cpu_offloading has no option for them)."
         )
     options = {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": moments, "--exp-avg-sq-dtype": moments}
-    return _with_shared_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
+    return _add_distributed_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
 
 
 def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
-    """Only MXFP8's copies are gathered through the gradients' buffer, which Megatron-FSDP has not."""
+    """Return the options of gathering 8-bit weights; MXFP8 reuses the gradient buffer, which Megatron-FSDP lacks."""
     if not effective_settings(plan).fp8_param_gather:
         return {}
     reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
     options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
-    return _with_shared_optimizer(plan, options, "megatron/training/arguments.py, validate_args")
+    return _add_distributed_optimizer(plan, options, "megatron/training/arguments.py, validate_args")
 
 
 # --- the optimizer -----------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
 
 def _optimizer_options(plan: Plan) -> Entries | Unsupported:
     """
-    Muon on whole matrices keeps everything about the distributed optimizer off.
+    Return the option of the optimizer; ``dist_muon`` excludes all options of the distributed optimizer.
 
     References
     ----------
@@ -166,7 +166,7 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
-    """Megatron-LM counts the groups, of dense weights and of experts alike."""
+    """Return the number of optimizer instances, which is one option for dense weights and experts."""
     group, strategy, ranks = effective_settings(plan).optimizer_group, plan.strategy, _replicas(plan)
     if not isinstance(group, int):
         return {}
@@ -208,7 +208,7 @@ def _delay_wgrad_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
-    """Without their option kernels take what their release does."""
+    """Return the option for the SMs of a dispatcher's kernels; without it they use their release's default."""
     number, option = effective_settings(plan).communication_sms, NUM_SMS.get(plan.strategy.token_dispatcher.text)
     if number is None:
         return {}
@@ -216,7 +216,7 @@ def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
-    """The number itself is said with the decision to offload."""
+    """Refuse a number of offloaded layers where modules are offloaded; the option comes with the decision itself."""
     if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
         return {}
     return Unsupported(
@@ -226,14 +226,14 @@ def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _offloaded_states_options(plan: Plan) -> Entries:
-    """Megatron-Bridge's configuration has none of them unless told (megatron/core/optimizer/optimizer_config.py)."""
+    """Return the share of offloaded states; Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py)."""
     if not plan.strategy.optimizer_offload:
         return {}
     return {"--optimizer-offload-fraction": effective_settings(plan).offloaded_states}
 
 
 def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
-    """The model says their number."""
+    """Refuse multi-token prediction with learned positions; the number of layers is an option of the model."""
     if effective_settings(plan).mtp_layers and plan.facts.model.learned_positions:
         return Unsupported("with learned positions there is none (megatron/training/arguments.py, validate_args).")
     return {}
@@ -268,7 +268,7 @@ SETTINGS: Mapping[str, FieldOptions] = {
         "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
     ),
     "attention": Choice({"flash": {}, "unfused": {"--attention-backend": "unfused"}}),
-    # Of two fusions the other one, ``native``, works in FP32 as the unfused loss does.
+    # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
     "loss": Choice(
         {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}
     ),
@@ -276,4 +276,4 @@ SETTINGS: Mapping[str, FieldOptions] = {
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }
-"""What each setting is in Megatron-LM."""
+"""Megatron-LM's options for each setting."""

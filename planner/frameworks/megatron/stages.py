@@ -1,4 +1,4 @@
-"""Which layers live on which pipeline stage, in Megatron-LM's words and back."""
+"""Layers of each pipeline stage as Megatron-LM's options, written and read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 
 MOST_STAGES = 4096
-"""Stages that a layout may have; a model has no more layers."""
+"""Most stages of a layout; a model has no more layers."""
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -31,10 +31,10 @@ MOST_STAGES = 4096
 
 def stage_entries(strategy: Strategy, model: Model) -> dict[str, Any]:
     """
-    Options that put the layers of a strategy on its stages.
+    Return the options that place the layers of a strategy on its stages.
 
-    Megatron-LM divides layers evenly by itself, with multi-token prediction on the last stage; any other deal is
-    written out.
+    Megatron-LM divides layers evenly by default, with multi-token prediction on the last stage; any other placement is
+    written as a custom pipeline layout.
 
     References
     ----------
@@ -51,7 +51,7 @@ def stage_entries(strategy: Strategy, model: Model) -> dict[str, Any]:
 
 
 def uneven_stages(strategy: Strategy, model: Model) -> Iterator[str]:
-    """Say how many layers each stage has where they are not equally many."""
+    """Yield a note with the layers of each stage where they differ."""
     layers = stage_layers(strategy, model)
     if len(set(layers)) > 1:
         chunks = f", {strategy.vpp} chunks per pipeline rank in model order" if strategy.vpp > 1 else ""
@@ -59,7 +59,7 @@ def uneven_stages(strategy: Strategy, model: Model) -> Iterator[str]:
 
 
 def redistributed_last(strategy: Strategy, model: Model) -> int | None:
-    """The last stage's layers where that number alone says how redistributed ones are dealt."""
+    """Number of layers of the last stage where it alone determines redistributed layers; else None."""
     layers = stage_layers(strategy, model)
     is_explicit = strategy.vocabulary == Vocabulary.REDISTRIBUTED and strategy.layout is None and strategy.pp > 1
     return layers[-1] if is_explicit and layers[-1] and len(set(layers[:-1])) == 1 else None
@@ -67,7 +67,7 @@ def redistributed_last(strategy: Strategy, model: Model) -> int | None:
 
 def layout_text(layers: Sequence[int], *, mtp_layers: int) -> str:
     """
-    Stages as ``--pipeline-model-parallel-layout`` writes them: E embedding, t layer, m multi-token prediction, L loss.
+    Write stages as a ``--pipeline-model-parallel-layout``: E embedding, t layer, m multi-token prediction, L loss.
 
     >>> layout_text([7, 8, 8, 8, 7], mtp_layers=0), layout_text([1, 2, 0, 0], mtp_layers=1)
     ('Et*7|(t*8|)*3t*7L', 'Et|t*2|(|)*1mL')
@@ -91,12 +91,12 @@ def _times(letter: str, count: int) -> str:
 
 def read_stages(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
     """
-    Chunks per pipeline rank, and the layers of each virtual stage in model order.
+    Return VPP, and the layers of each virtual stage in model order.
 
     Raises
     ------
     SpecError
-        If options contradict each other or the model, as Megatron-LM's own checks say.
+        If options contradict each other or the model, as in Megatron-LM's own checks.
     """
     spellings = [name for name in (CHUNKS, CHUNK_LAYERS, LAYOUT) if name in arguments]
     if len(spellings) > 1:
@@ -134,7 +134,7 @@ def _even(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tup
 
 
 def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
-    """Ranks with layers of their own in front and at the end; each rank's chunks are equal."""
+    """Return VPP and layers of stages with an uneven first or last rank; all chunks of a rank are equal."""
     if CHUNK_LAYERS in arguments:
         raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", "is given with an uneven first or last stage.", f"Use {CHUNKS}.")
     if any(name in arguments for name in COUNTED):
@@ -158,14 +158,14 @@ def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, t
 
 def read_layout(text: str, model: Model) -> tuple[int, ...]:
     """
-    Layers of each stage of a layout.
+    Read the layers of each stage of a layout.
 
     Raises
     ------
     SpecError
-        If it breaks a rule of the grammar or is not one of the model.
+        If it breaks the grammar or does not fit the model.
     """
-    stages = _unrolled(text).split("|")
+    stages = _expand_products(text).split("|")
     flat = "".join(stages)
     counts = {letter: flat.count(letter) for letter in "Etm"}
     wanted = {"E": 1, "t": model.num_layers, "m": len(model.mtp_layers)}
@@ -183,8 +183,8 @@ def read_layout(text: str, model: Model) -> tuple[int, ...]:
     return tuple(stage.count("t") for stage in stages)
 
 
-def _unrolled(text: str) -> str:
-    """Multiplications written out: those of parentheses, then those of letters."""
+def _expand_products(text: str) -> str:
+    """Expand the products of a layout: those of parentheses, then those of letters."""
     plain = text.replace(",", "").replace(" ", "")
     for pattern in (r"\(([^)]+)\)\*(\d{1,4})", r"(.)\*(\d{1,4})"):
         plain = re.sub(pattern, lambda found: found.group(1) * int(found.group(2)), plain)
@@ -196,8 +196,8 @@ def _unrolled(text: str) -> str:
     return plain
 
 
-def settled(strategy: Strategy, model: Model, arguments: Mapping[str, Any], layers: tuple[int, ...]) -> Strategy:
-    """The strategy with its layers on these stages, in the plainest spelling: dealt, redistributed, or written out."""
+def place_layers(strategy: Strategy, model: Model, arguments: Mapping[str, Any], layers: tuple[int, ...]) -> Strategy:
+    """Place the layers on these stages in the simplest form: even, redistributed, or a custom pipeline layout."""
     written = StageLayout(
         layers=layers,
         recompute=(strategy.recompute,) * strategy.pp,
@@ -220,7 +220,7 @@ def settled(strategy: Strategy, model: Model, arguments: Mapping[str, Any], laye
 
 def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
     """
-    Layers of each pipeline rank that are recomputed in full where each stage recomputes its first few.
+    Number of layers of each pipeline rank that are recomputed in full, where each stage recomputes its first few.
 
     >>> full_by_block(3, (2, 4, 4, 4), pp=2)
     (5, 6)
@@ -233,6 +233,6 @@ def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
 
 
 def block_of(layout: StageLayout, pp: int) -> int | None:
-    """How many layers each stage of a layout recomputes in full, where that one number says it; else None."""
+    """Number of layers that each stage of a layout recomputes in full, where it is one number; else None."""
     numbers = range(1, max(layout.layers) + 1)
     return next((most for most in numbers if full_by_block(most, layout.layers, pp) == layout.full_layers), None)

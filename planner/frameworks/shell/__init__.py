@@ -1,1 +1,1 @@
-"""Shell scripts read, never run: what their commands would be."""
+"""Shell scripts: the commands that a script would run, found without running it."""

@@ -1,4 +1,4 @@
-"""Arithmetic of a shell on whole numbers."""
+"""Integer arithmetic of a shell."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 PYTHONS = (("&&", " and "), ("||", " or "), ("\n", " "))
 
 CHOICE = re.compile(r"([^?:]*)\?([^?:]*):(.*)", re.DOTALL)
-"""``condition ? value : value``, whose last value may be such a choice itself."""
+"""``condition ? value : value``; the last value may itself be such a choice."""
 
 MOST_DIGITS, MOST_LETTERS = 18, 500
-"""A shell's numbers have 64 bits; longer expressions are not a script's."""
+"""Digits of a value and letters of an expression; numbers of a shell have 64 bits."""
 
 
 def value_of(expression: str) -> int | None:
     """
-    The value of an expression without variables; None: it is none, or one that is not read here.
+    Evaluate an expression without variables; None: it is not arithmetic, or not supported here.
 
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99")
     (4, 1, None, None)

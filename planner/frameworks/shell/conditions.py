@@ -29,37 +29,38 @@ SKIPPED = ("[", "[[", "]", "]]", "((", "))", "(", ")", "comment")
 
 class Verdict(NamedTuple):
     """
-    What a condition or command comes to.
+    Result of a condition or command.
 
     Parameters
     ----------
     holds
-        Whether it is true, or a command succeeds.
+        True where the condition is true, or the command succeeds.
     is_certain
-        Whether that follows from the script and what is given: no file, no program, no unset variable was asked.
+        True where the result follows from the script and the given values alone. Otherwise it depends on a file, on
+        the exit status of a program, or on an unset variable.
     """
 
     holds: bool
     is_certain: bool
 
-    def negated(self) -> Verdict:
-        """The contrary."""
+    def negate(self) -> Verdict:
+        """Return the opposite result, equally certain."""
         return Verdict(not self.holds, self.is_certain)
 
     def and_also(self, other: Verdict) -> Verdict:
-        """Both; what is certainly false stays false whatever the other one is."""
+        """Combine two results by and; one that is certainly false decides alone."""
         for one in (self, other):
             if one.is_certain and not one.holds:
                 return one
         return Verdict(self.holds and other.holds, self.is_certain and other.is_certain)
 
     def or_else(self, other: Verdict) -> Verdict:
-        """Either."""
-        return self.negated().and_also(other.negated()).negated()
+        """Combine two results by or; one that is certainly true decides alone."""
+        return self.negate().and_also(other.negate()).negate()
 
 
 def decide(node: Node, words: Words) -> Verdict:
-    """What a condition is, with unset variables empty, as a shell has them, and with files that exist."""
+    """Evaluate a condition: unset variables are empty, as in a shell, and files are assumed to exist."""
     inner = [child for child in node.children if child.type not in SKIPPED]
     if node.type in ("arithmetic_expansion",) or source_of(node).startswith("(("):
         return _arithmetic(node, words)
@@ -68,7 +69,7 @@ def decide(node: Node, words: Words) -> Verdict:
     if node.type == "unary_expression" and len(inner) == 2:
         return _unary(source_of(inner[0]), inner[1], words)
     if node.type == "negation_expression" and len(inner) == 2:
-        return decide(inner[1], words).negated()
+        return decide(inner[1], words).negate()
     if node.type == "binary_expression" and len(inner) == 3:
         return _binary(inner[0], source_of(inner[1]), inner[2], words)
     text, is_known = _text(node, words)
@@ -76,7 +77,11 @@ def decide(node: Node, words: Words) -> Verdict:
 
 
 def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, bool]:
-    """A text with what is not known left out, and whether nothing was; ``other`` is what it is compared with."""
+    """
+    Return the text of an operand without its unknown parts, and True where it has none.
+
+    Unknown variables are recorded as asked for, with the text of ``other``, the operand on the other side.
+    """
     text = words.value(node)
     names = unknown_names(text)
     if names:
@@ -95,7 +100,7 @@ def _arithmetic(node: Node, words: Words) -> Verdict:
 
 def _unary(sign: str, operand: Node, words: Words) -> Verdict:
     if sign == "!":
-        return decide(operand, words).negated()
+        return decide(operand, words).negate()
     if sign in ("-z", "-n"):
         if known_part(words.value(operand)):
             return Verdict(sign == "-n", True)
@@ -132,7 +137,11 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
 
 
 def _vanishes(node: Node) -> bool:
-    """Whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is an error then, and false."""
+    """
+    Tell whether an empty operand yields no word at all.
+
+    ``[ $A != b ]`` without quotation marks is then an error, and false.
+    """
     test: Node | None = node
     while test is not None and test.type != "test_command":
         test = test.parent
@@ -143,7 +152,11 @@ MOST_LETTERS = 200
 
 
 def _matches(text: str, expression: str, is_known: bool) -> Verdict:
-    """Of expressions only short ones without nested repetitions, which cannot take forever."""
+    """
+    Match a text with a regular expression.
+
+    Long expressions and nested repetitions are not evaluated, as they may take exponential time.
+    """
     if len(text) + len(expression) > MOST_LETTERS or re.search(r"[+*}]\s*\)\s*[+*{]", expression):
         return Verdict(False, False)
     try:

@@ -1,4 +1,4 @@
-"""Scripts parsed by tree-sitter with its grammar of Bash, and what that grammar reads wrongly mended."""
+"""Parsing of scripts by tree-sitter with its Bash grammar, and repairs where that grammar errs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
-"""``<path to data>``, which people leave in examples and no shell can read."""
+"""``<path to data>``, a placeholder of examples that is not valid Bash."""
 
 
 @cache
@@ -28,7 +28,7 @@ def _parser() -> Parser:
 NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
 
 
-def assigned(root: Node) -> set[str]:
+def find_assignments(root: Node) -> set[str]:
     """Return the variables that a script sets anywhere, also in branches that are not taken."""
     found, nodes = set[str](), [root]
     while nodes:
@@ -40,11 +40,11 @@ def assigned(root: Node) -> set[str]:
 
 
 MOST_REPAIRS = 50
-"""Times that a script is parsed anew; one mistake of the grammar may hide the next one."""
+"""Times that a script is parsed again; one error of the grammar may hide the next."""
 
 
 def parse(text: str) -> Node:
-    """Parse a script; where tree-sitter's grammar errs, in other words that mean the same to Bash."""
+    """Parse a script; where tree-sitter's grammar errs, parse an equivalent spelling instead."""
     source = PLACEHOLDER.sub(r"'<\1>'", text).encode()
     for _ in range(MOST_REPAIRS):
         root = _parser().parse(source).root_node
@@ -57,7 +57,11 @@ def parse(text: str) -> Node:
 
 
 def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield what to insert where: brackets around a name behind a bare ``$``, an end behind ``A=1 B=2`` of a line."""
+    """
+    Yield byte offsets with the text to insert there.
+
+    A name after a bare ``$`` gets braces, and a line ``A=1 B=2`` a semicolon at its end.
+    """
     nodes = [root]
     while nodes:
         node = nodes.pop()

@@ -1,8 +1,8 @@
 """
-A shell script followed from its first line to its last: which commands it would run, with the words they would get.
+Interpretation of a shell script from its first line to its last: the commands it would run, with their arguments.
 
-Nothing is executed: commands are noted, what they would print or return is not known. The parser is tree-sitter's, with
-its grammar of Bash.
+Nothing is executed: commands are recorded, and their output and exit status are unknown. The parser is tree-sitter's,
+with its grammar of Bash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.conditions import Verdict, decide
-from planner.frameworks.shell.parsing import assigned, parse
+from planner.frameworks.shell.parsing import find_assignments, parse
 from planner.frameworks.shell.text import known_part, unknown_names, written
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
@@ -43,11 +43,11 @@ class Command:
     Parameters
     ----------
     words
-        Its name and arguments; what is not known stands in them by name.
+        Its name and arguments; unknown values are marked in them by name.
     line
-        Where it is.
+        Its line in the script.
     environment
-        Variables at that moment whose values are known.
+        Variables at that point whose values are known.
     """
 
     words: tuple[str, ...]
@@ -58,18 +58,18 @@ class Command:
 @dataclass(slots=True)
 class Script:
     """
-    What a script would do.
+    Outcome of a script.
 
     Parameters
     ----------
     variables
-        As they are at its end.
+        Variables at its end.
     commands
-        In their order.
+        Commands in the order in which they would run.
     files
         Texts of here-documents by the file that they are written to.
     notes
-        What was not followed, a sentence each.
+        Statements that were not followed, a sentence each.
     """
 
     variables: Variables
@@ -79,7 +79,7 @@ class Script:
 
 
 class _Stop(Exception):
-    """The end of the script, of a function or of a loop."""
+    """Signal that ends the script, a function or a loop."""
 
     def __init__(self, what: str, line: int, *, failed: bool = False) -> None:
         self.what, self.line, self.failed = what, line, failed
@@ -96,14 +96,14 @@ def follow(
     text
         The script.
     given
-        Variables that are set beside it; its arguments by their number.
+        Variables that are given for it (``--set``); its arguments by their number.
     find
-        The text of another script that this one names; None: it is not there.
+        Function that returns the text of another script by the name that this one uses; None: not found.
 
     Raises
     ------
     SpecError
-        If it ends with an error before its end, or never.
+        If it exits with an error before its end, or does not end.
 
     >>> [command.words for command in follow("A=(--x ${Y:-1})\npython train.py ${A[@]} --z $Z", {"Z": "2"}).commands]
     [('python', 'train.py', '--x', '1', '--z', '2')]
@@ -119,7 +119,7 @@ def follow(
 
 
 class _Follower:
-    """Statements one by one; ``depth`` counts scripts inside scripts, functions inside functions."""
+    """Interpreter of statements; ``depth`` counts nested scripts and functions."""
 
     def __init__(self, script: Script, find: Callable[[str], str | None]) -> None:
         self.script = script
@@ -137,14 +137,14 @@ class _Follower:
             "declaration_command": self._declaration,
             "unset_command": self._unset,
             "command": self._command,
-            "redirected_statement": self._redirected,
+            "redirected_statement": self._run_redirects,
             "pipeline": self._each,
             "list": self._list,
-            "negated_command": lambda node: self._each(node).negated(),
+            "negated_command": lambda node: self._each(node).negate(),
             "test_command": lambda node: decide(node, self.words),
             "if_statement": self._if,
             "case_statement": self._case,
-            "for_statement": self._for,
+            "for_statement": self._loop_for,
             "c_style_for_statement": self._once,
             "while_statement": self._while,
             "function_definition": self._define,
@@ -154,7 +154,7 @@ class _Follower:
         }
 
     def run(self, text: str) -> None:
-        """A whole script."""
+        """Run a whole script."""
         try:
             self._text(text, first_line=0)
         except _Stop as stop:
@@ -166,11 +166,11 @@ class _Follower:
         raise SpecError(f"{WHERE}, line {stop.line}", f"ends with an error{said}.")
 
     def _text(self, text: str, *, first_line: int) -> None:
-        """A script, or one inside it: what ``bash -c`` or a here-document has."""
+        """Run the text of a script, of ``bash -c`` or of a here-document."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         root = parse(text)
-        self.script.variables.own |= assigned(root)
+        self.script.variables.own |= find_assignments(root)
         before, self.first_line = self.first_line, first_line
         self.depth += 1
         try:
@@ -221,7 +221,7 @@ class _Follower:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
-        keyed = self.words.keyed(value) if value is not None and value.type == "array" else {}
+        keyed = self.words.elements_by_key(value) if value is not None and value.type == "array" else {}
         if name.type == "subscript":
             self._element(name, found)
         elif keyed:
@@ -259,7 +259,11 @@ class _Follower:
     # --- branches and loops --------------------------------------------------------------------------------
 
     def _if(self, node: Node) -> Verdict:
-        """The branches in turn; of a branch that ends the script and need not be taken, the others."""
+        """
+        Take the first branch that applies.
+
+        A branch that ends the script is skipped where its condition is not certain.
+        """
         for position, (condition, body) in enumerate(branches := list(_branches(node))):
             verdict = self._all(condition) if condition else Verdict(True, True)
             if not verdict.holds and (verdict.is_certain or position < len(branches) - 1):
@@ -273,7 +277,7 @@ class _Follower:
         return Verdict(True, True)
 
     def _survives(self, body: Sequence[Node]) -> Verdict | None:
-        """What statements come to that let the script go on; None: they end it, and nothing of them stays."""
+        """Run statements; None: they would end the script, and their effects are undone."""
         variables, commands = deepcopy(self.script.variables.values), len(self.script.commands)
         try:
             return self._all(body)
@@ -312,7 +316,7 @@ class _Follower:
                 return Verdict(True, False)
         return Verdict(True, True)
 
-    def _for(self, node: Node) -> Verdict:
+    def _loop_for(self, node: Node) -> Verdict:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
         for value in values:
@@ -323,7 +327,7 @@ class _Follower:
         return Verdict(True, True)
 
     def _while(self, node: Node) -> Verdict:
-        """As long as the condition certainly holds; where that is not known, once."""
+        """Repeat while the condition certainly holds; where that is not known, run the body once."""
         body = node.child_by_field_name("body")
         conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
         until = bool(node.children) and node.children[0].type == "until"
@@ -378,7 +382,7 @@ class _Follower:
         values = self.script.variables.values
         saved = {name: values[name] for name in names if name in values}
         self._all(own)
-        parts += self._behind_redirects(node)
+        parts += self._words_past_redirects(node)
         words = tuple(field for part in parts for field in self.words.fields(part))
         try:
             verdict = self._words(words, self._line(node))
@@ -395,8 +399,8 @@ class _Follower:
                     values.pop(name, None)
                 values.update(saved)
 
-    def _behind_redirects(self, node: Node) -> Iterator[Node]:
-        """Words behind a redirection belong to its command, whose node ends before it."""
+    def _words_past_redirects(self, node: Node) -> Iterator[Node]:
+        """Yield words behind a redirection, which belong to the command; its node ends before them."""
         outer = node.parent
         holders = [node, outer] if outer is not None and outer.type == "redirected_statement" else [node]
         for redirect in (one for holder in holders for one in holder.named_children if one.type == "file_redirect"):
@@ -446,16 +450,18 @@ class _Follower:
         return Verdict(True, False)
 
     def _source(self, words: Sequence[str], line: int) -> Verdict:
-        """Another script in this one's place, if it is there."""
+        """Run ``source``: another script with this one's variables, if it is found."""
         text = self.find(words[1]) if len(words) > 1 else None
         if text is None:
-            self._note(f"Line {line}: {written(' '.join(words))[:200]} is not there; what it sets is not known.")
+            self._note(
+                f"Line {line}: {written(' '.join(words))[:200]} is not found; variables that it sets are unknown."
+            )
         else:
             self._text(text, first_line=line)
         return Verdict(True, False)
 
     def _run_file(self, name: str, arguments: Sequence[str], line: int) -> None:
-        """Another script with arguments of its own; what it sets stays with it."""
+        """Run another script with its own arguments; variables that it sets are dropped at its end."""
         text = self.find(name)
         if text is None:
             return
@@ -467,11 +473,11 @@ class _Follower:
             self.script.variables.values, self.script.variables.arguments = values, before
 
     def _compound(self, node: Node) -> Verdict:
-        """``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        """Run ``{ ...; }`` or ``((...))``, which is a command before tree-sitter-bash 0.25.1."""
         return self._arithmetic(node) if source_of(node).startswith("((") else self._each(node)
 
     def _arithmetic(self, node: Node) -> Verdict:
-        """``((i += 2))`` sets a variable, ``((n > 1))`` asks."""
+        """Set the variable of ``((i += 2))``, or evaluate ``((n > 1))``."""
         found = re.fullmatch(r"\(\(\s*(\w+)\s*(\+\+|--|[-+*/]?=(?!=)(.*))\s*\)\)", source_of(node), re.DOTALL)
         if found is None:
             return decide(node, self.words)
@@ -484,7 +490,7 @@ class _Follower:
         return Verdict(True, True)
 
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
-        """A function; its arguments stand for those of the script meanwhile."""
+        """Call a function; meanwhile ``$1`` and the others are its arguments."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         before, self.script.variables.arguments = self.script.variables.arguments, list(arguments)
@@ -500,14 +506,14 @@ class _Follower:
             self.script.variables.arguments = before
 
     def _inner(self, text: str, line: int) -> None:
-        """A script in a word; it ends without ending this one."""
+        """Run a script that stands in a word; its ``exit`` does not end this one."""
         try:
             self._text(text, first_line=line)
         except _Stop as stop:
             if stop.what != "exit":
                 raise
 
-    def _redirected(self, node: Node) -> Verdict:
+    def _run_redirects(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
         verdict = self._do(body) if body is not None else Verdict(True, True)
         name = body.child_by_field_name("name") if body is not None else None
@@ -515,32 +521,32 @@ class _Follower:
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
-                self.script.files |= dict.fromkeys(self._written_files(node, redirect), text)
+                self.script.files |= dict.fromkeys(self._output_files(node, redirect), text)
                 if words[:1] == ["read"] and body is not None:
                     self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
 
-    def _written_files(self, *nodes: Node) -> list[str]:
+    def _output_files(self, *nodes: Node) -> list[str]:
         redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
         return [self.words.value(_targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
-        """What a shell, a queue or a file of commands is given; of other programs it is data."""
+        """Run the input of a shell, a batch system or a file of commands; input of other programs is data."""
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:
                 self._inner(text, self._line(node))
             except SpecError:
-                if words[0] not in ("cat", "tee"):  # what these are given is often a configuration
+                if words[0] not in ("cat", "tee"):  # input of cat and tee is often a configuration, no script
                     raise
             finally:
                 self.feeds -= 1
 
 
 def _targets(redirect: Node) -> list[Node]:
-    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    """Return a redirection's file and the words behind it; for ``2>&-`` the redirection itself."""
     return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
 
 
@@ -548,7 +554,7 @@ REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")
 
 
 def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Conditions and bodies; none of ``else``."""
+    """Yield the conditions and the body of each branch; ``else`` has no conditions."""
     clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
     for part in (node, *clauses):
         named = [child for child in part.named_children if child not in clauses]
@@ -560,11 +566,11 @@ def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
 
 
 READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
-"""Commands that set variables to what they read, with the letters of their options that take a value."""
+"""Commands that read input into variables, with the letters of their options that take a value."""
 
 
 def _read_names(words: Sequence[str]) -> list[str]:
-    """The variables that a command sets to what it reads, which is not known."""
+    """Return the variables that a command sets from its input, which is unknown."""
     if not words or words[0] not in READERS:
         return []
     names: list[str] = []
@@ -580,7 +586,7 @@ def _read_names(words: Sequence[str]) -> list[str]:
 
 
 def _script_place(words: Sequence[str]) -> int | None:
-    """Where a command names a script to run: first, or behind a shell or a queue."""
+    """Return the position of a script's name in a command: the first word, or one behind a shell or batch system."""
     runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
     for place, word in enumerate(words):
         if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
@@ -589,7 +595,7 @@ def _script_place(words: Sequence[str]) -> int | None:
 
 
 def _inner_script(words: Sequence[str]) -> str | None:
-    """What ``bash -c`` is given, wherever it stands in a command."""
+    """Return the argument of ``bash -c``, wherever it stands in a command."""
     for position, word in enumerate(words):
         if word.rsplit("/", 1)[-1] in SHELLS:
             for place in range(position + 1, len(words) - 1):

@@ -1,4 +1,4 @@
-"""Text of which parts are not known: a variable that nobody set stands in it by its name."""
+"""Text with unknown parts: a variable without a value is marked in it by its name."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 OPEN, CLOSE = "\ue000", "\ue001"
-"""Around a name that has no value; of Unicode's private use, so that no script has them."""
+"""Marks around a name without a value; of Unicode's private use area, so that no script has them."""
 
 NAMES = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 
 LETTERS = {code: 0xE100 + code for code in range(128) if not chr(code).isalnum() and chr(code) != "_"}
-"""Letters of names that mean something to a shell, which may read a word again (``bash -c``): others in their place."""
+"""Replacements of letters that are special to a shell, which may read the word again (``bash -c``)."""
 
 SHELLS = {other: code for code, other in LETTERS.items()}
 
 
 def unknown(name: str) -> str:
-    """What stands for the value of a variable, or of a command, that is not known."""
-    return f"{OPEN}{cleaned(written(name)).translate(LETTERS)}{CLOSE}"
+    """Return the mark of a variable or command whose value is unknown."""
+    return f"{OPEN}{strip_marks(written(name)).translate(LETTERS)}{CLOSE}"
 
 
 def unknown_names(text: str) -> list[str]:
-    """Names of what is not known in a text, each once."""
+    """Return the names of the unknown parts of a text, each once."""
     return list(dict.fromkeys(name.translate(SHELLS) for name in NAMES.findall(text)))
 
 
 def known_part(text: str) -> str:
-    """A text as a shell has it where nothing else is set: what is not known is empty."""
+    """Remove the unknown parts of a text: an unset variable of a shell is empty."""
     return NAMES.sub("", text)
 
 
 def written(text: str) -> str:
     """
-    A text as its script writes it.
+    Return a text as the script writes it.
 
     >>> written("a" + unknown("TP") + unknown("$(nproc)"))
     'a$TP$(nproc)'
@@ -45,18 +45,18 @@ def written(text: str) -> str:
     )
 
 
-def cleaned(text: str) -> str:
-    """A text of somebody without the two characters that mean something here."""
+def strip_marks(text: str) -> str:
+    """Remove the two characters that mark unknown names here from a given text."""
     return text.replace(OPEN, "").replace(CLOSE, "")
 
 
 MOST_LETTERS = 100_000
-"""Of a list of arguments; the time to split one word grows with the square of its length."""
+"""Letters of a list of arguments; the time to split one word grows with the square of its length."""
 
 
 def argument_words(text: str) -> list[str]:
     """
-    The words of a list of arguments without variables, comments left out.
+    Split a list of arguments without variables into words, and drop comments.
 
     Raises
     ------
@@ -78,11 +78,11 @@ class Piece:
     text
         Its text.
     splits
-        Whether blanks in it end a word: it came from an expansion outside quotation marks.
+        True where blanks in it end a word, as in an expansion outside quotation marks.
     ends
-        Whether the word ends behind it: it is an element of an array.
+        True where the word ends behind it, as for an element of an array.
     is_quoted
-        Whether it makes a word even if it is empty.
+        True where it makes a word even if it is empty.
     """
 
     text: str
@@ -91,14 +91,14 @@ class Piece:
     is_quoted: bool = False
 
 
-def joined(pieces: Iterable[Piece]) -> str:
-    """One text, as an assignment has it: elements of arrays with a blank between."""
+def join_pieces(pieces: Iterable[Piece]) -> str:
+    """Join pieces to one text, as in an assignment, with a blank between the elements of an array."""
     return "".join(piece.text + (" " if piece.ends else "") for piece in pieces)
 
 
 def split(pieces: Iterable[Piece]) -> Iterator[str]:
     """
-    The words that pieces make.
+    Split pieces into words.
 
     >>> list(split([Piece("--a="), Piece("1 --b", splits=True), Piece("2", is_quoted=True)]))
     ['--a=1', '--b2']

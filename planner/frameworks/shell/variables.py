@@ -1,4 +1,4 @@
-"""Variables of a script as it goes along: what it sets, what is given, and what is not known."""
+"""Variables of a script while it runs: set by the script, given by the user, or unknown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from planner.frameworks.shell.text import argument_words, cleaned, known_part, unknown, unknown_names
+from planner.frameworks.shell.text import argument_words, known_part, strip_marks, unknown, unknown_names
 
 Value: TypeAlias = str | list[str]
 
 SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "linux-gnu", "IFS": " "}
-"""Parameters that every shell sets itself; the number of arguments is counted."""
+"""Parameters that every shell sets itself; ``#`` is the number of arguments."""
 
 
 @dataclass(slots=True)
@@ -23,23 +23,23 @@ class Variables:
     Parameters
     ----------
     given
-        What somebody said beside the script; arguments of the script by their number.
+        Values that the user gives for the script; arguments of the script by their number.
     values
-        What the script sets.
+        Values that the script sets.
     arguments
-        Those of the script, or of the function that runs.
+        Arguments of the script, or of the function that runs.
     uses
-        Lines where a name is used that has no value.
+        Lines that use a name without a value, by name.
     asked
-        Lines where a condition asks for such a name, which a shell takes as empty there.
+        Lines of conditions that use such a name, which is empty to a shell there.
     required
-        Names that the script itself says it cannot do without (``${NAME:?}``).
+        Names that the script itself requires (``${NAME:?}``).
     seen
         Names that the script reads or sets.
     own
-        Names that the script sets somewhere, also where it does not come along.
+        Names that the script sets somewhere, also in branches that are not taken.
     compared
-        Texts that conditions compare an argument of the script with that is not given.
+        Texts that conditions compare a missing argument of the script with, by its number.
     """
 
     given: Mapping[str, str]
@@ -55,12 +55,12 @@ class Variables:
     def __post_init__(self) -> None:
         numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
         self.arguments = [
-            cleaned(self.given[str(number)]) if str(number) in self.given else unknown(str(number))
+            strip_marks(self.given[str(number)]) if str(number) in self.given else unknown(str(number))
             for number in range(1, max(numbers, default=0) + 1)
         ]
 
     def get(self, name: str) -> Value | None:
-        """A value, or None where there is none."""
+        """Return the value of a name; None: it has none."""
         self.seen.add(name)
         if name.isdecimal() and name != "0":
             index = int(name) - 1
@@ -71,10 +71,10 @@ class Variables:
             return list(self.arguments)
         if name in self.values:
             return self.values[name]
-        return cleaned(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
+        return strip_marks(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
 
     def missing(self, name: str, line: int) -> str:
-        """What stands for a name without value, whose use is remembered."""
+        """Return the mark of a name without a value, and record its use."""
         text = unknown(name)
         lines = self.uses.setdefault(unknown_names(text)[0], [])
         if line not in lines:
@@ -82,7 +82,7 @@ class Variables:
         return text
 
     def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
-        """Remember that a condition wants to know, and what it compares an argument of the script with."""
+        """Record that a condition uses unknown names, with the texts that it compares arguments of the script with."""
         for name in names:
             if name.isdecimal():
                 self.compared.setdefault(name, set()).update(compares)
@@ -93,16 +93,16 @@ class Variables:
 
     def assign(self, name: str, value: Value, *, source: str) -> None:
         """
-        Set a variable: what is given stays, but where the script changes the variable itself.
+        Set a variable. A given value has precedence, unless the script refers to the variable itself.
 
         Parameters
         ----------
         name
-            Its name.
+            Name of the variable.
         value
-            What the script says.
+            Its value in the script.
         source
-            How the script says it.
+            The value as the script writes it.
         """
         self.seen.add(name)
         refers = re.search(rf"\$\{{?[!#]?{re.escape(name)}\b", source)
@@ -110,10 +110,10 @@ class Variables:
         if refers or given is None:
             self.values[name] = value
         else:
-            self.values[name] = _elements(cleaned(given)) if isinstance(value, list) else cleaned(given)
+            self.values[name] = _elements(strip_marks(given)) if isinstance(value, list) else strip_marks(given)
 
     def append(self, name: str, value: Value) -> None:
-        """What ``+=`` does."""
+        """Append to a variable, as ``+=`` does."""
         old = self.get(name)
         if isinstance(value, list):
             self.values[name] = [*(old if isinstance(old, list) else [old] if old else []), *value]
@@ -123,21 +123,21 @@ class Variables:
             self.values[name] = f"{old or ''}{value}"
 
     def set_keys(self, name: str, elements: Mapping[str, str]) -> None:
-        """Elements of an array by their keys; without a key all of them, in their order."""
+        """Set elements of an array by their keys, and the array itself to all of them in their order."""
         self.seen.add(name)
         self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
         start = f"{name}["
         self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
 
     def keys(self, name: str) -> list[str]:
-        """The keys of an array, or its numbers."""
+        """Return the keys of an array, or its indices."""
         start = f"{name}["
         keys = [one.removeprefix(start).removesuffix("]") for one in self.values if one.startswith(start)]
         value = self.get(name)
         return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
 
     def holder(self, name: str) -> str | None:
-        """The variable to set for what is not known: itself, or the shortest one that contains it; None: none does."""
+        """Return the variable to give for an unknown name: itself, or the shortest that holds it; None: none does."""
         if name.isalnum() or name.isidentifier():
             return name
         texts = {one: " ".join([value] if isinstance(value, str) else value) for one, value in self.values.items()}
@@ -145,13 +145,13 @@ class Variables:
         return min(holding, key=lambda one: len(texts[one]), default=None)
 
     def texts(self) -> dict[str, str]:
-        """Every variable that is one text and known, as a process would find it."""
+        """Return every known variable that is one text, as the environment of a process."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
         return {name: text for name, text in known.items() if known_part(text) == text}
 
 
 def _elements(text: str) -> list[str]:
-    """What is given for an array; where its quotation marks are open, what stands between blanks."""
+    """Split the given value of an array into words; at blanks where a quotation mark is not closed."""
     try:
         return argument_words(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Words of a script with the values of their variables, as a shell expands them; commands in them are never run."""
+"""Expansion of words as a shell does it; commands in them are never run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import value_of
-from planner.frameworks.shell.text import Piece, joined, known_part, split, unknown, unknown_names
+from planner.frameworks.shell.text import Piece, join_pieces, known_part, split, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?")
-"""What a ``${...}`` is about: a sign in front, a name, an index."""
+"""Parameter of ``${...}``: a sign in front, a name, an index."""
 
 OPERATOR = re.compile(r":?[-=?+]|\^\^?|,,?|##?|%%?|//?|:")
 
@@ -31,7 +31,7 @@ KEYED = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
 """An element of an array with its key."""
 
 LONGEST_WORD = 131_072
-"""Letters of an argument that Linux takes (MAX_ARG_STRLEN); a script that makes a longer one doubles it for ever."""
+"""Letters of an argument that Linux takes (MAX_ARG_STRLEN); a longer one comes from a loop that appends to itself."""
 
 MOST_WRITTEN = 20_000_000
 """Letters of all words of a script together."""
@@ -49,12 +49,12 @@ def source_of(node: Node) -> str:
 
 class Words:
     """
-    What words mean with the variables as they are.
+    Expansion of words with the current variables.
 
     Parameters
     ----------
     variables
-        Read and, by ``${NAME:=value}``, set.
+        Variables to read, and to set by ``${NAME:=value}``.
     """
 
     def __init__(self, variables: Variables) -> None:
@@ -62,15 +62,15 @@ class Words:
         self._written = 0
 
     def fields(self, node: Node) -> list[str]:
-        """The words that one word of a script becomes: none, one or several."""
-        return list(split(self._bounded(node)))
+        """Expand one word of a script to none, one or several."""
+        return list(split(self._limit_pieces(node)))
 
     def value(self, node: Node) -> str:
-        """One text, as an assignment or a condition has it."""
-        return joined(self._bounded(node))
+        """Expand a word to one text, as in an assignment or a condition."""
+        return join_pieces(self._limit_pieces(node))
 
-    def _bounded(self, node: Node) -> Iterator[Piece]:
-        """The parts of a word, as long as they are not more than a system takes."""
+    def _limit_pieces(self, node: Node) -> Iterator[Piece]:
+        """Yield the parts of a word; refuse one that is longer than an operating system takes."""
         letters = 0
         for piece in self.pieces(node):
             letters += len(piece.text)
@@ -82,11 +82,11 @@ class Words:
             yield piece
 
     def array(self, node: Node) -> list[str]:
-        """The elements of ``(...)``."""
+        """Return the elements of ``(...)``."""
         return [field for child in node.named_children if child.type != "comment" for field in self.fields(child)]
 
-    def keyed(self, node: Node) -> dict[str, str]:
-        """The elements of ``([key]=value ...)`` by their keys; none of another array."""
+    def elements_by_key(self, node: Node) -> dict[str, str]:
+        """Return the elements of ``([key]=value ...)`` by their keys; empty for any other array."""
         found: dict[str, str] = {}
         for child in node.named_children:
             match = KEYED.fullmatch(self.value(child)) if source_of(child).startswith("[") else None
@@ -95,7 +95,7 @@ class Words:
         return found
 
     def document(self, node: Node) -> str:
-        """A here-document; nothing of it is expanded where its end is in quotation marks."""
+        """Return a here-document, unexpanded where its delimiter is quoted."""
         parts = {child.type: child for child in node.named_children}
         body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
         if body is None:
@@ -104,7 +104,7 @@ class Words:
         return source_of(body) if is_quoted else self.value(body)
 
     def pieces(self, node: Node, *, is_quoted: bool = False) -> Iterator[Piece]:
-        """The parts of a word."""
+        """Yield the parts of a word."""
         if node.type in EXPANSIONS and (blanks := source_of(node).partition("$")[0]) and not blanks.startswith("`"):
             yield Piece(blanks.replace("\\\n", ""))  # inside quotation marks they belong to the parser's node
         match node.type:
@@ -119,7 +119,9 @@ class Words:
             case "concatenation" | "command_name" | "heredoc_body":
                 yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
             case "simple_expansion":
-                yield from self._of(self._named(source_of(node).partition("$")[2], node), "@", is_quoted=is_quoted)
+                yield from self._value_pieces(
+                    self._look_up(source_of(node).partition("$")[2], node), "@", is_quoted=is_quoted
+                )
             case "expansion":
                 yield from self._expansion(node, is_quoted=is_quoted)
             case "arithmetic_expansion":
@@ -130,12 +132,12 @@ class Words:
                 where = f"script, line {line_of(node)}"
                 raise SpecError(where, f"is no Bash that is read here: {shown(source_of(node)[:SHOWN_LETTERS])}.")
             case _ if is_quoted:
-                yield _between(node.text or b"")
+                yield _unescape(node.text or b"")
             case _:
                 yield Piece(re.sub(r"\\(\n?)(.?)", lambda found: found[2], source_of(node), flags=re.DOTALL))
 
     def _parts(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
-        """Children, and what the parser leaves out between them."""
+        """Yield the children of a node, and the text between them that the parser leaves out."""
         text = node.text or b""
         start, end = node.start_byte, node.end_byte
         if node.type == "string":
@@ -145,20 +147,20 @@ class Words:
             if child.type == '"':
                 continue
             if child.start_byte > place:
-                yield _between(text[place - node.start_byte : child.start_byte - node.start_byte])
+                yield _unescape(text[place - node.start_byte : child.start_byte - node.start_byte])
             yield from self.pieces(child, is_quoted=is_quoted)
             place = child.end_byte
         if place < end:
-            yield _between(text[place - node.start_byte : end - node.start_byte])
+            yield _unescape(text[place - node.start_byte : end - node.start_byte])
 
     # --- parameters ----------------------------------------------------------------------------------------
 
-    def _named(self, name: str, node: Node) -> Value:
+    def _look_up(self, name: str, node: Node) -> Value:
         value = self.variables.get(name)
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _of(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
-        """A value in a word; all elements of an array are words of their own, unless they are joined by ``*``."""
+    def _value_pieces(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
+        """Yield a value as parts of a word; elements of an array are separate words, unless ``*`` joins them."""
         if isinstance(value, str):
             yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
             return
@@ -180,42 +182,44 @@ class Words:
         if sign == "#" or (sign == "!" and not index):
             yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
             return
-        value = self.variables.keys(name) if sign == "!" else self._indexed(name, index)
+        value = self.variables.keys(name) if sign == "!" else self._element(name, index)
         sought = OPERATOR.match(rest)
         if not sought:
-            yield from self._of(self._or_missing(value, name, node), index, is_quoted=is_quoted)
+            yield from self._value_pieces(self._or_missing(value, name, node), index, is_quoted=is_quoted)
             return
         place = node.start_byte + len((blanks + "${" + inner[: found.end() + sought.end()]).encode())
-        yield from self._operated(node, (name, index, sought[0], place), value, is_quoted=is_quoted)
+        yield from self._apply_operator(node, (name, index, sought[0], place), value, is_quoted=is_quoted)
 
-    def _operated(
+    def _apply_operator(
         self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
     ) -> Iterator[Piece]:
         name, index, operator, place = what
         if operator.lstrip(":") and operator.lstrip(":") in "-=?+":
             yield from self._default(node, what, value, is_quoted=is_quoted)
             return
-        pattern = joined(self._rest(node, place, is_quoted=False))
+        pattern = join_pieces(self._rest(node, place, is_quoted=False))
         known = self._or_missing(value, name, node)
         changed = (
-            [_changed(one, operator, pattern) for one in known]
+            [_transform(one, operator, pattern) for one in known]
             if isinstance(known, list) and operator != ":"
-            else _sliced(known, pattern)
+            else _slice(known, pattern)
             if isinstance(known, list)
-            else _changed(known, operator, pattern)
+            else _transform(known, operator, pattern)
         )
-        yield from self._of(changed, index, is_quoted=is_quoted)
+        yield from self._value_pieces(changed, index, is_quoted=is_quoted)
 
     def _default(
         self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
     ) -> Iterator[Piece]:
-        """``-`` and its kin; without a colon what is empty counts as set."""
+        """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
         name, index, operator, place = what
         is_set = value is not None and (":" not in operator or bool(known_part("".join(value)) or _names(value)))
         if is_set and value is not None:
             instead = operator.endswith("+")
             yield from (
-                self._rest(node, place, is_quoted=is_quoted) if instead else self._of(value, index, is_quoted=is_quoted)
+                self._rest(node, place, is_quoted=is_quoted)
+                if instead
+                else self._value_pieces(value, index, is_quoted=is_quoted)
             )
         elif operator.endswith("?"):
             self.variables.required.add(name)
@@ -223,11 +227,11 @@ class Words:
         elif not operator.endswith("+"):
             pieces = list(self._rest(node, place, is_quoted=is_quoted))
             if operator.endswith("="):
-                self.variables.assign(name, joined(pieces), source="")
+                self.variables.assign(name, join_pieces(pieces), source="")
             yield from pieces or [Piece("", is_quoted=is_quoted)]
 
     def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
-        """What stands behind an operator, up to the bracket."""
+        """Yield the parts of a word behind an operator, up to the closing brace."""
         text, start = node.text or b"", node.start_byte
         for child in node.children:
             if child.start_byte < place or child.type == "}":
@@ -244,7 +248,7 @@ class Words:
     def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _indexed(self, name: str, index: str) -> Value | None:
+    def _element(self, name: str, index: str) -> Value | None:
         value = self.variables.get(name)
         key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
         if index and f"{name}[{key}]" in self.variables.values:
@@ -260,7 +264,7 @@ class Words:
         return value if isinstance(value, str) or name in ("@", "*") or value is None else (value or [""])[0]
 
     def _length(self, name: str, index: str) -> str:
-        value = self._indexed(name, index)
+        value = self._element(name, index)
         if value is not None and _names(value):
             return unknown(f"${{#{name}}}")
         return str(len(value)) if value is not None else "0"
@@ -269,13 +273,13 @@ class Words:
         target = self.variables.get(name)
         if not isinstance(target, str) or _names(target):
             return self.variables.missing(name, line_of(node))
-        value = self._named(target, node)
+        value = self._look_up(target, node)
         return value if isinstance(value, str) else " ".join(value)
 
     # --- numbers and commands ------------------------------------------------------------------------------
 
     def arithmetic(self, node: Node) -> str:
-        """The value of ``$((...))``; not known where a variable of it is not, or where it is not read here."""
+        """Evaluate ``$((...))``; unknown where one of its variables is, or where it is not supported here."""
         text = "".join(self._terms(node))
         names = unknown_names(text)
         if names:
@@ -284,7 +288,7 @@ class Words:
         return self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)) if value is None else str(value)
 
     def _terms(self, node: Node) -> Iterator[str]:
-        """An expression with its variables as numbers."""
+        """Yield the terms of an expression, with variables replaced by their values."""
         if node.type in ("simple_expansion", "expansion", "command_substitution"):
             yield self.value(node) or "0"
         elif node.type == "variable_name" or (node.type == "word" and source_of(node).isidentifier()):
@@ -297,16 +301,16 @@ class Words:
                 yield from self._terms(child)
 
     def _number(self, name: str, node: Node) -> str:
-        value = self._named(name, node)
+        value = self._look_up(name, node)
         text = value if isinstance(value, str) else (value or [""])[0]
         return f" ({text}) " if text else " 0 "
 
     def _plain(self, text: str) -> str:
-        """An index with its variables as numbers."""
+        """Replace the variables of an index by their values."""
         return re.sub(r"\$?([A-Za-z_]\w*)", lambda found: str(self.variables.get(found[1]) or 0), text)
 
     def _command(self, node: Node) -> str:
-        """What a command would print is not known, but of ``echo`` and ``expr``, which print what they are given."""
+        """Return the output of ``echo``, ``expr`` or a here-document's ``cat``; of other commands it is unknown."""
         commands = [child for child in node.named_children if child.type != "comment"]
         if len(commands) == 1 and commands[0].type == "redirected_statement":
             parts = commands[0].named_children
@@ -322,8 +326,8 @@ class Words:
         return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
 
 
-def _between(text: bytes) -> Piece:
-    """A part of a quoted text; a line that ends in a backslash goes on, also where the quotation mark follows."""
+def _unescape(text: bytes) -> Piece:
+    """Return a part of a quoted text without its escapes; a backslash at the end of a line joins it with the next."""
     return Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), text.decode()))
 
 
@@ -331,14 +335,14 @@ def _names(value: Value) -> list[str]:
     return unknown_names("".join(value))
 
 
-def _sliced(elements: list[str], bounds: str) -> list[str]:
+def _slice(elements: list[str], bounds: str) -> list[str]:
     first, _, number = bounds.partition(":")
     start, count = value_of(first) or 0, value_of(number) if number else None
     return elements[start:] if count is None else elements[start : start + count]
 
 
-def _changed(text: str, operator: str, pattern: str) -> str:
-    """A text as ``${NAME,,}``, ``${NAME%pattern}`` and their kin change it; what is not known stays so."""
+def _transform(text: str, operator: str, pattern: str) -> str:
+    """Apply ``${NAME,,}``, ``${NAME%pattern}`` or a like operator to a text; unknown text is returned as it is."""
     if unknown_names(text):
         return text
     match operator:
@@ -351,20 +355,20 @@ def _changed(text: str, operator: str, pattern: str) -> str:
         case "^":
             return text[:1].upper() + text[1:]
         case ":":
-            return "".join(_sliced(list(text), pattern))
+            return "".join(_slice(list(text), pattern))
         case "/" | "//":
             old, _, new = pattern.partition("/")
             return re.sub(_expression(old), lambda _: new, text, count=0 if operator == "//" else 1) if old else text
-    return _shortened(text, operator, pattern)
+    return _strip_pattern(text, operator, pattern)
 
 
 def _expression(pattern: str) -> str:
-    """A shell's pattern as a regular expression that may stand anywhere."""
+    """Translate a shell's pattern to a regular expression without anchors."""
     return translate(pattern).removesuffix(r"\z").removesuffix(r"\Z")
 
 
-def _shortened(text: str, operator: str, pattern: str) -> str:
-    """Without the shortest (one sign) or longest (two) beginning or end that is like a pattern."""
+def _strip_pattern(text: str, operator: str, pattern: str) -> str:
+    """Remove the shortest (one sign) or longest (two signs) beginning or end that matches a pattern."""
     ends = range(len(text) + 1)
     is_longest, is_front = len(operator) == 2, operator[0] == "#"
     for size in reversed(ends) if is_longest else ends:

@@ -1,1 +1,1 @@
-"""Recipes of Megatron-Bridge and NeMo: by name, by overrides, as Python."""
+"""Import of recipes of Megatron-Bridge and NeMo: by name, by overrides, as Python."""

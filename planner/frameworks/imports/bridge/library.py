@@ -1,7 +1,7 @@
 """
-Recipes of Megatron-Bridge's package by their names, and those that somebody wrote: what they set, never executed.
+Fields that recipes set, of Megatron-Bridge's package by their names, or of a Python file; nothing is executed.
 
-A release that is installed is read where it lies if the table does not have it.
+An installed release that the table does not have is read from its package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planner.frameworks.megatron.options import options
 
 LIBRARY = Path(__file__).parent / "library.csv"
 """
-Fields of the recipes for pretraining by name and releases, as overrides; ``?`` where only running the recipe would say.
+Fields of the recipes for pretraining by name and release, as overrides; ``?`` where a value is known only at run time.
 
 ``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
 """
@@ -30,7 +30,7 @@ PACKAGE = "megatron-bridge"
 MODULES = "megatron.bridge.recipes"
 
 READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
-"""Fields that mean something besides those of options that are read."""
+"""Fields that are read besides those of options."""
 
 MORE_FIELDS = {
     "model.account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
@@ -38,11 +38,11 @@ MORE_FIELDS = {
     "model.num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
     "optimizer.main_grads_dtype": "--main-grads-dtype",
 }
-"""Fields of options that exports do not write."""
+"""Fields of options that no export writes."""
 
 
 def options_by_field() -> dict[str, str]:
-    """The option of Megatron-LM that each field means."""
+    """Return the option of Megatron-LM for each field."""
     return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
 
 
@@ -55,16 +55,16 @@ OPEN = "?"
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """
-    What a recipe sets.
+    Fields that a recipe sets.
 
     Parameters
     ----------
     name
-        Of its function.
+        Name of its function.
     source
-        Where it is from, such as a release of Megatron-Bridge or a file.
+        Source of the recipe, such as a release of Megatron-Bridge or a file.
     model
-        The model's name on the hub, or the class that describes it.
+        Name of the model on the hub, or the class that describes it.
     fields
         Values of the configuration by dotted name, as overrides write them.
     """
@@ -77,7 +77,7 @@ class Recipe:
 
 def recipe_named(name: str) -> Recipe | None:
     """
-    A recipe of the installed release, else of the newest that the table has; None: there is none of that name.
+    Return a recipe of the installed release, else of the newest in the table; None: there is none of that name.
 
     >>> recipe_named("llama3_8b_pretrain").fields["model.context_parallel_size"]
     '2'
@@ -85,7 +85,7 @@ def recipe_named(name: str) -> Recipe | None:
     Raises
     ------
     SpecError
-        If it is one of fine-tuning.
+        If it is a recipe of fine-tuning.
     """
     plain = name.rsplit(".", 1)[-1].removeprefix("pretrain_")
     refuse_program(plain, "recipe")
@@ -95,18 +95,18 @@ def recipe_named(name: str) -> Recipe | None:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Names of the recipes that are known here."""
+    """Names of all known recipes."""
     return tuple(_installed() or _table())
 
 
 def recipe_of_file(text: str, where: str) -> Recipe:
     """
-    The recipe that a Python file holds: its last function that returns a configuration and wants no arguments.
+    Read the recipe of a Python file: its last function without arguments that returns a configuration.
 
     Raises
     ------
     SpecError
-        If it holds none, or one of a model that is not said.
+        If it has none, or if the recipe does not name its model.
     """
     names = read_module(text, where, _of_library)
     found: list[Recipe] = []
@@ -124,7 +124,7 @@ def recipe_of_file(text: str, where: str) -> Recipe:
 
 
 def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
-    """The recipes for pretraining of a package that lies in a folder."""
+    """Yield the recipes for pretraining of a package in a folder."""
     modules: dict[Path, dict[str, Any]] = {}
 
     def resolver(module: str, name: str) -> Any:
@@ -156,7 +156,7 @@ def _recipe(name: str, source: str, config: Thing) -> Recipe:
 
 
 def _fields(config: Thing) -> Iterator[tuple[str, str]]:
-    """Fields that mean something to planning."""
+    """Yield the fields that planning reads."""
     meaning = {field for field, name in options_by_field().items() if options()[name].in_import == "read"}
     for section, thing in config.fields.items():
         if section == "mixed_precision":
@@ -169,7 +169,7 @@ def _fields(config: Thing) -> Iterator[tuple[str, str]]:
 
 
 def _precision(value: Any) -> Iterator[tuple[str, str]]:
-    """A name of a precision, or an object with entries."""
+    """Yield the precision: its name, or the entries of its object."""
     if not isinstance(value, Thing):
         yield "mixed_precision", written(value)
         return
@@ -183,7 +183,7 @@ def _precision(value: Any) -> Iterator[tuple[str, str]]:
 
 def written(value: Any) -> str:
     """
-    A value as an override writes it.
+    Write a value as an override does.
 
     >>> written(True), written(None), written([["embedding", "decoder"], ["decoder", "loss"]]), written(["mlp"])
     ('true', 'null', 'Et|tL', '[mlp]')
@@ -205,13 +205,13 @@ def written(value: Any) -> str:
 
 
 def _of_library(module: str, name: str) -> Any:
-    """A recipe of the package that another one builds on."""
+    """Return a recipe of the package that another one builds on; None: unknown."""
     known = _installed() or _table()
     return partial(_configuration, known[name]) if module.startswith(MODULES) and name in known else None
 
 
 def _configuration(recipe: Recipe) -> Thing:
-    """What a recipe's function returns, as far as it is known."""
+    """Return the configuration of a recipe, as far as it is known."""
     config = Thing("ConfigContainer", fields={"model": Thing("Model", (recipe.model,))})
     precision = recipe.fields.get("mixed_precision")
     if precision is not None:
@@ -226,7 +226,7 @@ def _configuration(recipe: Recipe) -> Thing:
 
 
 def _value(text: str) -> Any:
-    """The value that an override writes so."""
+    """Read the value of an override."""
     if text.startswith("torch."):
         return Thing(text)
     if text.startswith("["):
@@ -237,7 +237,7 @@ def _value(text: str) -> Any:
 
 @cache
 def _table() -> Mapping[str, Recipe]:
-    """Every recipe of the newest release that has it."""
+    """Return every recipe of the table in the newest release that has it."""
     found: dict[str, Recipe] = {}
     with LIBRARY.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -250,7 +250,7 @@ def _table() -> Mapping[str, Recipe]:
 
 @cache
 def _installed() -> Mapping[str, Recipe]:
-    """The recipes of the package where a release is installed that the table does not have; else none."""
+    """Return the recipes of an installed release that the table does not have; else none."""
     try:
         distribution = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
 """
-Nested YAML: Megatron-LM's ``--yaml-cfg``, and fields of a ConfigContainer by sections.
+Import of nested YAML: Megatron-LM's ``--yaml-cfg``, and fields of a ConfigContainer by sections.
 
-The first is made words of Megatron-LM's command line, the second overrides.
+The first becomes a command line of Megatron-LM, the second overrides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEGATRON = ("language_model", "model_parallel")
 """Sections of Megatron-LM's own YAML (megatron/training/yaml_arguments.py)."""
 
 OWN_SECTIONS = ("train", "ddp", "comm_overlap", "trainer", "mixed_precision", "checkpoint", "dataset")
-"""Sections of ConfigContainer and of NeMo's recipes, one of which such a file has."""
+"""Sections of ConfigContainer and of NeMo's recipes; such a file has at least one."""
 
 MARKS = (*MEGATRON, *OWN_SECTIONS)
 
@@ -33,7 +33,7 @@ SWITCHED = {
     "share_embeddings_and_output_weights": ("--untie-embeddings-and-output-weights", False),
     "overlap_p2p_comm": ("--no-overlap-p2p-communication", False),
 }
-"""Switches of Megatron-LM that say the opposite of an entry, or the same under another name."""
+"""Switches of Megatron-LM with the opposite value of an entry, or with another name."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 OPEN = "???"
@@ -47,25 +47,25 @@ def nested_job(
     fields: Mapping[str, str] | None = None,
 ) -> Imported:
     """
-    A nested configuration as a job.
+    Import a nested configuration.
 
     Parameters
     ----------
     content
         The document.
     source
-        What messages call it.
+        Name of the file in messages.
     recipe
-        Name of the recipe that it stands on; empty: none is said.
+        Name of the recipe that it changes; empty: none.
     overrides
         Entries of the job as ``key=value``.
     fields
-        Overrides of a command, which count more.
+        Overrides of a command, which take precedence.
 
     Raises
     ------
     SpecError
-        If something that decides a degree, a batch, the precision or the recomputation is left open or not known.
+        If an entry that decides a degree, a batch, the precision or the recomputation is missing or unknown.
     """
     flat = {name: _resolved(value, content, name) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
@@ -83,7 +83,7 @@ def _flat(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 
 def _resolved(value: Any, content: Mapping[str, Any], name: str, depth: int = 8) -> Any:
-    """A value whose references to other entries are written out."""
+    """Replace the references of a value to other entries."""
     found = REFERENCE.fullmatch(str(value)) if isinstance(value, str) else None
     if found is None:
         return value
@@ -96,12 +96,12 @@ def _resolved(value: Any, content: Mapping[str, Any], name: str, depth: int = 8)
 
 
 def _short(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Names without the sections that Megatron-LM's YAML has."""
+    """Drop the sections of Megatron-LM's YAML from the names."""
     return {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.count(".") <= 1}
 
 
 def _words(entries: Mapping[str, Any]) -> Iterator[str]:
-    """Options of Megatron-LM by the names of their variables, or of the fields that they fill."""
+    """Yield options of Megatron-LM by the names of their variables, or of the fields that they fill."""
     if entries.get("activation_func") in ("swiglu", "silu") or str(entries.get("activation", "")).endswith("swiglu"):
         yield "--swiglu"
     if entries.get("num_query_groups") is not None:
@@ -119,7 +119,7 @@ def _words(entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _option_of(name: str) -> str:
-    """The option of Megatron-LM that an entry says something of."""
+    """Return the option of Megatron-LM for an entry."""
     if name in SWITCHED:
         return SWITCHED[name][0]
     option = f"--{name.replace('_', '-')}"

@@ -1,7 +1,7 @@
 """
-Megatron-Bridge and NeMo: values of a recipe's configuration by dotted names, read as options of Megatron-LM.
+Import of overrides of Megatron-Bridge and NeMo: fields by dotted names, read as options of Megatron-LM.
 
-Fields are those of ``planner/frameworks/megatron/meanings.csv``; NeMo 2 has the same under other sections.
+Fields are those of ``planner/frameworks/megatron/meanings.csv``; NeMo 2 has them under other sections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.frameworks.shell.text import argument_words, unknown_names, written
 from planner.jobs.model import read
 
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
-"""An override in Hydra's grammar: a dotted name and a value, perhaps with a sign that adds it."""
+"""Override in Hydra's grammar: a dotted name and a value, with an optional sign that adds it."""
 
 SECTIONS = (
     ("trainer.strategy.ddp.", "ddp."),
@@ -42,7 +42,7 @@ SECTIONS = (
     ("dataset.sequence_length", "model.seq_length"),
     ("dataset.seq_length", "model.seq_length"),
 )
-"""Other names that NeMo 2 and recipes have for fields."""
+"""Other names of fields in NeMo 2 and in recipes."""
 
 SCALINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("nvfp4", {"fp4": "e2m1"}),
@@ -53,7 +53,7 @@ SCALINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("fp8_delayed", {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": "true"}),
     ("16_mixed", {}),
 )
-"""What parts of a precision's name mean, the first that fits (megatron/bridge/training/mixed_precision.py)."""
+"""Precisions by parts of their names, first match first (megatron/bridge/training/mixed_precision.py)."""
 
 NEEDED = {
     "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
@@ -62,13 +62,13 @@ NEEDED = {
     "--global-batch-size": "train.global_batch_size",
     "--seq-length": "model.seq_length",
 }
-"""What must be said where a recipe's own values are not known."""
+"""Options that are required where a recipe's own values are unknown."""
 
 OF_A_RECIPE = ("model.context_parallel_size", "model.recompute_granularity")
-"""What must be said besides where a recipe is named: it may have other values than Megatron-LM's defaults."""
+"""Fields that are also required where a recipe is only named: its values may differ from Megatron-LM's defaults."""
 
 OF_EXPERT_RECIPES = ("model.expert_model_parallel_size",)
-"""Entries that a recipe of a model with experts must say besides."""
+"""Fields that are also required of a recipe of an MoE model."""
 
 SAYING = {
     "strategy.cp": ("--context-parallel-size",),
@@ -92,20 +92,20 @@ SAYING = {
     "settings.loss": ("--cross-entropy-loss-fusion",),
     "settings.shared_expert_overlap": ("--moe-shared-expert-overlap",),
 }
-"""Options that say each entry of a job."""
+"""Options that set each entry of a job."""
 
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
 
 VIRTUAL, STAGES = "model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"
-"""VPP, which Megatron-Bridge may be told beside the layout that says it; Megatron-LM's options may not."""
+"""VPP and layout; Megatron-Bridge accepts both together, Megatron-LM's options exclude each other."""
 
 NUMBERS = ("model.moe_deepep_num_sms", "model.moe_hybridep_num_sms", "model.cpu_offloading_num_layers")
 UNTOLD = {name: str(BRIDGE[name]) for name in NUMBERS}
-"""Numbers as they are where nobody says them: kernels are costed with their own processors, no layer is offloaded."""
+"""Default numbers: kernels use their own numbers of SMs, and no layer is offloaded."""
 
 UNSAID = ("none", "null", "")
-"""Values of a field that leave the choice to Megatron-Bridge, whose own is Megatron-LM's."""
+"""Values of a field that mean Megatron-Bridge's default, which is Megatron-LM's."""
 
 WITHOUT = ("none", "null", "false", "[]", "")
 SIZES = ("trainer.num_nodes", "trainer.devices")
@@ -113,7 +113,7 @@ SIZES = ("trainer.num_nodes", "trainer.devices")
 
 def fields_of(words: Sequence[str]) -> dict[str, str]:
     """
-    Overrides among words, by name; objects such as ``++comm_overlap={...}`` with their entries.
+    Find overrides among words, by name; objects such as ``++comm_overlap={...}`` become their entries.
 
     >>> fields_of(["model.context_parallel_size=2", "++comm_overlap={tp_comm_overlap:true}", "--x"])
     {'model.context_parallel_size': '2', 'comm_overlap.tp_comm_overlap': 'true'}
@@ -132,13 +132,13 @@ def fields_of(words: Sequence[str]) -> dict[str, str]:
 
 
 def is_override(word: str) -> bool:
-    """Whether a word sets a field that is known here."""
+    """Tell whether a word sets a known field."""
     match = FIELD.fullmatch(word)
     return match is not None and (_plain(match[1]) in options_by_field() or match[1] in (*SIZES, "mixed_precision"))
 
 
 def override_list(text: str) -> list[str]:
-    """The words of a file that holds overrides alone, as exports write them; none of another file."""
+    """Return the words of a file with overrides only, as exports write them; empty for any other file."""
     try:
         words = argument_words(text)
     except ValueError:
@@ -150,23 +150,23 @@ def bridge_job(
     fields: Mapping[str, str], recipe: str | Recipe, overrides: Sequence[str], environment: Mapping[str, str]
 ) -> Imported:
     """
-    Overrides of a recipe as a job.
+    Import overrides of a recipe.
 
     Parameters
     ----------
     fields
         Values by dotted name.
     recipe
-        The recipe or its name, which says the model; empty: the command says it.
+        The recipe or its name, which determines the model; empty: the command names the model.
     overrides
         Entries of the job as ``key=value``.
     environment
-        Variables that are known.
+        Known environment variables.
 
     Raises
     ------
     SpecError
-        If the model is not known, a value is left open, or the recipe would have to say what is needed.
+        If the model or a value is unknown, or if a required value would come from a recipe that is unknown.
     """
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     is_nemo = any(name.startswith("trainer.") for name in fields)
@@ -207,13 +207,13 @@ def bridge_job(
 
 
 def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
-    """Paths of a job's entries that options or the command say."""
+    """Return the paths of a job's entries that options or the command set."""
     own = {entry.partition("=")[0] for entry in overrides}
     return own | {path for path, saying in SAYING.items() if {*saying} & {*options_given}}
 
 
 def architecture_words(model: Model, length: int) -> list[str]:
-    """Options of a model; of one for which Megatron-LM has no words those of another with its layers and experts."""
+    """Return the options of a model; where Megatron-LM has none, those of a model with its layers and experts."""
     try:
         lines = argument_lines(model_entries(model, length))
     except SpecError:
@@ -232,7 +232,7 @@ STAND_IN = (
 def _require_needed(
     words: Sequence[str], fields: Mapping[str, str], entries: Mapping[str, str], *, is_named: bool, has_experts: bool
 ) -> None:
-    """Refuse what leaves degrees, batches or recomputation open: of a recipe that is only named all of them."""
+    """Refuse a command without degrees, batches or recomputation where the recipe's own values are unknown."""
     given = {word.partition("=")[0] for word in words}
     missing = [field for option, field in NEEDED.items() if option not in given]
     more = (*OF_A_RECIPE, *(OF_EXPERT_RECIPES if has_experts else ())) if is_named else ()
@@ -250,11 +250,11 @@ DEFAULTS = "What no override says is Megatron-LM's default here, which the recip
 
 
 OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
-"""What models with experts have otherwise than Megatron-LM (megatron/bridge/models/*/*_provider.py)."""
+"""Defaults of MoE models that differ from Megatron-LM's (megatron/bridge/models/*/*_provider.py)."""
 
 
 def _with_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
-    """Overrides on top of what a recipe sets; a precision by its name takes the place of the recipe's whole one."""
+    """Apply overrides to the fields of a recipe; a precision by name replaces the recipe's precision as a whole."""
     own = dict(OF_EXPERTS) if has_experts else {}
     own |= {} if recipe is None else {_plain(name): value for name, value in recipe.fields.items()}
     if recipe is not None and "model.seq_length" in recipe.fields:
@@ -279,7 +279,7 @@ SAID = {
     "model.expert_model_parallel_size": "strategy.ep",
     "model.recompute_granularity": "strategy.recompute",
 }
-"""Entries of a job that say what a field does."""
+"""Entries of a job in place of a field."""
 
 
 def _model(given: str, recipe: str) -> str | dict[str, Any]:
@@ -303,7 +303,7 @@ def _plain(name: str) -> str:
 
 
 def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Options of Megatron-LM, and fields that say nothing to it; the architecture is the model's."""
+    """Return options of Megatron-LM, and fields without one; fields of the architecture are left to the model."""
     known, strange = options_by_field(), list[str]()
     words = list(_precision(fields))
     for name, value in fields.items():
@@ -322,7 +322,7 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    """An option with the value of its field: a switch is there or not, a list has one word for each entry."""
+    """Return an option with the value of its field: a switch is present or not, a list has one word per entry."""
     is_set = value not in WITHOUT
     if options()[name].nargs == "0":
         is_open = name in NEGATED and value in UNSAID
@@ -336,7 +336,7 @@ def _values(value: str) -> list[str]:
 
 
 def _precision(fields: Mapping[str, str]) -> Iterator[str]:
-    """The precision, by its name and the entries of its object."""
+    """Yield the options of the precision, from its name and the entries of its object."""
     name = fields.get("mixed_precision", "").replace("-", "_")
     scaling = next((scaling for part, scaling in SCALINGS if part in name), None)
     if name and scaling is None:
@@ -407,7 +407,7 @@ ARCHITECTURE = (
     "--window-attn-skip-freq",
     "--window-size",
 )
-"""What the recipe's model says; overrides repeat it."""
+"""Fields of the architecture, which the recipe's model sets; overrides repeat them."""
 
 
 def _refuse_decisive(name: str, value: str) -> None:

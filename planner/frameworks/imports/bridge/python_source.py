@@ -1,8 +1,8 @@
 """
-Recipes that are Python, read and never executed: what a function that builds a configuration would set.
+Interpretation of recipes in Python: the fields that a function sets in its configuration, found without running it.
 
-Statements are followed over values that the source says itself; what it takes from elsewhere, such as a model's own
-sizes, stays unknown, and what depends on that, too.
+Statements are followed with values of the source itself. Values from elsewhere, such as a model's own sizes, are
+unknown, and so are all values that depend on them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from costmodel.validation import shown
 MOST_STEPS = 200_000
 MOST_CALLS = 24
 MOST_ITEMS = 10_000
-"""What a recipe may take: statements and expressions, calls inside calls, entries of a list."""
+"""Limits of a recipe: statements and expressions, nested calls, entries of a list."""
 
 
 class Unknown:
-    """What only running the recipe would say."""
+    """Value that is known only when the recipe runs."""
 
     def __repr__(self) -> str:
-        """As messages name it."""
+        """Return its name in messages."""
         return "unknown"
 
 
@@ -39,18 +39,18 @@ UNKNOWN = Unknown()
 @dataclass(eq=False, slots=True)
 class Thing:
     """
-    An object of a class that is not read: its class or the function that returned it, what it got, its attributes.
+    Object whose class is not read: the class or function that made it, its arguments and its attributes.
 
     Parameters
     ----------
     name
-        Dotted, as the source has it.
+        Dotted name, as in the source.
     arguments
-        Those without a name.
+        Positional arguments.
     fields
-        Attributes and named arguments.
+        Attributes and keyword arguments.
     is_called
-        Whether it is what a call returned, and not the name alone.
+        True where it is the result of a call, and not a name alone.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Thing:
     is_called: bool = False
 
     def get(self, name: str) -> Any:
-        """An attribute; of a name the longer name, of an object that never got it something unknown."""
+        """Return an attribute: of a name the longer name, of an object an unknown value if it was never set."""
         if name not in self.fields:
             self.fields[name] = Thing(f"{self.name}.{name}", self.arguments)
         return self.fields[name]
@@ -67,31 +67,31 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the source, and the names that its module has."""
+    """Function of the source, with the names of its module."""
 
     node: ast.FunctionDef
     names: dict[str, Any]
 
 
 class _Return(Exception):
-    """A function's end."""
+    """Signal that ends a function."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 Resolver: TypeAlias = Callable[[str, str], Any]
-"""What a module has under a name, perhaps a partial that makes what its call returns; None: it is not read."""
+"""Function from module and name to the value, or to a partial that returns a call's result; None: it is not read."""
 
 
 def read_module(source: str, where: str, resolver: Resolver = lambda module, name: None) -> dict[str, Any]:
     """
-    The functions and constants of a module.
+    Read the functions and constants of a module.
 
     Raises
     ------
     SpecError
-        If it is no Python.
+        If it is not Python.
     """
     try:
         with catch_warnings(action="ignore"):
@@ -108,12 +108,12 @@ def read_module(source: str, where: str, resolver: Resolver = lambda module, nam
 
 def result_of(function: Function, where: str, resolver: Resolver = lambda module, name: None) -> Any:
     """
-    What a function without arguments returns.
+    Evaluate a function without arguments.
 
     Raises
     ------
     SpecError
-        If it goes beyond what is read.
+        If it is longer, or nested more deeply, than is read.
     """
     try:
         return _Reader(where, resolver).call(function, (), {})
@@ -159,7 +159,7 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
 
 
 def is_known(value: Any) -> bool:
-    """Whether a value is plain, all through."""
+    """Tell whether a value is plain data, and all of its parts are."""
     if isinstance(value, dict):
         return all(is_known(part) for pair in value.items() for part in pair)
     if isinstance(value, (list, tuple, range)):
@@ -168,7 +168,7 @@ def is_known(value: Any) -> bool:
 
 
 class _Reader:
-    """One recipe."""
+    """Interpreter of one recipe."""
 
     def __init__(self, where: str, resolver: Resolver) -> None:
         self._where, self._resolver = where, resolver
@@ -177,7 +177,7 @@ class _Reader:
     # --- statements ----------------------------------------------------------------------------------------
 
     def follow(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
-        """Statements in their order."""
+        """Follow statements in their order."""
         for statement in statements:
             self._spend()
             match statement:
@@ -216,14 +216,14 @@ class _Reader:
     def _branch(
         self, test: Any, body: list[ast.stmt], orelse: list[ast.stmt], local: dict[str, Any], names: dict[str, Any]
     ) -> None:
-        """The branch that is taken; where nobody knows, what both would set is unknown."""
+        """Follow the branch that is taken; if the test is unknown, so is all that either branch sets."""
         if is_known(test):
             self.follow(body if test else orelse, local, names)
         else:
             self._forget([*body, *orelse], local, names)
 
     def _forget(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
-        """What statements that are not followed may set."""
+        """Mark names and attributes that skipped statements may set as unknown."""
         for statement in statements:
             for node in ast.walk(statement):
                 if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
@@ -255,7 +255,7 @@ class _Reader:
     # --- expressions ---------------------------------------------------------------------------------------
 
     def value(self, node: ast.expr, local: dict[str, Any], names: dict[str, Any]) -> Any:
-        """The value of an expression."""
+        """Evaluate an expression."""
         self._spend()
 
         def of(part: ast.expr) -> Any:
@@ -358,7 +358,7 @@ class _Reader:
         return Thing(plain, (*function.arguments, *arguments), named, is_called=True)
 
     def _refuse_changes(self, node: ast.Call, name: str, arguments: Sequence[Any]) -> None:
-        """A function that is not read may change what it gets; classes and what prints do not."""
+        """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
         changes = last[:1].islower() and not last.startswith(HARMLESS)
         if changes and any(
@@ -368,7 +368,7 @@ class _Reader:
             raise SpecError(f"{self._where}, line {node.lineno}", problem, "Write into the file what it sets.")
 
     def call(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What a function of the source returns."""
+        """Call a function of the source."""
         if self._depth >= MOST_CALLS:
             raise SpecError(self._where, f"{shown(function.node.name)} is nested too deeply to be read.")
         local = self._parameters(function, arguments, named)
@@ -382,7 +382,7 @@ class _Reader:
         return None
 
     def _parameters(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of parameters: given ones, defaults, unknown ones."""
+        """Return the values of parameters: arguments, else defaults, else unknown."""
         of = function.node.args
         plain = [one.arg for one in (*of.posonlyargs, *of.args)]
         defaults = dict(zip(reversed(plain), reversed(of.defaults), strict=False))
@@ -398,14 +398,14 @@ class _Reader:
 
 
 HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
-"""Beginnings of the names of functions that change nothing."""
+"""Prefixes of functions that change nothing."""
 
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""
 
 
 def _flexible(model: Any, backend: Any) -> None:
-    """What that function sets (megatron/bridge/training/flex_dispatcher_backend.py)."""
+    """Set the fields that ``FLEXIBLE`` sets (megatron/bridge/training/flex_dispatcher_backend.py)."""
     if isinstance(model, Thing) and backend in ("deepep", "hybridep"):
         model.fields |= {
             "moe_token_dispatcher_type": "flex",
@@ -415,7 +415,7 @@ def _flexible(model: Any, backend: Any) -> None:
 
 
 def _loaded(node: ast.expr) -> ast.expr:
-    """The same place, read."""
+    """Return an assignment target as an expression that reads it."""
     if isinstance(node, ast.Name):
         return ast.Name(id=node.id, ctx=ast.Load())
     if isinstance(node, ast.Attribute):
@@ -424,7 +424,7 @@ def _loaded(node: ast.expr) -> ast.expr:
 
 
 def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function of plain values; of others, and of mistakes, nothing is known."""
+    """Apply a function to plain values; the result is unknown for other values, and for errors."""
     if not all(map(is_known, arguments)):
         return UNKNOWN
     try:
@@ -434,7 +434,7 @@ def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
-    """Two values by an operator; lists stay short."""
+    """Apply a binary operator; results that would be long lists are unknown."""
     if function is None:
         return UNKNOWN
     if function is operator.add and isinstance(left, list) and isinstance(right, list):
@@ -447,7 +447,7 @@ def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -
 
 
 def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
-    """A comparison; something that was made by a call is never None."""
+    """Compare two values; the result of a call is never None."""
     is_object = isinstance(left, Function) or (isinstance(left, Thing) and left.is_called)
     if isinstance(kind, (ast.Is, ast.IsNot)) and right is None and is_object:
         return isinstance(kind, ast.IsNot)

@@ -1,1 +1,1 @@
-"""Options of Megatron-LM's forks and older releases, with the meaning that they had there."""
+"""Import of options of Megatron-LM's forks and older releases, with the meaning that they have there."""

@@ -1,4 +1,4 @@
-"""Options of forks whose meaning hangs on others, as options of Megatron-LM."""
+"""Options of forks whose meaning depends on other options, as options of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from planner.frameworks.shell.text import unknown_names, written
 
 Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
-"""Options in place of others; behind an empty name stands a note."""
+"""Options that replace others; an empty name has a note."""
 
 DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
-"""Options that only Megatron-DeepSpeed has, and a script for it needs."""
+"""Options that only Megatron-DeepSpeed has; its scripts need one of them."""
 
 MOST_DIGITS = 18
 
 MOST_SPARSE = 4
 """
-Sequences of so many times ``--index-topk`` tokens may have sparse attention costed as dense. Of DeepSeek V3.2 at 4,096
-tokens the cores of attention are a twentieth of a step, of which the indexer's scores take back a fifth.
+Largest ratio of sequence length to ``--index-topk`` at which sparse attention is costed as dense.
+
+For DeepSeek V3.2 at 4,096 tokens core attention takes a twentieth of a step; the scores of the indexer offset a fifth
+of that.
 """
 
 
 def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
     """
-    Yield options, those of forks that hang on others in words of Megatron-LM.
+    Yield options, with those of forks that depend on other options translated to Megatron-LM's.
 
     Raises
     ------
     SpecError
-        If they describe what Megatron-LM has no words for.
+        If they describe a feature without options in Megatron-LM.
     """
     given = dict(pairs)
     taken: set[str] = set()
@@ -49,7 +51,7 @@ def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[
 
 
 def _number(given: Given, name: str, default: int | None = None) -> int:
-    """Return a whole number; a variable without value is refused where the option itself is read."""
+    """Return the whole number of an option, or refuse a variable without a value and anything else."""
     words = given.get(name, [])
     if not words and default is not None:
         return default
@@ -67,9 +69,10 @@ def _number(given: Given, name: str, default: int | None = None) -> int:
 
 def _deepspeed_experts(given: Given) -> Words | None:
     """
-    Experts in every second layer, one for a token (Megatron-DeepSpeed, megatron/arguments.py and model/transformer.py).
+    Translate experts, by default in every second layer with top-1 routing.
 
-    Without ``--enable-expert-tensor-parallelism`` tensor-parallel ranks do not share an expert.
+    Without ``--enable-expert-tensor-parallelism`` tensor-parallel ranks do not split an expert (Megatron-DeepSpeed,
+    megatron/arguments.py and model/transformer.py).
     """
     if not any(name in given for name in DEEPSPEED):
         return None
@@ -98,7 +101,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
 
 def _zero(given: Given) -> Words | None:
     """
-    Stages of ZeRO as sharding; BF16 without one has DeepSpeed's BF16_Optimizer, which shards states as stage 1.
+    Translate ZeRO's stage to sharding; stage 0 in BF16 uses BF16_Optimizer, which shards states as stage 1.
 
     References
     ----------
@@ -117,13 +120,13 @@ def _zero(given: Given) -> Words | None:
 
 
 def _gated(given: Given) -> Words | None:
-    """A gate doubles the first matmul: without a width of its own it is four times the hidden size (BigScience)."""
+    """Translate gated feed-forwards; the default width stays four times the hidden size (BigScience)."""
     width = given.get("--ffn-hidden-size") or [str(4 * _number(given, "--hidden-size"))]
     return {"--swiglu": [], "--ffn-hidden-size": width}
 
 
 def _dense_in_front(given: Given) -> Words | None:
-    """MindSpeed counts from the first layer, and -1 is none; layers without computation are no layers."""
+    """Translate dense layers in front: -1 is none, and layers without computation do not count (MindSpeed)."""
     first, every = _number(given, "--first-k-dense-replace"), _number(given, "--moe-layer-freq", 1)
     every = every if every > 0 else 1
     layers = [number for number in range(_number(given, "--num-layers")) if number not in _noops(given)]
@@ -132,7 +135,7 @@ def _dense_in_front(given: Given) -> Words | None:
 
 
 def _shared_experts(given: Given) -> Words | None:
-    """So many shared experts of a routed one's width are one that is so much wider."""
+    """Translate the number of shared experts of a routed expert's width to the width of one."""
     number = _number(given, "--n-shared-experts")
     names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
     width = _number(given, next((name for name in names if name in given), names[0]))
@@ -148,7 +151,7 @@ def _noops(given: Given) -> set[int]:
 
 
 def _without_noops(given: Given) -> Words | None:
-    """Layers without computation take places in stages, which a layout says of those that are left."""
+    """Remove layers without computation, and place the remaining ones by a custom pipeline layout."""
     noops, total = _noops(given), _number(given, "--num-layers")
     stages = _number(given, "--pipeline-model-parallel-size", 1)
     size = _number(given, "--num-layers-per-virtual-pipeline-stage", -(-total // stages))
@@ -161,7 +164,7 @@ def _without_noops(given: Given) -> Words | None:
 
 
 def _listed_layers(given: Given) -> Words | None:
-    """Layers of each stage, one number for each."""
+    """Translate the numbers of layers of all stages to a custom pipeline layout."""
     layers = [int(word) for word in ",".join(given["--num-layer-list"]).split(",") if word.isdecimal()]
     if sum(layers) != _number(given, "--num-layers"):
         problem = f"is {' '.join(given['--num-layer-list'])}, which are not the layers of the model."
@@ -170,27 +173,27 @@ def _listed_layers(given: Given) -> Words | None:
 
 
 def _experts_on_tensor_ranks(given: Given) -> Words | None:
-    """Each device holds as many weights where tensor-parallel ranks share experts as where they have other ones."""
+    """Translate experts placed over tensor-parallel ranks to etp, which holds as many weights on each device."""
     note = "--moe-tp-extend-ep deals experts over TP ranks: costed as expert-tensor parallelism, which holds as much."
     return {"--expert-tensor-parallel-size": given.get("--tensor-model-parallel-size", ["1"]), "": [note]}
 
 
 def _overlap_of_experts(given: Given) -> Words | None:
-    """Megatron-LM overlaps experts without full recomputation alone."""
+    """Translate the overlap of MoE communication, which Megatron-LM excludes with full recomputation."""
     if given.get("--recompute-granularity") != ["full"]:
         return {"--overlap-moe-expert-parallel-comm": []}
     return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
 
 
 def _tokens(given: Given) -> Words | None:
-    """The end of a training by tokens, where nothing else says it."""
+    """Translate the length of the training in tokens, where no other option sets it."""
     if "--train-iters" in given or "--train-samples" in given:
         return {}
     return {"--train-samples": [str(_number(given, "--train-tokens") // max(_number(given, "--seq-length"), 1))]}
 
 
 def _sparse(given: Given) -> Words | None:
-    """Sparse attention of short sequences as dense."""
+    """Cost sparse attention of short sequences as dense, or refuse it."""
     length, kept = _number(given, "--seq-length"), _number(given, "--index-topk", 2048)
     if "--enable-mhc" in given:
         return None
@@ -202,10 +205,10 @@ def _sparse(given: Given) -> Words | None:
 
 def model_entries(given: Given) -> dict[str, str]:
     """
-    Return entries of the job for layers that Megatron-LM's options have no words for.
+    Return entries of the job for layers that have no options in Megatron-LM.
 
-    MindSpeed's ``--post-norm`` has norms behind attention and feed-forward as well, its ``--interleave-sliding-window``
-    is Gemma 2, with a window in every other layer.
+    MindSpeed's ``--post-norm`` adds norms behind attention and feed-forward; its ``--interleave-sliding-window`` is
+    Gemma 2's window in every other layer.
     """
     if "--interleave-sliding-window" not in given:
         return {"model.num_norms": "4"} if "--post-norm" in given else {}
@@ -239,4 +242,4 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--train-tokens",), _tokens),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )
-"""Options that are read together, the one in front where it is there, and how."""
+"""Options that are translated together, with the function; it applies where the first of them is given."""

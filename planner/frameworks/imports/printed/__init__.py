@@ -1,1 +1,1 @@
-"""What runs print and save."""
+"""Import of configurations that runs print and save."""

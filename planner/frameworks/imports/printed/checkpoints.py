@@ -1,4 +1,4 @@
-"""What stands in a checkpoint or beside it as text: its pickles are neither loaded nor executed."""
+"""Configuration of a checkpoint from text in or beside it; its pickles are neither loaded nor executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.validation import shown
 
 PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
 HEADS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-"""Beginnings of zips and of pickles."""
+"""First bytes of zips and pickles."""
 
 TEXTS = ("run_config.yaml", "args.json", "args.yaml")
 """Names of files that hold a run's configuration: Megatron-Bridge's, and arguments by name."""
@@ -22,12 +22,12 @@ LEVELS = 2
 
 def text_of_checkpoint(path: Path) -> Path:
     """
-    Return the file with the configuration of a checkpoint, or the path itself, which is none.
+    Return the file with the configuration of a checkpoint, or the path itself if it is no checkpoint.
 
     Raises
     ------
     SpecError
-        If what a checkpoint says stands in pickles alone.
+        If the configuration of a checkpoint is in pickles only.
     """
     is_folder = path.is_dir()
     if not is_folder and not _is_pickled(path):
@@ -56,6 +56,6 @@ def _is_pickled(path: Path) -> bool:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """A checkpoint's folder, and those of its steps, the newest first."""
+    """Yield a checkpoint's folder, and those of its steps, newest first."""
     yield path
     yield from sorted(path.glob("iter_*"), reverse=True)

@@ -1,4 +1,4 @@
-"""A whole ConfigContainer of Megatron-Bridge, printed or saved (``run_config.yaml``), as Megatron-LM's arguments."""
+"""Import of a whole ConfigContainer of Megatron-Bridge, printed or saved (``run_config.yaml``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.frameworks.megatron.read import Imported
 TARGET = "megatron.bridge.training.config.ConfigContainer"
 
 SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train")
-"""Sections that say what a step costs; of a name in several the last one counts that says something."""
+"""Sections with fields that change the cost of a step; of equal names the last one with a value counts."""
 
 NAMES = {
     "fp8_param": "fp8_param_gather",
@@ -25,7 +25,7 @@ NAMES = {
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
 }
-"""Fields by the names of the arguments that fill them, where these are others."""
+"""Arguments of Megatron-LM by fields of another name."""
 
 ACTIVATIONS = {
     ("silu", True): "swiglu",
@@ -33,10 +33,10 @@ ACTIVATIONS = {
     ("squared_relu", False): "squared_relu",
     ("gelu", False): "",
 }
-"""Arguments by the function and whether it is gated."""
+"""Arguments by the activation function, gated or not."""
 
 TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
-"""Fields that say something together."""
+"""Fields that are read together."""
 
 GRAPHS = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration_inference")
 MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -44,29 +44,29 @@ MEMBERS: Mapping[str, tuple[str, ...]] = {
     "CudaGraphScope": GRAPHS,
     "CudaGraphModule": GRAPHS[1:-1],
 }
-"""Members of enumerations, which are written by their number, from 1 on (megatron/core/transformer/enums.py)."""
+"""Members of enumerations, which are written as numbers from 1 (megatron/core/transformer/enums.py)."""
 
 DECIDES = ("parallel", "recompute", "offload", "pipeline")
 HARMLESS = (
     *("cpu_offloading_activations", "cpu_offloading_weights", "deallocate_pipeline_outputs", "parallel_output"),
     *("scatter_embedding_sequence_parallel", "use_tp_pp_dp_mapping", "pipeline_dtype"),
 )
-"""Fields with such a part in their names that say nothing beside others."""
+"""Parts of names of fields that repeat other fields."""
 
 
 def is_container(content: Any) -> bool:
-    """Whether a document is such a configuration."""
+    """Tell whether a document is a ConfigContainer."""
     return isinstance(content, Mapping) and content.get("_target_") == TARGET
 
 
 def container_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     """
-    A configuration with all of its fields as a job.
+    Import a configuration with all of its fields.
 
     Raises
     ------
     SpecError
-        If a field that decides a degree, the stages, recomputation or offloading is not known, or as ``megatron_job``.
+        If an unknown field may decide a degree, the stages, recomputation or offloading, or as ``megatron_job``.
     """
     found: dict[str, Any] = {}
     strange: list[str] = []
@@ -101,7 +101,7 @@ def _framework() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value; of a function, a type or a member of an enumeration its name."""
+    """Return a plain value; of a function, a type or a member of an enumeration its name."""
     if isinstance(value, list):
         return [_plain(one) for one in value]
     target = str(value.get("_target_")) if isinstance(value, Mapping) else ""
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
 
 
 def _argument(section: str, name: str, value: Any) -> tuple[str | None, Any]:
-    """The name of the argument that fills a field, and its value there."""
+    """Return the argument for a field, and its value."""
     option = options_by_field().get(f"{section}.{name}")
     if option in NEGATED and name_of(option) != name and isinstance(value, bool):
         return name_of(option), not value
@@ -131,7 +131,7 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
 
 
 def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments that several fields say together."""
+    """Yield arguments that several fields determine together."""
     model = content["model"]
     function, gated = str(_plain(model.get("activation_func"))), bool(model.get("gated_linear_unit"))
     if (function, gated) not in ACTIVATIONS and function != "None":

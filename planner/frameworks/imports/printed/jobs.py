@@ -1,4 +1,4 @@
-"""What a log prints, or a file saves, as a job."""
+"""Import of printed and saved configurations as jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.frameworks.megatron.read import Imported
 
 def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str], text: str = "") -> Imported:
     """
-    Arguments of Megatron-LM by name as a job.
+    Import arguments of Megatron-LM by name.
 
     Raises
     ------
@@ -35,17 +35,17 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
-"""Classes of activation checkpoints by a field that they alone have: their name is not saved."""
+"""Classes of activation checkpointing by a field that only they have, as their name is not saved."""
 
 
 def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     """
-    The configuration that torchtitan saves, as a job: by sections, from 0.3 on with the specification of the model.
+    Import the configuration that torchtitan saves: by sections, from 0.3 on with the specification of the model.
 
     Raises
     ------
     SpecError
-        If its layers are converted to another precision, which it does not say, or as ``torchtitan_job``.
+        If its layers are converted to a precision that is not saved, or as ``torchtitan_job``.
     """
     said, spec = _said(content), content.get("model_spec")
     if not isinstance(spec, Mapping):
@@ -65,12 +65,12 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
 
 def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:
     """
-    The configuration out of a log, with what the log says of its devices and software; None: it prints none.
+    Import the configuration in a log, with the devices and the software that it names; None: it prints none.
 
     Raises
     ------
     SpecError
-        As ``printed_configuration``, and as the framework's own configuration.
+        As ``printed_configuration``, and as the import of the framework's configuration.
     """
     found = printed_configuration(text, source, run)
     if found is None:
@@ -93,7 +93,7 @@ def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> I
 
 
 def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
-    """Devices of a DeepSpeed engine, which prints its replicas as world_size."""
+    """Return the devices of a DeepSpeed engine, which prints its replicas as world_size."""
     said = set(re.findall(r"  world_size \.+ (\d+)", text))
     tensors = config.get("tensor_parallel")
     width = tensors.get("autotp_size", 1) if isinstance(tensors, Mapping) else 1
@@ -101,7 +101,7 @@ def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
 
 
 def _said(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved configuration without entries that say nothing."""
+    """Drop entries without a value from a saved configuration."""
     return {
         name: _said(value) if isinstance(value, Mapping) else value
         for name, value in content.items()

@@ -1,9 +1,9 @@
 """
-Configurations as frameworks print them: found in a log among other lines, of several ranks and runs.
+Configurations that frameworks print: found in a log among other lines, of several ranks and runs.
 
 Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
-torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are passed
-over.
+torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are
+skipped.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ OBJECTS = {
 LABEL = re.compile(r"[:|>\]] ?")
 
 OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
-"""Names whose values are a rank's own."""
+"""Names whose values differ between ranks."""
 
 MOST_NAMED = 3
 LONGEST = 20_000
-"""Lines in which a JSON object ends, those of other ranks between them."""
+"""Most lines of a JSON object, with lines of other ranks between them."""
 
 
 @dataclass(slots=True)
 class Printed:
     """
-    A configuration in a log.
+    Configuration in a log.
 
     Parameters
     ----------
     kind
-        Whose it is, as of ``Launch``.
+        Framework of the configuration, as in ``Launch``.
     label
-        What stands in front of its lines: the rank, where the launcher says it.
+        Label in front of its lines: the rank, where the launcher prints it.
     line
-        On which it begins.
+        Line on which it begins.
     content
-        What it says: of Megatron-LM texts by name.
+        Its values; for Megatron-LM texts by name.
     others
         Values of names that differ between ranks whose lines have no labels.
     depth
-        How often it has begun and not ended.
+        Number of blocks that have begun and not ended.
     """
 
     kind: str
@@ -73,21 +73,21 @@ class Printed:
 
 def printed_configuration(text: str, source: str, run: str = "") -> Printed | None:
     """
-    The configuration that a log prints; None: it prints none.
+    Find the configuration that a log prints; None: it prints none.
 
     Parameters
     ----------
     text
         The log.
     source
-        What messages call it.
+        Name of the log in messages.
     run
-        Number of the run, of a log of several.
+        Number of the run, in a log of several.
 
     Raises
     ------
     SpecError
-        If its block is cut, if ranks disagree, or if the log has several runs and none is chosen.
+        If its block is incomplete, if ranks disagree, or if the log has several runs and none is chosen.
     """
     lines = [STAMP.sub(r"\1", COLOUR.sub("", line)) for line in re.split(r"\r\n|\n|\r", text)]
     found = [*_blocks(lines, source), *_documents(lines, source)]
@@ -118,7 +118,7 @@ def _label(prefix: str) -> str:
 
 
 def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
-    """Blocks of arguments; ranks without labels print into one."""
+    """Yield blocks of arguments; ranks without labels print into one."""
     opened: dict[str, Printed] = {}
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
@@ -150,7 +150,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
 
 
 def _whole(block: Printed, source: str) -> Printed:
-    """A block that ended, of ranks that agree."""
+    """Return a complete block, or refuse one of ranks that disagree."""
     place = f"{source}, line {block.line}"
     differing = {name: (block.content[name], value) for name, value in block.others.items() if name not in OWN}
     if differing:
@@ -160,7 +160,7 @@ def _whole(block: Printed, source: str) -> Printed:
 
 
 def _apart(one: Printed, other: Printed) -> dict[str, tuple[Any, Any]]:
-    """Values that differ, by name."""
+    """Return the values that differ, by name."""
     names = [name for name in {**one.content, **other.content} if name not in OWN]
     pairs = {name: (one.content.get(name), other.content.get(name)) for name in names}
     return {
@@ -176,7 +176,7 @@ def _named(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
 
 
 def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
-    """One configuration for each run, which every rank that prints it has alike."""
+    """Return one configuration per run, or refuse runs whose ranks disagree."""
     by_label: dict[str, list[Printed]] = {}
     for one in found:
         by_label.setdefault(one.label, []).append(one)
@@ -230,7 +230,7 @@ def _container(text: str, place: str) -> dict[str, Any]:
 
 
 def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:
-    """A JSON object whose further lines have the launcher's label alone, not that of the logger."""
+    """Read a JSON object whose further lines have the launcher's label only, not that of the logger."""
     ends = [found.end() for found in LABEL.finditer(prefix)]
     for label in [prefix[:end] for end in reversed(ends)] + [""]:
         text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
@@ -253,7 +253,7 @@ VERSIONS = (
 
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:
-    """Entries of the cluster that a log says: its device, where it names one alone, and the release."""
+    """Return entries of the cluster in a log: its device, where it names exactly one, and the release."""
     named = {known.device if (known := _known(name)) is not None else "" for name in set(DEVICE.findall(text))}
     found = {"cluster.device": named.pop()} if len(named) == 1 and named != {""} else {}
     stacks = {"megatron": ("megatron-core",), "bridge": ("megatron-bridge",)}.get(kind, (kind,))
@@ -265,6 +265,6 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
 
 
 def _known(name: str) -> Any:
-    """A name of a driver's tools in the catalog, without words behind it that are none of it."""
+    """Return the catalog's device for a name of the driver's tools, without further words behind it."""
     words = name.split()
     return next((one for end in range(len(words), 0, -1) if (one := catalog.known_name(" ".join(words[:end])))), None)

@@ -1,4 +1,4 @@
-"""Arguments of Megatron-LM by the names under which they are printed and saved."""
+"""Arguments of Megatron-LM by their names in print and in saved files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from planner.frameworks.megatron.options import options
 
 NAMES = Path(__file__).parent / "names.csv"
 """
-Names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with the option that fills it.
-``defaults`` are values that say nothing, by ``;``, or ``=`` with the name whose value it takes then. ``why`` names what
-others come from.
+Table of names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
+
+``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
+``why`` is the source of names without an option.
 """
 
 NEEDED = (
@@ -31,11 +32,11 @@ SINCE_2023 = (
     *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "moe_grouped_gemm", "normalization"),
     *("position_embedding_type", "untie_embeddings_and_output_weights", "seq_length", "ffn_hidden_size"),
 )
-"""Names that every release prints which knows context or expert parallelism (core 0.5 on)."""
+"""Names that every release with context or expert parallelism prints (core 0.5 on)."""
 
 KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size", "moe_grouped_gemm")
 BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
-"""Names of recomputation, the newest first: one of them is printed."""
+"""Names of recomputation, newest first; every release prints one of them."""
 
 
 @cache
@@ -45,21 +46,21 @@ def _rows() -> Mapping[str, dict[str, str]]:
 
 
 def name_of(option: str, name: str = "") -> str | None:
-    """The name under which an option's value is printed, or a name itself; None: there is none."""
+    """Return the printed name of an option, or the name itself; None: there is none."""
     if name:
         return name if name in _rows() else None
     return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
 
 
 def is_read(name: str) -> bool:
-    """Whether a name may say something that an import reads."""
+    """Tell whether a name may hold a value that an import reads."""
     option = options().get(_rows()[name]["option"]) if name in _rows() else None
     return option is None or option.in_import == "read"
 
 
 def words_of(content: Mapping[str, str]) -> list[str]:
     """
-    Arguments by name as words of a command line; defaults say nothing.
+    Convert arguments by name to words of a command line, without defaults.
 
     >>> words_of({"bf16": "True", "add_bias_linear": "False", "recompute_modules": "['mlp', 'moe']", "fp8": "None"})
     ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
@@ -80,7 +81,7 @@ def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
 
 
 def _values(text: str, *, is_single: bool) -> list[str]:
-    """Texts of Python's values: a list, a type of torch, a member of an enumeration."""
+    """Read printed values of Python: a list, a type of torch, a member of an enumeration."""
     plain = re.sub(r"<\w+\.(\w+): [^>]*>", r"\1", text)
     inner = plain[1:-1].split(", ") if re.fullmatch(r"[\[(].*[\])]", plain) else [plain]
     names = [re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", part.strip("'\"")) for part in inner]
@@ -97,7 +98,7 @@ PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
 
 
 def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
-    """Entries of the job that Megatron-LM prints, or one of its forks, but no option says."""
+    """Return entries of the job from printed values of Megatron-LM or a fork that have no option."""
     found = {"cluster.num_devices": content["world_size"]}
     vocabulary = set(PADDED.findall(text))
     if content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
@@ -109,13 +110,13 @@ def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
 
 
 def is_arguments(content: Any) -> bool:
-    """Whether a document holds arguments of Megatron-LM by name."""
+    """Tell whether a document holds arguments of Megatron-LM by name."""
     return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
 
 
 def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     """
-    Texts of arguments, if there is what every release has, and degrees that make the world.
+    Return the texts of arguments, if all that every release prints are there and the degrees fill the world size.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Launches of published collections, which name a recipe or fill a template."""
+"""Import of launches of published collections, which name a recipe or fill a template."""

@@ -1,8 +1,8 @@
 """
-Launches of Megatron-MoE-ModelZoo: an environment for its template, which fills the configuration of a model.
+Import of launches of Megatron-MoE-ModelZoo: environment variables for its template of a model's configuration.
 
-What the template adds is that of its sbatch_benchmarking.sh (main of August 2026); defaults of a model are read from
-its runtime.conf, and the model's own arguments from model_configs/benchmarking, where these files are at hand.
+Options that the template adds are those of its sbatch_benchmarking.sh (main of August 2026). Defaults of a model are
+read from its runtime.conf, and the model's own arguments from model_configs/benchmarking, where these files are found.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ COLUMNS = (
     *("TP", "PP", "EP", "CP", "VPP", "MBS", "GBS", "NUM_LAYERS", "MOE_TOKEN_DISPATCHER", "MOE_GROUPED_GEMM", "NNODES"),
     *("RUN_TIME", "PRETRAIN", "SEQ_LEN", "DATASET", "PP_FIRST", "PP_LAST"),
 )
-"""What a line of the defaults says, in this order."""
+"""Columns of a line of the defaults, in order."""
 
 ADDED = Path(__file__).parent / "modelzoo.csv"
-"""Options that the template adds by a variable's value, of the optimizer's also with the precision."""
+"""Table of options that the template adds by a variable's value, for the optimizer also by the precision."""
 
 DEGREES = {
     "--tensor-model-parallel-size": "TP",
@@ -49,10 +49,10 @@ SHARED = (
     "--bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel "
     "--expert-tensor-parallel-size 1 --moe-grouped-gemm --cross-entropy-loss-fusion"
 )
-"""Options of every configuration of a model."""
+"""Options that all configurations of the collection have."""
 
 ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-"""Options of models whose number of layers in the defaults counts the embedding and the loss."""
+"""Options of models whose default number of layers counts the embedding and the loss."""
 
 UNSAID = {"PR": "bf16", "DISPATCHER": "deepep", "A2A_OVERLAP": "0", "OPTIMIZER_OFFLOAD": "0", "GB200_CLUSTER": "0"}
 CHUNKS = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank")
@@ -61,12 +61,12 @@ OLD_CHUNKS = "--num-layers-per-virtual-pipeline-stage"
 
 def chosen_launch(commands: Sequence[Command], number: str) -> Command | None:
     """
-    The launch of the template among commands; None: there is none.
+    Return the launch of the template among commands; None: there is none.
 
     Raises
     ------
     SpecError
-        If there are several and the number says none of them.
+        If there are several and the number chooses none of them.
     """
     found = [one for one in commands if any(Path(word).name == TEMPLATE for word in one.words[:2])]
     if number and found and not (number.isdecimal() and 0 < int(number) <= len(found)):
@@ -79,12 +79,12 @@ def chosen_launch(commands: Sequence[Command], number: str) -> Command | None:
 
 def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     """
-    A launch of Megatron-MoE-ModelZoo as a job; a configuration that is not at hand is the model's of the catalog.
+    Import a launch of Megatron-MoE-ModelZoo; without its configuration file the catalog's model is taken.
 
     Raises
     ------
     SpecError
-        If neither says what is needed, or as ``megatron_job``.
+        If a required value is in neither of them, or as ``megatron_job``.
     """
     variables = _template_variables(command, folder, given)
     name = variables.get("MODEL", "")
@@ -104,13 +104,13 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
 
 
 def _file_named(name: str, folder: Path) -> Path | None:
-    """A file of the repository from a folder in it: there, above it, or beside it with its folders in its name."""
+    """Find a file of the repository in a folder, above it, or beside it with folders in its name; None: not found."""
     places = [above / name for above in (folder, *folder.absolute().parents[:3])]
     return next((path for path in (*places, folder / name.replace("/", "__")) if os.path.isfile(path)), None)
 
 
 def _template_variables(command: Command, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables as the template completes them: what is given, what the launch sets, and a model's defaults."""
+    """Complete variables as the template does: given ones, those of the launch, and the model's defaults."""
     said = {**command.environment, **given}
     path = _file_named(DEFAULTS, folder)
     text = read_text(path) if path is not None else ""
@@ -129,12 +129,12 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
 
 def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], str]:
     """
-    Arguments of a model that is known by its name, with what every configuration of the repository says.
+    Return the arguments of a catalog model with options that all configurations have, and a note.
 
     Raises
     ------
     SpecError
-        If the model is not known, or a variable is missing.
+        If the model is unknown, or if a variable is missing.
     """
     model = model_named(name)
     missing = [variable for variable in DEGREES.values() if not variables.get(variable, "").isdecimal()]
@@ -154,7 +154,7 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
 
 
 def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """The words that the template hands to Megatron-LM: the configuration's, the command's, and its own."""
+    """Yield the words that the template passes to Megatron-LM: the configuration's, the command's, and its own."""
     place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
     whole = [*config, *command.words[place + 1 :]]
     yield from whole
@@ -171,6 +171,6 @@ def _template_words(command: Command, config: Sequence[str], variables: Mapping[
 
 
 def _template_devices(variables: Mapping[str, str]) -> str | None:
-    """So many nodes of four GPUs where the cluster is one of GB200, else of eight; None: nothing says the nodes."""
+    """Return the number of devices: nodes of four GPUs on GB200 clusters, else of eight; None: nodes are unknown."""
     nodes, per_node = variables.get("NNODES", ""), 4 if variables["GB200_CLUSTER"] == "1" else 8
     return str(int(nodes) * per_node) if nodes.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Megatron-Bridge's performance recipes (``scripts/performance``), as its launch scripts ask for them."""
+"""Import of Megatron-Bridge's performance recipes (``scripts/performance``) by the arguments of its launch scripts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from planner.recipes.catalog import Recipe, recipes
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """
-Whose recipes of the catalog they are. Those of dgxc-benchmarking have its own options in them, or are of commits
-between releases: they count in its scripts alone, for the numbers of devices that it publishes.
+Stack and sources of the catalog's recipes.
+
+Recipes of dgxc-benchmarking have its own options, or are of commits between releases. They apply to its scripts only,
+for the numbers of devices that it publishes.
 """
 
 DEVICES = {"h100": "h100-80gb-sxm"}
-"""Devices that ``--gpu`` calls otherwise than the catalog."""
+"""Devices whose name in ``--gpu`` differs from the catalog's."""
 
 PRECISIONS = {
     "bf16": "bf16",
@@ -44,7 +46,7 @@ PRECISIONS = {
     "fp8_ds": "fp8",
     "nvfp4": "nvfp4",
 }
-"""By ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
+"""Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
 DECISIONS = {
     ("-tp", "--tensor_model_parallel_size"): "tp",
@@ -57,10 +59,10 @@ DECISIONS = {
 }
 
 SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
-"""Decisions that the command must say where no recipe is known; of experts their parallelism, too."""
+"""Decisions that the command must set where no recipe is known; for MoE models also ep."""
 
 WORK = ("global_batch_size", "sequence_length")
-"""Entries of the training that it must say besides."""
+"""Entries of the training that it must set as well."""
 
 CHANGED = {
     "--hidden_size": ("hidden_size",),
@@ -68,7 +70,7 @@ CHANGED = {
     "--first_k_dense_replace": ("first_k_dense_replace",),
     "--num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
 }
-"""Options that make the model another one, by the entries of its configuration."""
+"""Options that change the model, with the entries of its ``config.json``."""
 
 
 def recipe_job(
@@ -79,13 +81,13 @@ def recipe_job(
     recipe: str = "",
 ) -> Imported:
     """
-    Words of ``setup_experiment.py`` or ``run_script.py`` as a job, or of what runs a published recipe by its name.
+    Import a launch of ``setup_experiment.py`` or ``run_script.py``, or of a published recipe by its name.
 
     Raises
     ------
     SpecError
-        If the model, device or precision is not known, no recipe is known for them and the command does not say the
-        layout itself, or it changes the model.
+        If the model, device or precision is unknown, if no recipe is known for them and the command does not set the
+        layout itself, or if it changes the model.
     """
     given = _given(words)
     entries = dict(one.partition("=")[::2] for one in overrides)
@@ -113,7 +115,7 @@ def recipe_job(
 
 
 def _changed(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
-    """The model with the sizes that the command gives, as proxies of large ones have them."""
+    """Change the sizes of a model by the command, as for proxies of large models."""
     said = {option: given[option] for option in CHANGED if option in given}
     if not said:
         return model
@@ -128,7 +130,7 @@ def _changed(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
 
 
 def _require(document: Mapping[str, Any]) -> None:
-    """Refuse what no recipe that is known says of the layout, the recomputation and the work."""
+    """Refuse a launch without layout, recomputation or batch where no recipe is known."""
     experts = ("ep",) if read(document["model"], Path()).model.has_experts else ()
     missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
     missing += [f"training.{name}" for name in WORK if name not in document["training"]]
@@ -138,7 +140,7 @@ def _require(document: Mapping[str, Any]) -> None:
 
 
 def _given(words: Sequence[str]) -> dict[str, str]:
-    """Values by option; short ones such as ``-tp`` are options, too."""
+    """Read values by option, also of short options such as ``-tp``."""
     shorts = {short: long for short, long in DECISIONS} | {
         "-gb": "--global_batch_size",
         "-c": "--compute_dtype",
@@ -174,7 +176,7 @@ READ = (
 
 
 def published(name: str) -> Recipe | None:
-    """The recipe of Megatron-Bridge's performance scripts that has a name; None: none has it."""
+    """Return a recipe of Megatron-Bridge's performance scripts by its name; None: there is none."""
     return next((one for one in recipes() if one.cells["source"] == SOURCE and one.name == name), None)
 
 
@@ -200,7 +202,7 @@ def _document(given: Mapping[str, str], environment: Mapping[str, str], one: Rec
 
 
 def _framework(release: str) -> str:
-    """The release that the script names; else the newest."""
+    """Return the release that the script names, else the newest."""
     name = re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")
     try:
         catalog.framework(name)
@@ -212,7 +214,11 @@ def _framework(release: str) -> str:
 def _recipe(
     document: Mapping[str, Any], entries: Mapping[str, str], variant: str, publishers: Sequence[str]
 ) -> Recipe | None:
-    """The recipe of the release, for as many devices if there is one; recipes of other releases may be others."""
+    """
+    Find the recipe of the release, if possible for this number of devices.
+
+    Recipes of other releases may differ, and are refused.
+    """
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
     wanted = (
@@ -245,22 +251,22 @@ def _recipe(
 
 
 USUAL = "v2"
-"""The variant of a recipe that is taken where the command names none."""
+"""Default variant of a recipe, where the command names none."""
 
 
 def _variant(one: Recipe) -> str:
-    """The variant that a recipe's name says: what is neither the first one nor for special cases is the usual one."""
+    """Return the variant in a recipe's name, or the default one."""
     found = re.search(r"_(v1|large_scale|\w*dev)(_config)?$", one.name.lower())
     return found[1] if found else USUAL
 
 
 def _is_of(one: Release, release: Release | None) -> bool:
-    """Whether two releases are of one month, which later numbers repair."""
+    """Tell whether two releases are of one month; later numbers are patches."""
     return release is not None and one.number[:2] == release.number[:2]
 
 
 def _device(name: str) -> str:
-    """The catalog's name of a device."""
+    """Return the catalog's name of a device."""
     try:
         return catalog.device(name).name
     except SpecError:
@@ -268,7 +274,7 @@ def _device(name: str) -> str:
 
 
 def _with_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
-    """The recipe's entries; batches grow with the devices, as recipes scale them."""
+    """Apply a recipe's entries, and return notes; global batches scale with the devices, as in recipes."""
     whole: dict[str, Any] = {"settings": {}, "strategy": {}, **document}
     if one is None:
         return whole, []
@@ -287,7 +293,7 @@ def _with_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str
 
 
 def _apply(document: dict[str, Any], given: Mapping[str, str]) -> None:
-    """What the command says instead of the recipe."""
+    """Override the recipe by the options of the command."""
     strategy = document["strategy"]
     for (_, option), name in DECISIONS.items():
         text = given.get(option, "")
@@ -315,7 +321,7 @@ def _apply(document: dict[str, Any], given: Mapping[str, str]) -> None:
 
 
 def _unknown(document: Mapping[str, Any]) -> str:
-    """What is known of the model instead."""
+    """Word the problem of an unknown recipe, with the known recipes of the model."""
     others = {(one.device, one.precision) for one in recipes() if one.model == document["model"] and one.stack == STACK}
     listed = ", ".join(f"{device} in {precision}" for device, precision in sorted(others)) or "nothing"
     return (

@@ -1,1 +1,1 @@
-"""Configurations of other tools, key by key: what each key means, why it is passed over, or why it is refused."""
+"""Import of configurations of other tools: every key has a meaning, or a reason to be ignored or refused."""

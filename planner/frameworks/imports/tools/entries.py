@@ -1,4 +1,4 @@
-"""GPT-NeoX, nanotron and llm-foundry, whose keys are entries of a job."""
+"""Import of GPT-NeoX, nanotron and llm-foundry, whose keys are entries of a job."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ behaviour:
   kernels: {loss_forward_bytes: 38.0, loss_backward_bytes: 14.0}
   memory: {logit_bytes: 10.0, gathered_inputs: true, weight_gradient_bytes: 0.0}
 """
-"""How nanotron is costed, as its measured runs are (benchmarks/grid/nanotron.yaml, with file and line)."""
+"""Framework of nanotron's costs, as for its measured runs (benchmarks/grid/nanotron.yaml, with file and line)."""
 
 GPT2 = "GPT2BPETokenizer"
-"""A tokenizer whose vocabulary needs no file."""
+"""Tokenizer whose vocabulary needs no file."""
 
 LOCAL = "local_setup.yml"
-"""GPT-NeoX's own second file of a run: where data and tokenizer lie."""
+"""GPT-NeoX's second file of a run, with the paths of data and tokenizer."""
 
 
 def neox_job(file: File) -> Imported:
-    """GPT-NeoX: its own keys with dashes or underscores, ZeRO by DeepSpeed."""
+    """Import GPT-NeoX: its own keys with dashes or underscores, and ZeRO by DeepSpeed."""
     beside = file.path.parent / LOCAL
     other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != LOCAL else {}
     flat = file.flat({name.replace("-", "_"): value for name, value in {**other, **file.content}.items()})
@@ -49,7 +49,9 @@ def neox_job(file: File) -> Imported:
 
 def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
     """
-    The feed-forward's width: of gated ones a third, of ``mlp_type: llama`` two thirds of four times the hidden size.
+    Default width of feed-forwards, relative to four times the hidden size.
+
+    It is a third of that for gated ones, and two thirds for ``mlp_type: llama``.
 
     References
     ----------
@@ -65,7 +67,7 @@ def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
 
 
 def nanotron_job(file: File) -> Imported:
-    """nanotron: degrees, tokens and a model in the words of the hub; all degrees together are the devices."""
+    """Import nanotron: degrees, tokens and a model in the hub's keys; the product of all degrees is the devices."""
     meaning = meaning_of("nanotron", file.flat())
     names = ("given.dp", "strategy.tp", "strategy.pp", "strategy.cp")
     sizes = [degree(meaning.entries.get(name, 1), meaning.keys.get(name, name)) for name in names]
@@ -74,7 +76,7 @@ def nanotron_job(file: File) -> Imported:
 
 
 def foundry_job(file: File) -> Imported:
-    """llm-foundry: MPT by its sizes or a model of the hub by name, with PyTorch's FSDP or whole replicas."""
+    """Import llm-foundry: MPT by its sizes or a model of the hub by name, with PyTorch's FSDP or whole replicas."""
     flat = file.flat()
     meaning = meaning_of("llm_foundry", flat)
     entries = meaning.entries
@@ -105,11 +107,11 @@ def _of_hub(file: File, name: str) -> Any:
 
 
 COUNTS = ("training.sequence_length", "training.global_batch_size", "strategy.mbs")
-"""Entries that are multiplied before a job checks them."""
+"""Entries that are multiplied before a job checks them, and are checked here."""
 
 
 def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
-    """Entries under those of the command as a job; replicas are the devices that the other degrees leave."""
+    """Complete entries to a job, overridden by those of the command; dp takes the remaining devices."""
     document: dict[str, Any] = {"cluster": {"framework": framework}}
     for name, value in meaning.entries.items():
         set_entry(document, name, degree(value, meaning.keys[name]) if name in COUNTS else value)
@@ -137,7 +139,7 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
 
 
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:
-    """Add what keys say together: experts' widths, and a vocabulary of which the tokenizer may tell."""
+    """Add entries that several keys determine: widths of experts, and the tokenizer's vocabulary."""
     if "num_experts" in model:
         width = model.get("ffn_hidden_size")
         own = {
@@ -160,7 +162,7 @@ def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Me
 
 
 def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """The length of the training, in steps, batches (``100ba``) or tokens (``1000tok``)."""
+    """Add the length of the training, from steps, batches (``100ba``) or tokens (``1000tok``)."""
     batch, length = training.get("global_batch_size"), training.get("sequence_length")
     steps, tokens = (
         text_of(given.get(name, "")).removesuffix(end) for name, end in (("steps", "ba"), ("tokens", "tok"))

@@ -1,4 +1,4 @@
-"""A configuration with what stands beside it: files that it names, entries of the command, variables."""
+"""Configuration file with the files that it names, the command's entries and given variables."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from planner.frameworks.imports.tools.references import flat_entries
 from planner.jobs.document import read_text
 
 MOST_FOLDERS = 8
-"""Folders above a file in which files that it names are looked for, and files that extend each other."""
+"""Most folders above a file in which files that it names are searched, and most files that extend each other."""
 
 
 class File(NamedTuple):
     """
-    A configuration with what stands beside it.
+    Configuration with the values that complete it.
 
     Parameters
     ----------
     content
-        The document.
+        Document of the file.
     path
-        Where it lies.
+        Path of the file.
     overrides
         Entries of the job as ``key=value``.
     given
-        Variables that it leaves open.
+        Values of variables that it uses.
     """
 
     content: Mapping[str, Any]
@@ -39,7 +39,7 @@ class File(NamedTuple):
     given: Mapping[str, str]
 
     def flat(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Entries by dotted name, of this document or of another one with the same variables."""
+        """Return entries by dotted name, of this document or of another one with the same variables."""
         return flat_entries(self.content if content is None else content, self.given)
 
     def says(self, name: str) -> str | None:
@@ -56,12 +56,12 @@ class File(NamedTuple):
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """
-    The mapping that a file holds.
+    Read the mapping in a file.
 
     Raises
     ------
     SpecError
-        If it holds another thing, or is no YAML.
+        If the file is not YAML, or has no mapping.
     """
     content = read_yaml(read_text(path), str(path))
     if not isinstance(content, dict):

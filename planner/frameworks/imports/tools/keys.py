@@ -1,4 +1,4 @@
-"""Keys of other tools' configurations: words of Megatron-LM or entries of a job that they mean, by one table."""
+"""Table of the keys of other tools' configurations: options of Megatron-LM or entries of a job that they mean."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from planner.frameworks.megatron.options import TABLE, options
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
-Meanings of the keys of each tool: of several rows the first one that fits.
+Table of the keys of each tool; the first row that matches counts.
 
-A row means words and entries (``means``, with the value at ``{}`` and a remark behind ``#``). Others have a reason to
-pass a key over (``ignored``) or to refuse it (``refused``). Code reads some (``read``), and some have a value where
-they are not there (``default``).
+A row has options and entries (``means``, with the value at ``{}`` and a remark behind ``#``), or a reason to ignore
+(``ignored``) or refuse (``refused``) a key. Some keys are read by code (``read``), and some have a default
+(``default``).
 
-``key`` and ``value`` are patterns of a shell, several with ``|`` between, values in small letters; ``on`` and ``off``
-are all that switch something on or off. ``beside`` is a key that must be on, or have a value, for the row to fit.
+``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
+values that switch something on or off. ``beside`` is a key that must be on, or have a value, for the row to match.
 """
 
 OFF = ("", "none", "null", "false", "0", "0.0", "[]", "{}")
-"""Values that switch something off, in small letters."""
+"""Values that switch something off, in lower case."""
 
 DECISIVE = ("parallel", "recompute", "checkpoint_act", "micro_batch", "batch_size", "fp8", "shard", "offload", "zero_")
-"""Parts of the names of keys that are refused where nobody knows them: they may be a degree, a batch or a precision."""
+"""Parts of names of unknown keys that are refused, as they may be a degree, a batch or a precision."""
 
 OPPOSITE = ("--no-", "--disable-")
-"""Beginnings of switches that turn a variable of another name off."""
+"""Prefixes of switches that turn a variable of another name off."""
 
 
 class Row(NamedTuple):
-    """A line of the table, as ``KEYS`` describes it."""
+    """Row of the table ``KEYS``."""
 
     tool: str
     key: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     what: str
 
     def fits(self, key: str, value: Any, flat: Mapping[str, Any]) -> bool:
-        """Return true where key, value and what stands beside them are those of the line."""
+        """Tell whether the row matches a key, its value and the other keys."""
         other, _, wanted = self.beside.partition("=")
         is_beside = not other or _fits(flat.get(other), wanted or "on")
         return is_beside and _is_one(key, self.key) and _fits(value, self.value)
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 @dataclass(slots=True)
 class Meaning:
     """
-    What a configuration says.
+    Meaning of a configuration.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ class Meaning:
     entries
         Entries of a job by dotted name.
     notes
-        What was passed over or is costed otherwise, a sentence each.
+        Keys that were ignored or are costed otherwise, a sentence each.
     keys
-        The key behind each option and entry.
+        Key of each option and entry.
     """
 
     words: list[str] = field(default_factory=list)
@@ -79,13 +79,13 @@ class Meaning:
 
 
 def is_on(value: Any) -> bool:
-    """Return true for a value that says or switches on something."""
+    """Tell whether a value is set and does not switch its key off."""
     return text_of(value).lower() not in OFF
 
 
 def text_of(value: Any) -> str:
     """
-    A value as a word.
+    Write a value as a word.
 
     >>> text_of(True), text_of(None), text_of(1e-05), text_of(2048.0)
     ('true', 'null', '1e-05', '2048')
@@ -99,23 +99,23 @@ def meaning_of(
     tool: str, flat: Mapping[str, Any], *, section: str | None = None, own: Collection[str] | None = None
 ) -> Meaning:
     """
-    Sort the keys of a configuration out.
+    Look up the meaning of all keys of a configuration.
 
     Parameters
     ----------
     tool
-        Whose they are, as in the table.
+        Name of the tool in the table.
     flat
         Values by dotted name.
     section
-        Beginning of the keys that are Megatron-LM's own where the table has none; None: the tool has other ones.
+        Prefix of keys that are Megatron-LM's own where the table has no row; None: the tool has no such keys.
     own
-        Keys that the user wrote: of defaults of the tool only what is read further is said. None: all.
+        Keys that the user wrote; other keys are the tool's defaults, and are ignored without a note. None: all.
 
     Raises
     ------
     SpecError
-        If one is refused, left open, or not known and may decide the cost.
+        If a key is refused, has an unknown value, or is unknown and may change the cost.
     """
     rows = _rows(tool)
     defaults = {key: typed(row.what) for row in rows if row.meaning == "default" for key in row.key.split("|")}
@@ -150,17 +150,17 @@ def meaning_of(
 
 
 def is_read(tool: str, key: str) -> bool:
-    """Return true for a key that code reads."""
+    """Tell whether code reads a key."""
     return any(row.meaning == "read" and _is_one(key, row.key) for row in _rows(tool))
 
 
 def _is_read(row: Row | None, option: str | None) -> bool:
-    """Return true for what is read further or refused, whoever says it."""
+    """Tell whether a key is read or refused, also as a default of the tool."""
     return row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
 
 
 def _place(lines: list[Row], key: str, value: Any, flat: Mapping[str, Any]) -> int:
-    """The line that fits; keys are read in the order of the table, in which the last word of an option counts."""
+    """Return the position of the row that matches; it orders the keys, as the last value of an option counts."""
     return next((place for place, row in enumerate(lines) if row.fits(key, value, flat)), len(lines))
 
 
@@ -176,7 +176,7 @@ def _is_one(text: str, patterns: str) -> bool:
 
 
 def _add(found: Meaning, key: str, value: Any, what: str) -> None:
-    """Add words and entries; a value that is left open is asked for."""
+    """Add the options and entries of a row, or refuse an unknown value."""
     words, _, remark = f" {what}".partition(" # ")
     if _is_needed(words) and any(part in text_of(value) for part in ("${", "???")):
         raise SpecError(key, f"is left open: {shown(value)}.", _how_to_say(value))
@@ -197,7 +197,7 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
 
 
 def _is_needed(words: str) -> bool:
-    """Return true for words and entries that take the value and are read further."""
+    """Tell whether options or entries take the value of the key and are read."""
     given = [word.partition("=")[0] for word in words.split()]
     return "{}" in words and any(name not in options() or options()[name].in_import == "read" for name in given[:1])
 
@@ -209,7 +209,7 @@ def _how_to_say(value: Any) -> str:
 
 def _option(name: str, value: Any) -> str | None:
     """
-    The words of Megatron-LM that a variable of its arguments means; None: it is none.
+    Return the option of Megatron-LM for a variable of its arguments; None: there is no such variable.
 
     >>> _option("hidden_size", 64), _option("swiglu", False), _option("add_bias_linear", False), _option("mine", 1)
     ('--hidden-size {}', '', '--disable-bias-linear', None)
@@ -227,13 +227,13 @@ def _option(name: str, value: Any) -> str | None:
 
 @cache
 def _by_variable() -> Mapping[str, str]:
-    """The first option of Megatron-LM that fills each variable of its arguments."""
+    """Return the first option of Megatron-LM for each variable of its arguments."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         return {row["dest"]: row["flags"].split()[0] for row in reversed(list(csv.DictReader(lines)))}
 
 
 def _refuse_decisive(key: str, value: Any) -> None:
-    """What may be a degree, a batch or a precision is not passed over."""
+    """Refuse an unknown key that may be a degree, a batch or a precision."""
     if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
         problem = f"is {shown(value)}, a key that is not known here and may decide a degree, a batch or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")

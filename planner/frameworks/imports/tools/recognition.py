@@ -1,4 +1,4 @@
-"""Whose configuration a file is, by keys that only that tool has; files of tools that are not read, refused by name."""
+"""Recognition of a configuration's tool by its keys; files of tools that are not imported are refused by name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planner.frameworks.megatron.read import Imported
 
 TOOLS = Path(__file__).parent / "tools.csv"
 """
-Tools by keys that mark their files, all of a line; the first line that fits counts.
+Table of tools by keys that mark their files; the first row whose marks all match counts.
 
-``marks`` are patterns of dotted names, with ``=`` of values, too; ``import:NAME`` is what a file of Python imports.
-``reader`` names the tool in the table of keys; empty: it is not read, and ``what`` says what it is.
+``marks`` are patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python
+imports. ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
 """
 
 HINT = (
@@ -33,7 +33,7 @@ HINT = (
 
 
 class Tool(NamedTuple):
-    """A line of the table, as ``TOOLS`` describes it."""
+    """Row of the table ``TOOLS``."""
 
     name: str
     marks: str
@@ -43,7 +43,7 @@ class Tool(NamedTuple):
 
 def tool_of(content: Mapping[Any, Any]) -> Tool | None:
     """
-    The tool whose keys a configuration has; None: none that is known.
+    Return the tool whose keys a configuration has; None: unknown.
 
     >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8}).name, tool_of({"model": "llama3-8b"})
     ('GPT-NeoX', None)
@@ -54,12 +54,12 @@ def tool_of(content: Mapping[Any, Any]) -> Tool | None:
 
 def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
     """
-    Refuse a configuration of a tool that is not read.
+    Refuse a configuration of a tool that is not imported.
 
     Raises
     ------
     SpecError
-        With the tool's name, what it is, and what is read.
+        Names and describes the tool, and the inputs that are accepted.
     """
     tool = tool_of(content)
     if tool is not None and not tool.reader:
@@ -68,7 +68,7 @@ def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
 
 def refuse_other_program(text: str, where: str) -> None:
     """
-    Refuse a file of Python that is a configuration of a tool that is not read.
+    Refuse a file of Python that is a configuration of a tool that is not imported.
 
     Raises
     ------
@@ -89,7 +89,7 @@ READERS: Mapping[str, Callable[[File], Imported]] = {
     "nanotron": nanotron_job,
     "llm_foundry": foundry_job,
 }
-"""What reads the files of each tool, by its name in the table of keys."""
+"""Import function of each tool, by its name in the table of keys."""
 
 
 def _refusal(tool: Tool, where: str) -> SpecError:

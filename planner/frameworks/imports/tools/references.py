@@ -1,4 +1,4 @@
-"""References in YAML to other entries, to variables and to sums, as OmegaConf, Hydra and Primus write them."""
+"""References of OmegaConf, Hydra and Primus in YAML, to entries, variables and arithmetic."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VARIABLE = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)(?:[:,]\s*(.*)|\s*(\?\?.*))?"
 PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
 
 UNKNOWN = object()
-"""What nothing says; null is a value."""
+"""Value of an unknown reference; null is a known value."""
 
 MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
-"""Of references that lead to others: how many, how long, and how large sums may be."""
+"""Limits of nested references: their number, their length, and the size of a result."""
 
 SUMS: Mapping[str, Callable[..., Any]] = {
     "multiply": lambda *values: prod(values),
@@ -30,15 +30,15 @@ SUMS: Mapping[str, Callable[..., Any]] = {
     "divide_floor": operator.floordiv,
     "divide_ceil": lambda left, right: -(-left // right),
 }
-"""Resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
+"""Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
 
 ROOTS = ("training.",)
-"""What leads to the file itself where a launcher puts it under a name."""
+"""Prefixes of references to the file itself, which a launcher puts under a name."""
 
 
 def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """
-    Entries by dotted name with their references written out; what is not known stays as it is written.
+    Return entries by dotted name with their references resolved; unknown references stay as they are.
 
     >>> flat_entries({"a": {"b": 4, "c": "${multiply:3,${.b}}", "d": "${N:8}", "e": "${open}"}}, {"N": "2"})
     {'a.b': 4, 'a.c': 12, 'a.d': 2, 'a.e': '${open}'}
@@ -46,13 +46,13 @@ def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[s
     Raises
     ------
     SpecError
-        If references lead in a circle.
+        If references are circular.
     """
     return {name: resolved(value, name, content, given) for name, value in flatten(content).items()}
 
 
 def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """Entries by dotted name as they are written."""
+    """Return entries by dotted name, with unresolved references."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
         inside = isinstance(value, Mapping) and value
@@ -61,7 +61,7 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
 
 
 def resolved(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
-    """A value whose references are written out, of the type that it has then."""
+    """Resolve the references of a value; a value that is one reference takes its type."""
     for _ in range(MOST_STEPS):
         if not isinstance(value, str) or len(value) > LONGEST:
             return value
@@ -77,7 +77,7 @@ def resolved(value: Any, name: str, content: Mapping[str, Any], given: Mapping[s
 
 
 def _looked_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
-    """What stands between the brackets: a sum, an entry, or a variable with its default."""
+    """Resolve the text between the braces: arithmetic, an entry, or a variable with its default."""
     function, colon, rest = inner.partition(":")
     if colon and function in SUMS:
         return _sum(function, rest)
@@ -101,7 +101,7 @@ def _sum(function: str, rest: str) -> Any:
 
 
 def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
-    """The entry of a path; one that begins with dots starts so many levels above."""
+    """Return the entry of a path; leading dots are levels above."""
     plain = path.lstrip(".")
     dots = len(path) - len(plain)
     above = name.split(".")[: -dots or None] if dots else []
@@ -116,7 +116,7 @@ def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
 
 def typed(text: str) -> Plain:
     """
-    A value as YAML reads it; what is no YAML stays text.
+    Read a text as YAML; invalid YAML stays text.
 
     >>> typed("true"), typed("4096"), typed("null"), typed("a: [")
     (True, 4096, None, 'a: [')

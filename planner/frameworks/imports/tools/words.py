@@ -1,4 +1,4 @@
-"""NeMo 1, FlagScale and Primus, whose keys are Megatron-LM's words, with the files that they name."""
+"""Import of NeMo 1, FlagScale and Primus, whose keys are Megatron-LM's options, with the files that they name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.jobs.problem import load
 
 
 def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str = "Megatron-LM's defaults") -> Imported:
-    """Words of Megatron-LM, and entries under those of the command, as a job; mistakes are told by their key."""
+    """Import options of Megatron-LM and entries, overridden by those of the command; errors name the tool's key."""
     own = [f"{name}={text_of(value)}" for name, value in meaning.entries.items() if file.says(name) is None]
     try:
         imported = megatron_job(meaning.words, [*own, *file.overrides], variables, uses={})
@@ -43,13 +43,13 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
 
 
 def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:
-    """Devices of all nodes, where the file has both numbers."""
+    """Set the number of devices of all nodes, where the file has both numbers."""
     if isinstance(one, int) and isinstance(many, int):
         meaning.entries["cluster.num_devices"] = one * many
 
 
 def nemo_job(file: File) -> Imported:
-    """A trainer, and a model with its sizes, degrees and batches."""
+    """Import NeMo 1: a trainer, and a model with its sizes, degrees and batches."""
     flat = file.flat()
     meaning = meaning_of("nemo1", flat, section="model.")
     _say_devices(meaning, flat.get("trainer.devices"), flat.get("trainer.num_nodes"))
@@ -63,7 +63,7 @@ ENVIRONMENT = "experiment.envs."
 
 
 def flagscale_job(file: File) -> Imported:
-    """What Hydra starts with and what it trains, or the inner one alone; sections mean nothing there."""
+    """Import FlagScale: Hydra's outer file with the inner one of the training, or the inner one alone."""
     outer, inner = _hydra(file)
     refuse_entries(inner, str(file.path))
     whole = file.flat({**inner, **outer})
@@ -81,7 +81,7 @@ def flagscale_job(file: File) -> Imported:
 
 
 def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The outer file and the inner one, each looked for from the other."""
+    """Return the outer and the inner file; each is searched from the other."""
     if "system" in file.content:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
@@ -100,7 +100,7 @@ def _names_a_file(entry: Any) -> bool:
 
 def _rounded_width(flat: Mapping[str, Any]) -> int:
     """
-    A width of two thirds of four times the hidden size, rounded up.
+    Default width of feed-forwards: two thirds of four times the hidden size, rounded up to ``multiple_of``.
 
     References
     ----------
@@ -116,11 +116,11 @@ def _rounded_width(flat: Mapping[str, Any]) -> int:
 # --- Primus ------------------------------------------------------------------------------------------------
 
 PRIMUS = ("primus/configs", "configs", ".")
-"""Folders that have the trainers' and the models' files."""
+"""Folders with the files of trainers and models."""
 
 
 def primus_job(file: File) -> Imported:
-    """A trainer's file, a model's file and overrides on top, each on the files that it extends."""
+    """Import Primus: a trainer's file, a model's file and overrides, each with the files that it extends."""
     module = file.content["modules"]["pre_trainer"]
     module = {name: resolved(module[name], name, file.content, file.given) for name in module}
     framework, own = text_of(module.get("framework", "megatron")), module.get("overrides") or {}
@@ -151,7 +151,7 @@ def primus_job(file: File) -> Imported:
 
 
 def _extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """A file with those that it extends, of which the last one counts; empty: there is none."""
+    """Read a file with those that it extends, the last of which counts; empty: not found."""
     found = file.named(name, PRIMUS)
     if found is None or len(above) > MOST_FOLDERS or name in above:
         return {}
@@ -164,13 +164,13 @@ def _extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings, the second one on top."""
+    """Merge two nested mappings; the second has precedence."""
     inner = {name for name in over if isinstance(over[name], Mapping) and isinstance(under.get(name), Mapping)}
     return {**under, **over, **{name: _merged(under[name], over[name]) for name in inner}}
 
 
 def _model_words(file: File, named: str, length: Any) -> list[str]:
-    """The architecture of the command's model, where the model's file is not there."""
+    """Return the architecture of the command's model, where the model's file is not found."""
     entry, known = file.says("model"), model_named(named.removesuffix(".yaml").replace("_", "-"))
     if entry is None:
         hint = f"Put it there, or add model={known if isinstance(known, str) else 'NAME'}."
@@ -179,7 +179,7 @@ def _model_words(file: File, named: str, length: Any) -> list[str]:
 
 
 def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:
-    """Where layers do not divide, Primus pads them: the last rank has fewer (``allow_padding_num_layers``)."""
+    """Place layers that do not divide, which Primus pads: the last rank has fewer (``allow_padding_num_layers``)."""
     layers, ranks = flat.get("num_layers"), flat.get("pipeline_model_parallel_size")
     dealt = ("pipeline_model_parallel_layout", "decoder_last_pipeline_num_layers", "decoder_first_pipeline_num_layers")
     if not is_on(flat.get("allow_padding_num_layers")) or any(is_on(flat.get(name)) for name in dealt):
@@ -192,7 +192,7 @@ def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:
 
 
 def _with_layers_in_full(imported: Imported, listed: Sequence[str]) -> Imported:
-    """The strategy with numbered layers recomputed in full, each on the rank that holds it."""
+    """Recompute numbered layers in full, each on the rank that holds it."""
     strategy = imported.document["strategy"]
     ends = [*accumulate(strategy["layout"]["layers"])]
     if not all(one.strip().isdecimal() and int(one) < ends[-1] for one in listed):

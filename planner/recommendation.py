@@ -1,8 +1,8 @@
 """
-The plan that an expert would start: of all plans nearly as fast as the fastest one, the first in an order.
+The plan that an expert would start: the first in an order of preference, among all plans nearly as fast as the fastest.
 
-Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse
-by those before it. Where there is one, the search goes on from there; where there is none, that is proven.
+Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse by
+the criteria before. If there is one, the search continues from it; if there is none, that is proven.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from planner.search.clock import Clock
 
 MEMORY_STEP = 0.02
-"""Share of a device's memory that a plan must leave free beyond another one to be better by it."""
+"""Least gain of free memory, as a share of the device's memory, that makes a plan better by it."""
 
 COMFORTABLE = 0.85
 """
 Share of a device's memory beyond which a plan is tight.
 
-In the grid of nanotron on 80 GB (``benchmarks.grid``) doubling the micro-batch loses a third of the speed in 37 of 448
-runs below 60 GB, 3 of 25 up to 66, 1 of 6 up to 70 and 8 of 8 above that.
+In the grid of nanotron on 80 GB (``benchmarks.grid``) doubling the micro-batch costs a third of the speed in some
+runs. These are 37 of 448 below 60 GB, 3 of 25 up to 66, 1 of 6 up to 70 and 8 of 8 above that.
 """
 
 # --- the order ---------------------------------------------------------------------------------------------
@@ -44,22 +44,22 @@ runs below 60 GB, 3 of 25 up to 66, 1 of 6 up to 70 and 8 of 8 above that.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
     """
-    One criterion of the order: a number, of which less is better.
+    One criterion of the order: a number, the less the better.
 
     Parameters
     ----------
     name
-        As reports call it.
+        Name in reports.
     words
-        The number in words, in which ``{}`` stands for it.
+        Text of the number, with ``{}`` for the number.
     reason
-        Why less of it is better.
+        Reason why less of it is better.
     amount
-        The number of a strategy for a job.
+        Computes the number of a strategy for a job.
     below
-        The job without strategies of that number or more; None where it says itself what there shall be.
+        Restricts the job to smaller numbers; None where the job fixes the number itself.
     keeping
-        The job without strategies of more.
+        Restricts the job to numbers that are not larger.
     """
 
     name: str
@@ -99,7 +99,7 @@ def _num_unproven(problem: Problem, strategy: Strategy) -> float:
 
 
 def _unmeasured(problem: Problem) -> tuple[str, ...]:
-    """Degrees that too few measured runs of the job's family of models have above 1, whatever the software."""
+    """Return degrees that too few measured runs of the job's model family have above 1, with any software."""
     known, kind = measured_ground(), architecture_of(problem.facts.model)
     return tuple(name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS)
 
@@ -132,7 +132,7 @@ def _inside_domain(problem: Problem, _: float = 0) -> Problem:
 
 
 def num_recomputed(_: Problem, strategy: Strategy) -> float:
-    """Number of modules that the pipeline rank which recomputes most computes again; of whole layers infinite."""
+    """Return the largest number of recomputed modules of a pipeline rank; infinite for whole layers."""
     layout = strategy.layout
     if layout is not None and any(layout.full_layers):
         return float("inf")
@@ -154,7 +154,7 @@ def _recomputing_at_most(problem: Problem, amount: float, *, less: bool = False)
 
 
 def _plain_stages(problem: Problem) -> StageChoice:
-    """Return stages that differ in layers at most, where the job lets them differ in anything."""
+    """Return stages that differ in layers at most, where the job allows more."""
     stages = problem.search.stages
     return StageChoice.LAYERS if stages == StageChoice.FREE else stages
 
@@ -203,7 +203,7 @@ def _with_whole_weights(problem: Problem, _: float = 0) -> Problem | None:
 
 
 def _kept(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
-    """Return the change of a job where a plan has nothing of something, else the job as it is."""
+    """Make a restriction that keeps a plan's zero amount; with another amount the job stays as it is."""
     return lambda problem, amount: problem if amount else change(problem) or problem
 
 
@@ -285,10 +285,10 @@ ORDER: tuple[Criterion, ...] = (
         keeping=lambda problem, _: problem,
     ),
 )
-"""Criteria in the order in which they count: of two plans the one that is better by the first that tells them apart."""
+"""Criteria in order: of two plans the one is better that is better by the first criterion in which they differ."""
 
 MOST_STEPS = 8
-"""Times that one criterion may improve a plan."""
+"""Number of times that one criterion may improve a plan."""
 
 
 # --- the recommendation ------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ class Preference:
     Parameters
     ----------
     name
-        The criterion's.
+        Name of the criterion.
     text, instead_of
-        Its amount in the recommended and in the fastest plan, in words.
+        Amount in the recommended and in the fastest plan, in words.
     reason
-        Why less of it is better.
+        Reason why less of it is better.
     """
 
     name: str
@@ -318,20 +318,20 @@ class Preference:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """
-    The first plan in the order of all that are nearly as fast as the fastest one.
+    The recommended plan: the first in the order, among all plans nearly as fast as the fastest.
 
     Parameters
     ----------
     problem, strategy
-        The recommended strategy, and the job with the settings that it is for.
+        Recommended strategy, and the job with its settings.
     fastest_problem, fastest
-        The fastest one, which is the same where no other within the tolerance is better by the order.
+        Fastest strategy and its job; equal to the recommended one if no other is better by the order.
     preferred
-        Criteria by which the recommended one is better.
+        Criteria by which the recommended plan is better.
     tolerance_fraction
-        How much slower than the fastest it may be.
+        Largest difference to the fastest plan, as a fraction of its step.
     is_complete
-        Whether time sufficed to try everything.
+        True where time sufficed to try everything.
     """
 
     problem: Problem
@@ -359,7 +359,7 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
     best
         The fastest strategy, with the job of its settings and the seconds of its step.
     clock
-        How long this may take.
+        Clock of the time limit.
     """
     chosen, strategy, seconds = best
     limit, fastest = seconds * (1 + problem.search.tolerance), _Found(chosen, strategy, seconds)
@@ -378,7 +378,7 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
 
 
 def _on_its_devices(problem: Problem, fastest: Problem) -> Problem:
-    """Return a job on the numbers of nodes among which its fastest plan was found, where devices stay idle."""
+    """Restrict a job to the numbers of nodes on which its fastest plan was found, if devices stay idle."""
     limits = fastest.search
     return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
 
@@ -394,7 +394,7 @@ class _Found:
 
 
 def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
-    """Find the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
+    """Yield the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
     for criterion in ORDER:
         own, other = found.amount(criterion), fastest.amount(criterion)
         if own < other:
@@ -409,7 +409,7 @@ def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
 
 @dataclass(kw_only=True, slots=True)
 class _Run:
-    """The searches for one job, each of which must find something within the limit; and its published layouts."""
+    """The searches for one job within the limit, and its published layouts."""
 
     limit_seconds: float
     layouts: Sequence[_Found]
@@ -434,7 +434,7 @@ class _Run:
         return found
 
     def search(self, problem: Problem) -> list[_Found]:
-        """Search for the fastest strategy of a job within the limit; nothing where there is none."""
+        """Search the fastest strategy of a job within the limit; empty without one."""
         best: list[_Found] = []
         limit = self.limit_seconds
         for one in problem.each:
@@ -450,5 +450,5 @@ class _Run:
 
 
 def _least(criterion: Criterion) -> float:
-    """The smallest amount that a strategy can have."""
+    """Return the smallest possible amount."""
     return 1 if criterion.name in ("tp", "cp", "pp", "vpp") else 0

@@ -316,10 +316,10 @@ def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, i
 
 def _pairs_with_bits(tokens: Iterable[tuple[Axis, int]], bits: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
     """
-    Pairs of features with a precision.
+    Yield pairs of features with a precision.
 
-    FSDP is a matter of fewer than 16 bits, in which it gathers; a graph of the whole iteration of all: what it captures
-    (casts, scales, losses) is another for each.
+    FSDP pairs with fewer than 16 bits, in which it gathers. A graph of the whole iteration pairs with every precision:
+    each has its own captured casts, scales and losses.
     """
     for one in tokens:
         is_whole = one == (AXES["cuda_graphs"], CudaGraphs.FULL_ITERATION)

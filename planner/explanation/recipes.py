@@ -56,7 +56,7 @@ class JudgedLayout:
     @property
     def outside(self) -> tuple[str, ...]:
         """Sentences for which it is outside the job's default space; empty: it is inside."""
-        own = [f"A setting differs from the job's: {note}." for note in self.layout.notes if note.endswith(OWN_SETTING)]
+        own = [f"The layout adds a setting: {note}." for note in self.layout.notes if note.endswith(OWN_SETTING)]
         return (*own, *reasons_outside(self.report))
 
 

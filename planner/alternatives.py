@@ -139,17 +139,17 @@ def search_each(problem: Problem, formulas: Formulas = OWN, rivals: Rivals = NO_
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     each = problem.each
-    searched = [_narrowed(one, each[:number]) for number, one in enumerate(each)]
-    outcomes = _searched(searched, formulas, clock, rivals)
+    searched = [_narrow(one, each[:number]) for number, one in enumerate(each)]
+    outcomes = _search_all(searched, formulas, clock, rivals)
     some = any(own.strategies for own in outcomes)
     of_each = (
         AlternativeOutcome(problem=one, searched=part, outcome=own, fits_elsewhere=some)
         for one, part, own in zip(each, searched, outcomes, strict=True)
     )
-    return joined(problem, tuple(of_each))
+    return join_outcomes(problem, tuple(of_each))
 
 
-def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutcome:
+def join_outcomes(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutcome:
     """
     Merge the results of several searches for the same job.
 
@@ -164,7 +164,7 @@ def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutc
     if len(of_each) == 1:
         ranked = tuple((each[0], strategy) for strategy in outcomes[0].strategies)
         return JointOutcome(outcome=outcomes[0], problem=each[0], ranked=ranked, of_each=tuple(of_each))
-    best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _found(number, own)))
+    best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _list_best(number, own)))
     first = next(iter(best), None)
     main = outcomes[first.number if first else 0]
     whole = replace(
@@ -184,10 +184,10 @@ def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutc
     )
 
 
-def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
+def _narrow(problem: Problem, earlier: Sequence[Problem]) -> Problem:
     """Restrict a job to optimizer offload where an earlier one differs only in its settings: the rest is known."""
     limits = problem.search
-    is_known = any(_without_offload(one.settings) == _without_offload(problem.settings) for one in earlier)
+    is_known = any(_drop_offload(one.settings) == _drop_offload(problem.settings) for one in earlier)
     if not is_known or limits.candidates or "optimizer_offload" in limits.pin:
         return problem
     # A bound, not a pin: what the job itself names needs no evidence.
@@ -195,24 +195,24 @@ def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
     return problem.with_limits(limits=(*limits.limits, offloads))
 
 
-def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
+def _drop_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
     return with_effect(settings, optimizer_offload=False, activation_offload=True)
 
 
 # --- the searches ------------------------------------------------------------------------------------------
 
 
-def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
+def _search_all(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
     """Search each combination, cut by those before it; each may take half of the time left, the last one all."""
     first = Search(each[0], formulas)
     outcomes: dict[int, Outcome] = {}
     order = _order(each, first, formulas)
     for position, number in enumerate(order):
         if outcomes and clock.is_over:
-            outcomes[number] = _unsearched(outcomes[order[0]])
+            outcomes[number] = _empty_outcome(outcomes[order[0]])
             continue
         run = Search(each[number], formulas) if number else first
-        run.compete_with(rivals.beside(rivals_of((each[number], one) for number, one in outcomes.items())))
+        run.compete_with(rivals.merge(rivals_of((each[number], one) for number, one in outcomes.items())))
         share = 1.0 if position == len(order) - 1 else 0.5
         run.deadline = time.perf_counter() + share * max(clock.seconds_left, SHORTEST_SECONDS)
         outcomes[number] = run.run()
@@ -231,7 +231,7 @@ def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[i
     return sorted(range(len(each)), key=lambda number: (least[number], number))
 
 
-def _unsearched(other: Outcome) -> Outcome:
+def _empty_outcome(other: Outcome) -> Outcome:
     """Return the empty result of a combination for which no time was left."""
     numbers = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
     zeros: dict[str, Any] = dict.fromkeys(numbers, 0)
@@ -253,7 +253,7 @@ def rivals_of(searched: Iterable[tuple[Problem, Outcome]]) -> Rivals:
     ticks: dict[Hashable, int] = {}
     summed: dict[Hashable, int] = {}
     for number, (problem, outcome) in enumerate(searched):
-        for found in _found(number, outcome):
+        for found in _list_best(number, outcome):
             group = _group(problem, found)
             law = summed_strategy_seconds(problem.facts, found.strategy)
             for known, seconds in ((ticks, found.seconds), (summed, law)):
@@ -265,7 +265,7 @@ def rivals_of(searched: Iterable[tuple[Problem, Outcome]]) -> Rivals:
 # --- the joint outcome -------------------------------------------------------------------------------------
 
 
-def _found(number: int, outcome: Outcome) -> Iterator[_Best]:
+def _list_best(number: int, outcome: Outcome) -> Iterator[_Best]:
     """Yield the strategies of a search's result."""
     found = zip(outcome.step_seconds, outcome.strategies, outcome.even, strict=True)
     for place, (seconds, strategy, even) in enumerate(found):
@@ -332,14 +332,14 @@ def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome
 # --- nothing fits ------------------------------------------------------------------------------------------
 
 
-def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
+def explain_failure(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
     """Add the reason why nothing fits: the conflict of the closest combination, and the missing memory of all."""
     if joint.outcome.status != Status.INFEASIBLE:
         return joint
     log_event(__name__, "nothing fits: reasons are looked for")
     of_each = joint.of_each
     if len(of_each) == 1:
-        reason = conflict.explained(problem, joint.outcome, formulas, clock)
+        reason = conflict.add_conflict(problem, joint.outcome, formulas, clock)
         return replace(joint, outcome=reason, of_each=(replace(of_each[0], outcome=reason),))
     clock = Clock(seconds=max(clock.seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds))
     gaps = [_gap(one, formulas, Clock(seconds=clock.seconds_left / (2 * len(of_each)))) for one in of_each]
@@ -363,5 +363,5 @@ def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: 
 def _gap(one: AlternativeOutcome, formulas: Formulas, clock: Clock) -> MemoryGap | None:
     """Return the missing memory of a combination's closest strategy; None without one, or where time is short."""
     with suppress(OutOfTimeError):
-        return closest(one.problem, one.outcome.space.with_largest_sets(), formulas.memory, clock)
+        return closest(one.problem, one.outcome.space.keep_largest_sets(), formulas.memory, clock)
     return None

@@ -30,7 +30,16 @@ from costmodel.events import log_event
 from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, Status
-from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints, by_mode, capacity, in_time
+from planner.search.candidates import (
+    MODES,
+    OWN,
+    CostTable,
+    Formulas,
+    Ints,
+    capacity,
+    memory_by_mode,
+    satisfy_time_rules,
+)
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
 from planner.search.solver import new_solver
@@ -137,9 +146,9 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     began = time.perf_counter()
     clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
     try:
-        answer = _asked(problem, outcome, asked, clock, formulas)
+        answer = _ask(problem, outcome, asked, clock, formulas)
     except OutOfTimeError:
-        answer = replace(asked, reason=_out_of_time(clock))
+        answer = replace(asked, reason=_time_reason(clock))
     except _TooLargeError:
         answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
     except MemoryError:
@@ -147,7 +156,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     return replace(answer, seconds=time.perf_counter() - began)
 
 
-def _out_of_time(clock: Clock) -> str:
+def _time_reason(clock: Clock) -> str:
     """Say which time was short."""
     if clock.seconds <= 0:
         return "the search took all of the time limit (--time-limit S allows for more)"
@@ -199,7 +208,7 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 """Numbers of certificates that add up over combinations of settings."""
 
 
-def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
+def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
     space, rows = outcome.space, _rows(outcome)
     tables = _tables(problem, outcome, clock, formulas)
@@ -304,7 +313,7 @@ def _tables(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
     while True:
         try:
-            return _joined(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
+            return _stack_tables(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
         except _OtherAxesError as error:
             time_only = error.time_only
 
@@ -355,13 +364,13 @@ def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_se
         if len(some) * block.width > FEW_CELLS:
             block, *_ = costs.promising(some, np.full(len(some), cut), every_set=every_set)
         if len(block.class_of_row) * block.width > FEW_CELLS:
-            block = _sharded(costs, block, cut)
+            block = _split_shardings(costs, block, cut)
         width = max(1, CELLS_AT_ONCE // block.width)
         for first in range(0, len(block.class_of_row), width):
             yield block.take(np.arange(first, min(first + width, len(block.class_of_row))))
 
 
-def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
+def _split_shardings(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
     """Split off the shardings of a box that may fit and take at most ``cut`` ticks, each as a row."""
     shardings = {"sharding": block.features["sharding"]}
     fewest = {name: block.features[name].min() for name in OVERLAPS}
@@ -380,13 +389,13 @@ def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[st
     """Make the cost tables of a box; ``time_only`` are the overlaps that change time alone."""
     num_rows = len(block.class_of_row)
     found = costs.formulas.cost(costs.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
-    memory, own = by_mode(found, num_rows, block.features)
+    memory, own = memory_by_mode(found, num_rows, block.features)
     if own.overlaps != time_only:
         if not set(time_only) <= set(own.overlaps):
             raise _OtherAxesError(tuple(name for name in time_only if name in own.overlaps))
-        memory, own = by_mode(found, num_rows, block.features, time_only)
+        memory, own = memory_by_mode(found, num_rows, block.features, time_only)
     shape = (num_rows, *(len(values) for values in block.features.values()))
-    seconds = np.where(in_time(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
+    seconds = np.where(satisfy_time_rules(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
     ticks = own.flat(seconds_to_ticks(np.broadcast_to(seconds, shape)))
     within = ticks <= cut
     row, mode = np.nonzero(within.any(axis=-1))
@@ -407,21 +416,21 @@ def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[st
     )
 
 
-def _joined(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
+def _stack_tables(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
     """Stack cost tables."""
     firsts = np.cumsum([0, *(len(part.device_mebibytes) for part in parts)])
     empty = np.zeros(0, dtype=np.int64)
 
-    def stacked(columns: Iterable[Ints]) -> Ints:
+    def stack(columns: Iterable[Ints]) -> Ints:
         return np.concatenate([empty, *columns])
 
     return CostTables(
         combinations={
-            name: stacked(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
+            name: stack(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
         },
-        device_mebibytes=stacked(part.device_mebibytes for part in parts),
-        host_mebibytes=stacked(part.host_mebibytes for part in parts),
-        combination=stacked(first + part.combination for first, part in zip(firsts, parts, strict=False)),
-        others={name: stacked(part.others[name] for part in parts) for name in time_only},
-        ticks=stacked(part.ticks for part in parts),
+        device_mebibytes=stack(part.device_mebibytes for part in parts),
+        host_mebibytes=stack(part.host_mebibytes for part in parts),
+        combination=stack(first + part.combination for first, part in zip(firsts, parts, strict=False)),
+        others={name: stack(part.others[name] for part in parts) for name in time_only},
+        ticks=stack(part.ticks for part in parts),
     )

@@ -31,12 +31,12 @@ from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.partial.published import with_published
+from planner.partial.published import add_published
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
-from planner.search.listed import listed
-from planner.search.node_counts import says_how_many, with_idle_nodes
+from planner.search.listed import check_list
+from planner.search.node_counts import allow_idle_nodes, says_how_many
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import noise_fraction
 from planner.uncertainty.operators import timed_operators
@@ -75,7 +75,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.alternatives import each_once
     from planner.certificate import certify_all
-    from planner.recommendation import recommended
+    from planner.recommendation import recommend
 
     require_runnable(problem)
     problem = with_runnable_stages(problem)
@@ -87,16 +87,16 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
-    ranked = with_published(problem, joint)
+    ranked = add_published(problem, joint)
     plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
     fastest = plans[0] if plans else None
     log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
     advice = None
     if problem.search.simplest and ranked:
         log_event(__name__, "preferred plans are looked for")
-        advice = recommended(problem, ranked[0], clock)
+        advice = recommend(problem, ranked[0], clock)
         if not advice.is_fastest:
-            plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
+            plans = _put_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
         problem=problem,
         model=model_summary(chosen.facts, conventions),
@@ -105,18 +105,18 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         outcome=outcome,
         closest=detail.estimate(chosen.facts, nearest) if nearest else None,
         chosen=chosen,
-        listed=listed(chosen, outcome.space) if problem.search.candidates else None,
+        listed=check_list(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
         alternatives=each_once(joint.of_each) if problem.alternatives else (),
         recommendation=advice,
         fastest=fastest,
         fewer=fewer,
-        all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
+        all_devices=_plan_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
         nearby=_nearby(problem, joint, fewer, clock) if certified else (),
     )
 
 
-def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
+def _put_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
     """Put a plan first in a list of the same length, whether or not it was in the list."""
     others = [one for one in plans if (one.strategy, one.problem.settings) != (first.strategy, first.problem.settings)]
     return [first, *others][: len(plans)]
@@ -138,7 +138,7 @@ def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, c
     return tuple(evaluate(job, strategy) for job, strategy in found)
 
 
-def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
+def _plan_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
     """Return the best plan on all devices; None without one."""
     ranked = fewer.all_devices.ranked[:1]
     return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
@@ -196,7 +196,7 @@ def judged(
     completed_by
         Origin of the other decisions.
     """
-    of_devices = with_idle_nodes(problem, strategy.num_devices)
+    of_devices = allow_idle_nodes(problem, strategy.num_devices)
     conventions = conventions_of(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -204,8 +204,10 @@ def judged(
         model=model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(of_devices, estimated.estimate))),
-        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(of_devices, strategy)),
+        broken_rules=tuple(
+            dict.fromkeys(sentence(rule) for rule in _find_broken_rules(of_devices, estimated.estimate))
+        ),
+        broken_preferences=tuple(sentence(rule) for rule in _find_broken_preferences(of_devices, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
         completed_by=completed_by,
         completed=write_completed(problem.facts, strategy, given),
@@ -217,11 +219,11 @@ def judged(
 
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
     """Evaluate one strategy as a plan; ``conventions`` are the job's by default."""
-    problem = with_idle_nodes(problem, strategy.num_devices)
+    problem = allow_idle_nodes(problem, strategy.num_devices)
     facts, conventions = problem.facts, conventions or conventions_of(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
-    used = replace(facts, cluster=_used(problem, strategy))
+    used = replace(facts, cluster=_choose_cluster(problem, strategy))
     reliability = on_cluster(used.cluster, problem.reliability)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
@@ -257,7 +259,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
 
 
-def _used(problem: Problem, strategy: Strategy) -> Cluster:
+def _choose_cluster(problem: Problem, strategy: Strategy) -> Cluster:
     """
     Return the devices with which a strategy is costed: the whole cluster, or fewer where the job allows fewer.
 
@@ -283,7 +285,7 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
     raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
 
 
-def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
+def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     """Return rules and limits of the job that forbid a strategy, without the search's own bounds and preferences."""
     rules, limits = problem_rules(problem), problem.search
     of_search = {*rules.bounds, *rules.preferences}
@@ -298,6 +300,6 @@ def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
 
 
-def _broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
+def _find_broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
     """Return preferences for which the job's search would leave a strategy out."""
     return violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)

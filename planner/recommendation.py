@@ -19,7 +19,7 @@ from planner.evidence.kinds import architecture_of
 from planner.evidence.traits import measured_ground
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.partial.published import published
+from planner.partial.published import find_published
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below
@@ -77,20 +77,20 @@ class Criterion:
 def _degree(name: str, reason: str) -> Criterion:
     """Order plans by a degree."""
 
-    def at_most(problem: Problem, most: float) -> Problem:
-        return _limited(problem, Bound(names=(name,), relation="<=", number=int(most)))
+    def limit_degree(problem: Problem, most: float) -> Problem:
+        return _add_bound(problem, Bound(names=(name,), relation="<=", number=int(most)))
 
     return Criterion(
         name=name,
         words=f"{name} {{}}",
         reason=reason,
         amount=lambda _, strategy: getattr(strategy, name),
-        below=lambda problem, amount: None if name in problem.search.pin else at_most(problem, amount - 1),
-        keeping=at_most,
+        below=lambda problem, amount: None if name in problem.search.pin else limit_degree(problem, amount - 1),
+        keeping=limit_degree,
     )
 
 
-def _limited(problem: Problem, bound: Bound) -> Problem:
+def _add_bound(problem: Problem, bound: Bound) -> Problem:
     return problem.with_limits(limits=(*problem.search.limits, bound))
 
 
@@ -98,28 +98,28 @@ def _num_unproven(problem: Problem, strategy: Strategy) -> float:
     return len(unproven_of(problem.facts, strategy)) if problem.search.is_bold else 0
 
 
-def _unmeasured(problem: Problem) -> tuple[str, ...]:
+def _rare_degrees(problem: Problem) -> tuple[str, ...]:
     """Return degrees that too few measured runs of the job's model family have above 1, with any software."""
     known, kind = measured_ground(), architecture_of(problem.facts.model)
     return tuple(name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS)
 
 
 def _num_unmeasured(problem: Problem, strategy: Strategy) -> float:
-    return float(sum(getattr(strategy, name) > 1 for name in _unmeasured(problem)))
+    return float(sum(getattr(strategy, name) > 1 for name in _rare_degrees(problem)))
 
 
-def _within_measured(problem: Problem, _: float = 0) -> Problem:
-    free = (name for name in _unmeasured(problem) if name not in problem.search.pin)
+def _limit_to_measured(problem: Problem, _: float = 0) -> Problem:
+    free = (name for name in _rare_degrees(problem) if name not in problem.search.pin)
     bounds = tuple(Bound(names=(name,), relation="<=", number=1) for name in free)
     return problem.with_limits(limits=(*problem.search.limits, *bounds))
 
 
-def _with_evidence(problem: Problem, _: float = 0) -> Problem:
+def _require_evidence(problem: Problem, _: float = 0) -> Problem:
     return problem.with_limits(is_bold=False)
 
 
 def _keeping_unproven(problem: Problem, amount: float) -> Problem:
-    return problem if amount or not problem.search.is_bold else _with_evidence(problem)
+    return problem if amount or not problem.search.is_bold else _require_evidence(problem)
 
 
 def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
@@ -128,7 +128,7 @@ def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
 
 def _inside_domain(problem: Problem, _: float = 0) -> Problem:
     size = problem.facts.cluster.scale_up_size
-    return _limited(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
+    return _add_bound(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
 
 
 def num_recomputed(_: Problem, strategy: Strategy) -> float:
@@ -183,7 +183,7 @@ def _offloads(_: Problem, strategy: Strategy) -> float:
     return float(strategy.optimizer_offload) + float(is_copied)
 
 
-def _without_offload(problem: Problem, amount: float = 0) -> Problem | None:
+def _forbid_offload(problem: Problem, amount: float = 0) -> Problem | None:
     limits, names = problem.search, ("optimizer_offload", "activation_offload")
     asked = [name for name in names if limits.pin.get(name) or limits.allow.get(name) == (1,)]
     if asked:
@@ -196,13 +196,13 @@ def _gathers(_: Problem, strategy: Strategy) -> float:
     return float(strategy.sharding == Sharding.WEIGHTS)
 
 
-def _with_whole_weights(problem: Problem, _: float = 0) -> Problem | None:
+def _forbid_fsdp(problem: Problem, _: float = 0) -> Problem | None:
     if "sharding" in problem.search.pin:
         return None
-    return _limited(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
+    return _add_bound(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
 
 
-def _kept(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
+def _keep_zero(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
     """Make a restriction that keeps a plan's zero amount; with another amount the job stays as it is."""
     return lambda problem, amount: problem if amount else change(problem) or problem
 
@@ -213,7 +213,7 @@ ORDER: tuple[Criterion, ...] = (
         words="{} unproven",
         reason="too few measured runs have it",
         amount=_num_unproven,
-        below=_with_evidence,
+        below=_require_evidence,
         keeping=_keeping_unproven,
     ),
     Criterion(
@@ -221,24 +221,24 @@ ORDER: tuple[Criterion, ...] = (
         words="{} degrees of a kind never measured",
         reason="too few measured runs of such models have it",
         amount=_num_unmeasured,
-        below=_within_measured,
-        keeping=_kept(_within_measured),
+        below=_limit_to_measured,
+        keeping=_keep_zero(_limit_to_measured),
     ),
     Criterion(
         name="offload",
         words="{} offloaded",
         reason="copies share the host's port with everything else that crosses it",
         amount=_offloads,
-        below=_without_offload,
-        keeping=_kept(_without_offload),
+        below=_forbid_offload,
+        keeping=_keep_zero(_forbid_offload),
     ),
     Criterion(
         name="fsdp",
         words="{} with FSDP",
         reason="weights are gathered and gradients scattered in every layer",
         amount=_gathers,
-        below=_with_whole_weights,
-        keeping=_kept(_with_whole_weights),
+        below=_forbid_fsdp,
+        keeping=_keep_zero(_forbid_fsdp),
     ),
     Criterion(
         name="wide_ep",
@@ -246,7 +246,7 @@ ORDER: tuple[Criterion, ...] = (
         reason="expert-parallel communication leaves the scale-up domain",
         amount=_leaves_domain,
         below=_inside_domain,
-        keeping=_kept(_inside_domain),
+        keeping=_keep_zero(_inside_domain),
     ),
     Criterion(
         name="tight",
@@ -254,7 +254,7 @@ ORDER: tuple[Criterion, ...] = (
         reason=f"beyond {COMFORTABLE:.0%} of the memory routing, fragments and libraries may take the rest",
         amount=_is_tight,
         below=_comfortable,
-        keeping=_kept(_comfortable),
+        keeping=_keep_zero(_comfortable),
     ),
     _degree("tp", "communication in every layer, and smaller matmuls"),
     _degree("cp", "communication in every attention"),
@@ -266,7 +266,7 @@ ORDER: tuple[Criterion, ...] = (
         reason="a layout by hand, which every change of the model or the pipeline changes",
         amount=lambda _, strategy: float(strategy.layout is not None),
         below=lambda problem, _: problem.with_limits(stages=StageChoice.EVEN),
-        keeping=_kept(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
+        keeping=_keep_zero(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
     ),
     Criterion(
         name="recompute",
@@ -348,7 +348,7 @@ class Recommendation:
         return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 
-def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
+def recommend(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
     """
     Choose the first strategy in the order within the tolerance of the fastest one.
 
@@ -363,21 +363,21 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
     """
     chosen, strategy, seconds = best
     limit, fastest = seconds * (1 + problem.search.tolerance), _Found(chosen, strategy, seconds)
-    layouts = [found for one in published(problem) if (found := _Found(*one)).seconds <= limit]
+    layouts = [found for one in find_published(problem) if (found := _Found(*one)).seconds <= limit]
     run = _Run(limit_seconds=limit, layouts=layouts, clock=clock)
-    found = run.first(_on_its_devices(problem, chosen), fastest)
+    found = run.first(_keep_devices(problem, chosen), fastest)
     return Recommendation(
         problem=found.problem,
         strategy=found.strategy,
         fastest_problem=chosen,
         fastest=strategy,
-        preferred=tuple(_preferred(found, fastest)),
+        preferred=tuple(_list_preferences(found, fastest)),
         tolerance_fraction=problem.search.tolerance,
         is_complete=run.is_complete,
     )
 
 
-def _on_its_devices(problem: Problem, fastest: Problem) -> Problem:
+def _keep_devices(problem: Problem, fastest: Problem) -> Problem:
     """Restrict a job to the numbers of nodes on which its fastest plan was found, if devices stay idle."""
     limits = fastest.search
     return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
@@ -393,7 +393,7 @@ class _Found:
         return criterion.amount(self.problem, self.strategy)
 
 
-def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
+def _list_preferences(found: _Found, fastest: _Found) -> Iterator[Preference]:
     """Yield the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
     for criterion in ORDER:
         own, other = found.amount(criterion), fastest.amount(criterion)

@@ -68,7 +68,7 @@ def _is_open(value: object) -> bool:
     return isinstance(value, list) or value == ANY
 
 
-def combined(
+def combine_settings(
     several: Mapping[str, Any], framework: Framework, *, framework_rules: bool
 ) -> tuple[dict[str, Value], ...]:
     """

@@ -122,7 +122,7 @@ def read_any(
         document = one_line(words[0], words[1], {name: options[name] for name in OPTIONS if name in options})
         return _job(text, document, [*overrides, *limits], decisions)
     if path.suffix.lower() == ".json" and _is_report(path):
-        return _saved(text, path, own, options.get("number", "1"))
+        return _read_saved(text, path, own, options.get("number", "1"))
     if is_foreign(path):
         given = {**(variables or {}), **read_variables(options.get("set", "").split("\n") if "set" in options else [])}
         try:
@@ -140,7 +140,7 @@ def _job(name: str, document: Document, overrides: Sequence[str], decisions: Seq
     return AnyJob(name=name, problem=problem, decisions=read_decisions(decisions), sources=problem.sources)
 
 
-def _saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
+def _read_saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
     if own:
         raise SpecError(name, f"is a saved plan, which {own[0]} cannot change.", "Give the job file instead.")
     if not number.isdecimal() or len(number) > 9:

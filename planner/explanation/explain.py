@@ -23,7 +23,7 @@ from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
-from planner.partial.complete import question_of, read_asked, whole_of, with_settings, with_stages
+from planner.partial.complete import choose_settings, question_of, read_asked, set_stages, whole_of
 from planner.plan import estimate, judged, plan
 from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
@@ -205,7 +205,7 @@ class Explanation:
     def conflict(self) -> Conflict | None:
         """Reason why no strategy has the decisions, or why none fits at all."""
         asked = self.question.outcome.conflict if self.question else None
-        return _named_as_asked(asked, self.asked) if asked else self.report.outcome.conflict
+        return _mark_asked(asked, self.asked) if asked else self.report.outcome.conflict
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -247,7 +247,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     asked = read_asked(problem, decisions or {})
     require_decisions(problem, asked.decisions)
     simplest = problem.search.simplest
-    problem = replace(with_settings(problem, asked), top=1).with_limits(simplest=False)
+    problem = replace(choose_settings(problem, asked), top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
@@ -255,22 +255,22 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
-        return _with_judged(explanation, estimate(question, given), given)
-    found = plan(_within(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
+        return _add_estimate(explanation, estimate(question, given), given)
+    found = plan(_limit_time(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
     if not found.plans or given.layout is None:
         return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
     own = next(one for one in question.each if one.settings == found.chosen.settings)
-    return _with_judged(explanation, judged(own, with_stages(found.plans[0].strategy, given, own.facts)), given)
+    return _add_estimate(explanation, judged(own, set_stages(found.plans[0].strategy, given, own.facts)), given)
 
 
-def _with_judged(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
+def _add_estimate(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
     """Add the strategy in question to an explanation, and the rules that forbid it besides its own pins."""
     own = {_pin_sentence(name, value) for name, value in given.decisions.items()}
     broken = tuple(rule for rule in whole.broken_rules if rule not in own)
     return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
 
 
-def _within(problem: Problem, clock: Clock) -> Problem:
+def _limit_time(problem: Problem, clock: Clock) -> Problem:
     """Return the problem with one plan to report and the time left."""
     return replace(problem, top=1).with_limits(time_limit_seconds=max(clock.seconds_left, 1e-3))
 
@@ -282,7 +282,7 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
     """Explain the best plan of a report: relax each constraint alone, with even stages."""
     if not report.plans:
         return Explanation(report=report, asked={})
-    problem, outcome = _with_even_stages(report, clock)
+    problem, outcome = _even_out_stages(report, clock)
     seconds = outcome.step_seconds[0]
     found: list[Binding] = []
     late: list[str] = []
@@ -296,9 +296,9 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
         if kind in SUPERSETS and build_space(relaxed).size == outcome.effort.size:
             without_more.append(what)
             continue
-        binding = _binding(kind, what, search(_within(relaxed, clock)), seconds)
+        binding = _binding(kind, what, search(_limit_time(relaxed, clock)), seconds)
         if kind is Kind.MEMORY and binding.saved_seconds:
-            binding = _with_next(binding, problem, seconds, clock)
+            binding = _add_next(binding, problem, seconds, clock)
         found.append(binding)
     return Explanation(
         report=report,
@@ -312,7 +312,7 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
     )
 
 
-def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
+def _even_out_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
     """
     Return the job with even stages and its best result; the job itself where no strategy fits or time is short.
 
@@ -322,7 +322,7 @@ def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcom
     if problem.search.stages == StageChoice.EVEN and not report.alternatives:
         return problem, report.outcome
     even = replace(problem, top=1).with_limits(stages=StageChoice.EVEN)
-    outcome = search(_within(even, clock))
+    outcome = search(_limit_time(even, clock))
     return (even, outcome) if outcome.strategies else (problem, report.outcome)
 
 
@@ -346,7 +346,7 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     yield Kind.HOST_MEMORY, "host memory", on_device(problem, host_memory_bytes=ENDLESS_BYTES)
     if limits.memory_headroom_bytes:
         yield Kind.HEADROOM, "search.memory_headroom_gib", problem.with_limits(memory_headroom_bytes=0.0)
-    for what, released in released_problems(problem).items():
+    for what, released in release_limits(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
         what = "search.framework_rules" if limits.target is None else "search.target"
@@ -375,7 +375,7 @@ def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
     )
 
 
-def released_problems(problem: Problem) -> dict[str, Problem]:
+def release_limits(problem: Problem) -> dict[str, Problem]:
     """
     Return the problem without each one of its own limits, by the sentences of the removed rules.
 
@@ -410,7 +410,7 @@ def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
 # --- the next faster strategy ------------------------------------------------------------------------------
 
 
-def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
+def _add_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
     """Add the strategy that is faster than some seconds and lacks least memory."""
     found = _next_faster(problem, seconds - ROUNDING_BOUND_SECONDS, clock)
     if found is None:
@@ -461,18 +461,18 @@ def _pin_sentence(name: str, value: int) -> str:
     return sentence(rule)
 
 
-def _named_as_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
+def _mark_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
     """Mark the decisions in question in the sentences of a conflict."""
     pins = {_pin_sentence(name, value): name for name, value in asked.items()}
     texts = {pin: f"asked: {pin.removeprefix('search.pin: ')}" for pin in pins}
 
-    def renamed(rules: tuple[str, ...]) -> tuple[str, ...]:
+    def rename(rules: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(texts.get(rule, rule) for rule in rules)
 
     return replace(
         conflict,
-        exclusive=tuple(map(renamed, conflict.exclusive)),
-        repairs=tuple(map(renamed, conflict.repairs)),
-        release=renamed(conflict.release),
-        releases=tuple(map(renamed, conflict.releases)),
+        exclusive=tuple(map(rename, conflict.exclusive)),
+        repairs=tuple(map(rename, conflict.repairs)),
+        release=rename(conflict.release),
+        releases=tuple(map(rename, conflict.releases)),
     )

@@ -109,15 +109,15 @@ class Gain:
 def gain_of(given: Plan, best: Plan) -> Gain:
     """Return the gain of a plan over a given one, with its ground."""
     gain = gain_interval(given, best)
-    seconds_per_token = _scaled(given, best)
+    seconds_per_token = _token_ratio(given, best)
     parts = tuple(_unproven_parts(given, best, gain.fraction)) if gain.fraction > 0 else ()
-    measured = tuple(_measured(given, best))
+    measured = tuple(_find_measured(given, best))
     corrected = {one.is_given: one.corrected_seconds for one in measured}
     ours, theirs = corrected.get(True, given.step_seconds), corrected.get(False, best.step_seconds)
     return replace(
         gain,
         unproven=tuple(sorted(parts, key=lambda part: -part.fraction)),
-        unproven_fraction=_without(given, best, parts, gain.fraction)[0] if parts else 0.0,
+        unproven_fraction=_loss_without(given, best, parts, gain.fraction)[0] if parts else 0.0,
         measured=measured,
         measured_fraction=1 - theirs / ours * seconds_per_token if measured else None,
     )
@@ -125,10 +125,10 @@ def gain_of(given: Plan, best: Plan) -> Gain:
 
 def gain_interval(given: Plan, best: Plan) -> Gain:
     """Return the gain of a plan over a given one, with its interval alone."""
-    ours, theirs = _costed(given), _costed(best)
+    ours, theirs = _cost(given), _cost(best)
     apart = {*map(_name, filter(widens, given.gaps))} ^ {*map(_name, filter(widens, best.gaps))}
     interval = ratio_interval(ours, theirs, (given.interval, best.interval), num_unshown=len(apart))
-    ratio = (1 + best.slower_fraction(given)) * _scaled(given, best)
+    ratio = (1 + best.slower_fraction(given)) * _token_ratio(given, best)
     return Gain(
         fraction=1 - ratio,
         low_fraction=1 - ratio * interval.high,
@@ -138,9 +138,9 @@ def gain_interval(given: Plan, best: Plan) -> Gain:
     )
 
 
-def _scaled(given: Plan, best: Plan) -> float:
+def _token_ratio(given: Plan, best: Plan) -> float:
     """Return the factor from the ratio of two steps to the ratio of device times per token."""
-    return _costed(given).tokens_per_device / _costed(best).tokens_per_device if _is_scaled(given, best) else 1.0
+    return _cost(given).tokens_per_device / _cost(best).tokens_per_device if _is_scaled(given, best) else 1.0
 
 
 def _is_scaled(given: Plan, best: Plan) -> bool:
@@ -148,7 +148,7 @@ def _is_scaled(given: Plan, best: Plan) -> bool:
     return (ours.global_batch_size, ours.sequence_length) != (theirs.global_batch_size, theirs.sequence_length)
 
 
-def _costed(plan: Plan) -> Costed:
+def _cost(plan: Plan) -> Costed:
     exposed = {part.name: part.exposed_seconds for part in plan.estimate.breakdown}
     return Costed(facts=plan.facts, strategy=plan.strategy, step_seconds=plan.step_seconds, exposed_seconds=exposed)
 
@@ -165,11 +165,11 @@ def _unproven_parts(given: Plan, best: Plan, fraction: float) -> Iterator[Unprov
     for one in unproven_of(best.facts, best.strategy):
         if one.text not in known:
             part = UnprovenPart(text=one.text, names=one.names, fraction=fraction, is_needed=True)
-            lost, is_needed = _without(given, best, [part], fraction)
+            lost, is_needed = _loss_without(given, best, [part], fraction)
             yield replace(part, fraction=lost, is_needed=is_needed)
 
 
-def _without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
+def _loss_without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
     """Return the lost part of the gain if features are as in the given strategy, and a flag: the plan needs them."""
     named = {name for part in parts for name in part.names}
     own = {name: getattr(given.strategy, name) for name in named if name in DECISIONS}
@@ -177,7 +177,7 @@ def _without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: f
     seconds = None if changed == best.strategy else _seconds_with(best, changed)
     if seconds is None:
         return fraction, True
-    left = 1 - seconds / given.step_seconds * _scaled(given, best)
+    left = 1 - seconds / given.step_seconds * _token_ratio(given, best)
     return min(max(fraction - left, 0.0), fraction), False
 
 
@@ -194,7 +194,7 @@ def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
 # --- measured runs -----------------------------------------------------------------------------------------
 
 
-def _measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
+def _find_measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
     for plan in (given, best):
         if match := nearest_run(plan.facts, plan.strategy):
             seconds = match.run.step_seconds

@@ -141,7 +141,7 @@ def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}
-    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).with_largest_sets()
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).keep_largest_sets()
 
 
 def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:
@@ -171,11 +171,13 @@ def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
     domains = row_domains(problem)
     others = {name: domains[name] for name in ("mbs", "vpp")}
-    left = {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
+    left = {name: _filter_values(problem.facts, rules, name, values, others) for name, values in free.items()}
     return domains | left | ({} if "group" in chosen_values(problem) else default_microbatch_groups(left["pp"]))
 
 
-def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:
+def _filter_values(
+    facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns
+) -> NDArray[Any]:
     """Filter values of a degree by rules that need nothing else, or one more decision with few values."""
     for rule in rules:
         other_names = needs(rule) - {name}

@@ -33,10 +33,10 @@ def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
         Formulas of cost; default: the cost model.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    return explained(problem, search(problem, formulas), formulas, clock)
+    return add_conflict(problem, search(problem, formulas), formulas, clock)
 
 
-def explained(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> Outcome:
+def add_conflict(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> Outcome:
     """Add the reason to the result of a search where no strategy fits."""
     if outcome.status != Status.INFEASIBLE:
         return outcome
@@ -48,7 +48,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
     space = outcome.space
     enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
     if not space.rules.timed:
-        return explain(problem, space.with_largest_sets(), formulas.memory, seconds_left=enough)
+        return explain(problem, space.keep_largest_sets(), formulas.memory, seconds_left=enough)
     longest = max(seconds_left, SHORTEST_SECONDS)
     roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
     without = search_or_explain(roomy, formulas)

@@ -45,11 +45,11 @@ from planner.search.domains import (
     default_microbatch_groups,
     divisors,
     free_replicas,
+    job_values,
     most_tp,
-    pinned_values,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
-from planner.search.space import FeatureSplit, Space, allowed_features, classify_features, grow, spread
+from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
@@ -99,7 +99,7 @@ def explain(
         conflicts = hitting_sets(repairs)
         listed = conflicts[:MAX_LISTED]
         kept = relaxation.fixed & set(rules.preferences)
-        exclusive = tuple(_sentences(_with_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
+        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
     except OutOfTimeError:
@@ -178,16 +178,16 @@ class _Relaxation:
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
         wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
-        replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
+        replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
-            relaxed_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
-            [*rules.rows, *(rule for rule in _lifted_bounds(problem) if not needs(rule) & set(FEATURES))],
+            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
+            [*rules.rows, *(rule for rule in _restore_bounds(problem) if not needs(rule) & set(FEATURES))],
             tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
         )
-        self.features = _relaxed_features(problem)
-        self.lifted = tuple(rule for rule in _lifted_bounds(problem) if needs(rule) & set(FEATURES))
+        self.features = _wide_features(problem)
+        self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
         self.mixed = (*rules.mixed, *self.lifted)
         self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
         first = np.zeros(1, dtype=np.int64)
@@ -317,15 +317,15 @@ def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
     )
 
 
-def _lifted_bounds(problem: Problem) -> Iterator[Rule]:
+def _restore_bounds(problem: Problem) -> Iterator[Rule]:
     """Yield the search's bounds that the job lifts for some values; they hold again if its entries are removed."""
-    chosen = pinned_values(problem)
+    chosen = job_values(problem)
     yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
 
 
-def _relaxed_features(problem: Problem) -> Columns:
+def _wide_features(problem: Problem) -> Columns:
     """Return the values of each feature: all that the search tries, and those that the job asks for."""
-    chosen = pinned_values(problem)
+    chosen = job_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
         for name, values in _few_features(problem.facts).items()
@@ -337,12 +337,12 @@ def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
 
 
-def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
+def wide_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
     """Return the values of each degree that satisfy some rules alone, and those that the job asks for."""
     defaults = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem)) | {
         "tp": divisors(problem.facts.cluster.num_devices)
     }
-    chosen = pinned_values(problem)
+    chosen = job_values(problem)
     domains = {}
     for name, values in defaults.items():
         own = column(name, values)
@@ -357,7 +357,7 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
 # --- conflicts ---------------------------------------------------------------------------------------------
 
 
-def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
+def _add_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
     """
     Add to a conflict the rules of physics, bounds of the search and kept preferences that it needs.
 
@@ -382,11 +382,11 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     """Tell whether some rules hold together for any degrees and features; decisions without a rule get one value."""
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
-    domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
+    domains = {n: values if n in named else values[:1] for n, values in wide_domains(problem, rules).items()}
     defaults = _few_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
-    replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
+    replicas = (1, 2, *job_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
-    return bool(allowed_features(problem.facts, rows, features, of_features)[1].any())
+    return bool(tabulate_features(problem.facts, rows, features, of_features)[1].any())

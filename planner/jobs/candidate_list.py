@@ -60,7 +60,7 @@ def read_candidate_list(path: Path, complete: Callable[[StrategyFile], Strategy]
             if given.layout is None or complete is None:
                 rows[place] = given.decisions
             else:
-                whole[place] = _completed(complete, given, f"{path}, {place}")
+                whole[place] = _complete_row(complete, given, f"{path}, {place}")
         except SpecError as error:
             mistakes += mistakes_of(error)
         if len(mistakes) >= MOST_MISTAKES:
@@ -95,7 +95,7 @@ def _read_row(entry: Mapping[str, Any], where: str) -> StrategyFile:
     return StrategyFile(decisions=decisions, layout=layout)
 
 
-def _completed(complete: Callable[[StrategyFile], Strategy], given: StrategyFile, where: str) -> Strategy:
+def _complete_row(complete: Callable[[StrategyFile], Strategy], given: StrategyFile, where: str) -> Strategy:
     try:
         return complete(given)
     except SpecError as error:

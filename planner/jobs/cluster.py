@@ -76,7 +76,7 @@ def device_text(entry: Mapping[str, Any]) -> str:
     return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
 
 
-def with_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:
+def add_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:
     """
     Add the framework that plans are exported to: the job's own, or the target's newest release for the device.
 
@@ -151,11 +151,11 @@ def cluster_of(
     if own := framework.settings_by_precision.get(precision or framework.precision):
         defaults = own.over(defaults)
     whole = settings.over(defaults)
-    placed = _with_bandwidths(device, section)
-    made = _placed(equipped(placed, framework, whole, model), section)
+    placed = _set_bandwidths(device, section)
+    made = _set_nodes(equipped(placed, framework, whole, model), section)
     _require_growing(made, section)
     _require_whole_nodes(made, section)
-    num_devices = _without_spares(made, section)
+    num_devices = _count_devices(made, section)
     _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
     return Cluster(
@@ -168,7 +168,7 @@ def cluster_of(
     )
 
 
-def _without_spares(device: Device, section: ClusterSection) -> int:
+def _count_devices(device: Device, section: ClusterSection) -> int:
     """Return the number of devices that plans may use: all except those of spare nodes."""
     spares, node, given = section.spare_nodes, device.devices_per_node, section.num_devices
     if spares and given % node:
@@ -247,7 +247,7 @@ def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
 # --- its nodes and networks --------------------------------------------------------------------------------
 
 
-def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
+def _set_bandwidths(device: Device, section: ClusterSection) -> Device:
     """Set the nominal bandwidths that the job states, inside the scale-up domain and between nodes."""
     changed = [name for name in ("scale_up_bandwidth", "internode_bandwidth") if getattr(section, name) is not None]
     if not changed:
@@ -265,7 +265,7 @@ def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
     return replace(device, networks=(inner, *others), sources=_sources(device, ["networks"]))
 
 
-def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
+def _set_nodes(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
     """Set the nodes, networks and memory that the job states."""
     stated = {
         "devices_per_node": section.devices_per_node,

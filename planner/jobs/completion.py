@@ -82,7 +82,7 @@ def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None)
     whole = {**chosen, **given.decisions}
     strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
     require_cost(facts, strategy)
-    layout = _dealt(facts, framework, strategy) if given.layout is None else given.layout
+    layout = _deal_stages(facts, framework, strategy) if given.layout is None else given.layout
     return given_layout(layout, strategy, facts.model)
 
 
@@ -138,7 +138,7 @@ def _features(
     }
 
 
-def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[str, tuple[int, ...]]:
+def _deal_stages(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[str, tuple[int, ...]]:
     """Return the framework's own stages of a pipeline whose first and last stage hold embedding and head."""
     if strategy.pp == 1 or strategy.vocabulary != Vocabulary.ENDS or strategy.schedule != Schedule.ONE_F_ONE_B:
         return AS_DEALT

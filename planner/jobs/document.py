@@ -159,7 +159,7 @@ def parse(text: str, source: str, places: dict[str, Place] | None = None, *, las
         try:
             node = loader.get_single_node()
             kept = {} if places is None else places
-            return None if node is None else _from_node(loader, node, source, "", kept, last_counts)
+            return None if node is None else _build_value(loader, node, source, "", kept, last_counts)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -230,13 +230,13 @@ def _refuse_bombs(text: str, source: str) -> None:
             raise SpecError(where, TOO_DEEP)
 
 
-def _from_node(
+def _build_value(
     loader: Any, node: yaml.Node, source: str, where: str, places: dict[str, Place], last_counts: bool
 ) -> Plain:
     if isinstance(node, yaml.SequenceNode):
         items = [(_join(where, index), item) for index, item in enumerate(node.value)]
         places.update((path, _place(source, item, item)) for path, item in items)
-        return [_from_node(loader, item, source, path, places, last_counts) for path, item in items]
+        return [_build_value(loader, item, source, path, places, last_counts) for path, item in items]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
@@ -247,7 +247,7 @@ def _from_node(
             line = key_node.start_mark.line + 1
             raise SpecError(path, f"is written twice, again in {source}, line {line}.", "Keep one.")
         places[path] = _place(source, key_node, value_node)
-        mapping[key] = _from_node(loader, value_node, source, path, places, last_counts)
+        mapping[key] = _build_value(loader, value_node, source, path, places, last_counts)
     return mapping
 
 
@@ -321,12 +321,12 @@ def mapping_from_python(value: Mapping[Any, Any]) -> dict[str, Plain]:
     >>> mapping_from_python({"search": {"allow": {"pp": (4, 8)}}})
     {'search': {'allow': {'pp': [4, 8]}}}
     """
-    plain = _from_python(value, "", MAX_DEPTH, iter(range(MAX_ENTRIES)))
+    plain = _copy_value(value, "", MAX_DEPTH, iter(range(MAX_ENTRIES)))
     assert isinstance(plain, dict), "a mapping becomes a dictionary"
     return plain
 
 
-def _from_python(value: object, where: str, depth_left: int, budget: Iterator[int]) -> Plain:
+def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int]) -> Plain:
     if depth_left < 0:
         raise SpecError(where, TOO_DEEP)
     if next(budget, None) is None:
@@ -344,10 +344,10 @@ def _from_python(value: object, where: str, depth_left: int, budget: Iterator[in
         for key, item in value.items():
             if not isinstance(key, str):
                 raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
-            mapping[key] = _from_python(item, _join(where, key), depth_left - 1, budget)
+            mapping[key] = _copy_value(item, _join(where, key), depth_left - 1, budget)
         return mapping
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return [_from_python(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
+        return [_copy_value(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
     raise SpecError(where, f"expected text, a number, a list or a mapping, got {type(value).__name__}.")
 
 

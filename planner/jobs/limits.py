@@ -167,8 +167,8 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
     SpecError
         If a decision, a value or a bound is wrong.
     """
-    pinned, allow = _pinned(section.pin), _allowed_values(section.allow)
-    only = _pinned_strategy(pinned, section, facts)
+    pinned, allow = _read_pins(section.pin), _read_allow(section.allow)
+    only = _read_pinned_strategy(pinned, section, facts)
     pin = pinned.decisions if only is None else only.decisions()
     for name in pin.keys() & allow.keys():
         if pin[name] not in allow[name]:
@@ -209,7 +209,7 @@ def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 
     One mistake then does not hide another.
     """
-    for section, read in (("pin", _pinned), ("allow", _allowed_values)):
+    for section, read in (("pin", _read_pins), ("allow", _read_allow)):
         given = entries.get(section)
         for name, value in given.items() if isinstance(given, Mapping) else ():
             yield {name: value}, read
@@ -218,7 +218,7 @@ def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 PIN = "search.pin"
 
 
-def _pinned(entries: Mapping[str, Any] | str) -> StrategyFile:
+def _read_pins(entries: Mapping[str, Any] | str) -> StrategyFile:
     """Read the pins of a section: values by decision, or a line."""
     if isinstance(entries, str):
         return read_words(entries.split(), PIN)
@@ -227,7 +227,7 @@ def _pinned(entries: Mapping[str, Any] | str) -> StrategyFile:
     return read_given(entries, PIN)
 
 
-def _pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: Facts) -> Strategy | None:
+def _read_pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: Facts) -> Strategy | None:
     """Return the one strategy of a pinned line or layout; None where only decisions are pinned."""
     if pinned.layout is None and not (isinstance(section.pin, str) and is_whole(pinned)):
         return None
@@ -247,14 +247,14 @@ def _list_of(strategy: Strategy | None) -> CandidateList | None:
     return CandidateList(source=PIN, rows=(), places=(), whole=(strategy,), whole_places=("the pinned line",))
 
 
-def _allowed_values(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _read_allow(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {
-        decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
+        decision_name(name, "search.allow"): _read_values(name, values, f"search.allow.{name}")
         for name, values in entries.items()
     }
 
 
-def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
+def _read_values(name: str, values: object, where: str) -> tuple[int, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
         raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
     return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))

@@ -83,7 +83,7 @@ def read(entry: Reference, folder: Path) -> Read:
         If there is no such model, or an entry of it is wrong.
     """
     if isinstance(entry, Mapping) and "base" in entry:
-        return _changed(entry, folder)
+        return _read_base(entry, folder)
     if isinstance(entry, Mapping):
         if "model_type" in entry:
             model = huggingface.model_from_config(entry, "model", "inline", "job file")
@@ -94,7 +94,7 @@ def read(entry: Reference, folder: Path) -> Read:
     if path is None:
         name = catalog.hub_names().get(entry, entry)
         return Read(model=catalog.model(name), entry=name, path=None)
-    config = _with_type(dict(config_json.read_mapping(path)))
+    config = _copy_type(dict(config_json.read_mapping(path)))
     name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
     try:
         model = huggingface.model_from_config(config, "model", name, str(path))
@@ -104,17 +104,17 @@ def read(entry: Reference, folder: Path) -> Read:
     return Read(model=model, entry=config, path=path)
 
 
-def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
+def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
     base = entry["base"]
     if not isinstance(base, str | Mapping):
         raise SpecError("model.base", f"expected a name or a model, got {shown(base)}.")
     known = read(base if isinstance(base, str) else dict(base), folder)
     own = {name: value for name, value in entry.items() if name != "base"}
-    model = with_changes(known.model, build(Changes, own, "model"))
+    model = apply_changes(known.model, build(Changes, own, "model"))
     return Read(model=model, entry={"base": known.entry, **own}, path=known.path)
 
 
-def with_changes(model: Model, changes: Changes) -> Model:
+def apply_changes(model: Model, changes: Changes) -> Model:
     """Apply changes to a model; raise :class:`SpecError` if they are impossible."""
     if changes.num_layers is not None:
         if changes.num_layers > model.num_layers:
@@ -123,13 +123,13 @@ def with_changes(model: Model, changes: Changes) -> Model:
         model = replace(model, layers=model.layers[: changes.num_layers])
     if changes.num_kv_heads is not None:
         count = changes.num_kv_heads
-        model = replace(model, layers=tuple(_with_kv_heads(layer, count) for layer in model.layers))
+        model = replace(model, layers=tuple(_set_kv_heads(layer, count) for layer in model.layers))
     changed = {name: getattr(changes, name) for name in ("tied_embeddings", "learned_positions")}
     model = replace(model, **{name: value for name, value in changed.items() if value is not None})
     return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
 
 
-def _with_kv_heads(layer: Layer, count: int) -> Layer:
+def _set_kv_heads(layer: Layer, count: int) -> Layer:
     attention = layer.attention
     if not isinstance(attention, Attention):
         return layer
@@ -138,7 +138,7 @@ def _with_kv_heads(layer: Layer, count: int) -> Layer:
     return replace(layer, attention=replace(attention, num_kv_heads=count))
 
 
-def _with_type(config: dict[str, Any]) -> dict[str, Any]:
+def _copy_type(config: dict[str, Any]) -> dict[str, Any]:
     """Copy the type of the configuration from its text part where it is only there."""
     inner = config.get("text_config")
     if isinstance(inner, Mapping):

@@ -24,7 +24,7 @@ from costmodel.lowering.framework.settings import stored_precision, trained_mode
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
-from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
 from planner.jobs.document import (
     Document,
     apply_overrides,
@@ -50,7 +50,7 @@ from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
-from planner.setting_choices import CHOOSABLE, Value, combined, split
+from planner.setting_choices import CHOOSABLE, Value, combine_settings, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
@@ -163,9 +163,9 @@ class Problem:
     @property
     def each(self) -> tuple[Problem, ...]:
         """One job for each combination of settings, as if it gave no others; the job itself where it has only one."""
-        return tuple(self._with(one) for one in self.alternatives) or (self,)
+        return tuple(self._choose(one) for one in self.alternatives) or (self,)
 
-    def _with(self, one: Alternative) -> Problem:
+    def _choose(self, one: Alternative) -> Problem:
         given = {**(self.document.get("settings") or {}), **one.settings}
         return replace(
             self,
@@ -183,11 +183,11 @@ class Problem:
 
     def with_cluster(self, **changes: Any) -> Problem:
         """Return the job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
-        others = tuple(replace(one, facts=_on_cluster(one.facts, changes)) for one in self.alternatives)
-        return replace(self, facts=_on_cluster(self.facts, changes), alternatives=others)
+        others = tuple(replace(one, facts=_change_cluster(one.facts, changes)) for one in self.alternatives)
+        return replace(self, facts=_change_cluster(self.facts, changes), alternatives=others)
 
 
-def _on_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
+def _change_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
     return replace(facts, cluster=replace(facts.cluster, **changes))
 
 
@@ -246,7 +246,7 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     path, entry = _device_entry(job.cluster.device, folder)
     given_model = read(job.model, folder)
     machine = Machine(
-        section=with_target(job.cluster, entry, job.search.target),
+        section=add_target(job.cluster, entry, job.search.target),
         device=entry,
         settings=job.settings,
         model=given_model.model,
@@ -331,7 +331,7 @@ def _alternatives(
         return (_alternative(job, machine, {}, recovery),)
     framework = machine.cluster().framework
     assert framework is not None, "a job's cluster has a framework"
-    chosen = combined(several, framework, framework_rules=job.search.framework_rules)
+    chosen = combine_settings(several, framework, framework_rules=job.search.framework_rules)
     return tuple(_alternative(job, machine, one, recovery) for one in chosen)
 
 
@@ -453,11 +453,11 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
         device_to_host_bandwidth=section.device_to_host_bandwidth,
         disk_write_bandwidth=section.disk_write_bandwidth,
         storage_bandwidth=section.storage_bandwidth,
-        keep=_kept(section, nbytes),
+        keep=_count_kept(section, nbytes),
     )
 
 
-def _kept(section: ReliabilitySection, nbytes: float) -> int:
+def _count_kept(section: ReliabilitySection, nbytes: float) -> int:
     """Return the number of checkpoints to keep: the job's own, else the usual number or as many as storage holds."""
     wanted, capacity = section.keep_checkpoints, section.storage_capacity
     if capacity is None:

@@ -25,7 +25,7 @@ from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
-from planner.partial.published import with_published
+from planner.partial.published import add_published
 from planner.search.clock import Clock
 from planner.setting_choices import value_text
 
@@ -102,17 +102,17 @@ def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) ->
     SpecError
         If the job's target cannot run the strategy, or the strategy cannot be costed for this job.
     """
-    problem = with_settings(problem, asked)
+    problem = choose_settings(problem, asked)
     given = whole_of(problem, asked)
     if problem.search.framework_rules and problem.search.target is None:
         require_features(problem.facts.cluster, asked.decisions, "strategy")
     by = CompletedBy.GIVEN if is_whole(given) else CompletedBy.RECIPES
     if by is CompletedBy.RECIPES and searched:
-        found = _found(problem, given)
+        found = _search_rest(problem, given)
         if found is not None:
             return (found,)
         by = CompletedBy.NO_PLAN
-    return tuple(_as_recipes(one, given, by) for one in problem.each)
+    return tuple(_follow_recipes(one, given, by) for one in problem.each)
 
 
 def read_asked(problem: Problem, decisions: object) -> StrategyFile:
@@ -146,11 +146,11 @@ def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[s
     left = {name: values for name, values in limits.allow.items() if name not in allows}
     question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
     if given.layout is not None:
-        question = question.with_limits(pin={**question.search.pin, **_of_stages(given)}, stages=StageChoice.EVEN)
+        question = question.with_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
     return question, tuple(sentence(rule) for rule in opposed)
 
 
-def with_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
+def set_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
     """Return a strategy with the given stages, if any are."""
     return strategy if given.layout is None else given_layout(given.layout, strategy, facts.model)
 
@@ -165,13 +165,13 @@ def fastest_of(problem: Problem, *, explains: bool = True) -> tuple[JointOutcome
     return search_numbers(replace(problem, top=wanted), explains=explains)
 
 
-def _found(problem: Problem, given: StrategyFile) -> Completed | None:
+def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
     """
     Return the plan with the given decisions, as ``plan`` recommends it; None without one.
 
     The given decisions may break a limit of the search; the others may then break it, too.
     """
-    from planner.recommendation import recommended
+    from planner.recommendation import recommend
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     question, _ = question_of(replace(problem, top=1), given)
@@ -186,22 +186,22 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
             joint, _ = fastest_of(question, explains=False)
     if not joint.ranked:
         return None
-    job, strategy, seconds = with_published(question, joint)[0]
+    job, strategy, seconds = add_published(question, joint)[0]
     if question.search.simplest:
-        advice = recommended(question, (job, strategy, seconds), clock)
+        advice = recommend(question, (job, strategy, seconds), clock)
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
-    whole = fitted(own, with_stages(strategy, given, own.facts), given.names)
+    whole = fitted(own, set_stages(strategy, given, own.facts), given.names)
     return Completed(problem=own, strategy=whole, names=given.names, by=by)
 
 
-def _as_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
+def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
     strategy = completed(problem.facts, given, problem.search.max_devices)
     whole = fitted(problem, strategy, given.names)
     return Completed(problem=problem, strategy=whole, names=given.names, by=by)
 
 
-def _of_stages(given: StrategyFile) -> dict[str, int]:
+def _stage_degrees(given: StrategyFile) -> dict[str, int]:
     """Return the degrees that follow from given stages: pp * vpp is their number."""
     layers = (given.layout or AS_DEALT).get("layers")
     if layers is None:
@@ -212,7 +212,7 @@ def _of_stages(given: StrategyFile) -> dict[str, int]:
     return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
 
 
-def with_settings(problem: Problem, asked: StrategyFile) -> Problem:
+def choose_settings(problem: Problem, asked: StrategyFile) -> Problem:
     """
     Return the job with the settings of a line, where the job gives several values.
 

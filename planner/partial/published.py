@@ -35,7 +35,7 @@ def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | Non
     tuple or None
         The job with its settings, the strategy, and its step in seconds; None without one.
     """
-    return min(published(problem), key=lambda one: one[2], default=None)
+    return min(find_published(problem), key=lambda one: one[2], default=None)
 
 
 def published_headroom_bytes(problem: Problem) -> float:
@@ -44,7 +44,7 @@ def published_headroom_bytes(problem: Problem) -> float:
     return own if problem.search.asks_headroom else min(own, usual_headroom_bytes(problem.facts.cluster))
 
 
-def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
+def add_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
     """Return the strategies of a search, after a published layout that is faster than all of them."""
     found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
     published = fastest_published(problem) if found else None
@@ -58,7 +58,7 @@ def by_hand(strategy: Strategy, rule: Rule) -> bool:
     return rule is virtual_stages_hold_equally_much and strategy.layout is not None
 
 
-def published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
+def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
     """Yield the published layouts that are plans for a job, as in :func:`fastest_published`."""
     if problem.search.candidates is not None or problem.search.num_nodes is not None:
         return

@@ -156,14 +156,14 @@ def select_recipes(words: Sequence[str]) -> tuple[Recipe, ...]:
     >>> {one.device for one in select_recipes(["llama3-70b", "h100", "bf16"])}
     {'h100-80gb-sxm'}
     """
-    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_known_word, words)))
+    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_spell, words)))
 
 
 def _says(one: Recipe, word: str) -> bool:
     return word in (one.model, one.device, one.precision, *one.releases)
 
 
-def _known_word(word: str) -> str:
+def _spell(word: str) -> str:
     """Spell a word as the recipes do: devices and models may have any of their names."""
     own = _words(recipes())
     if word in own:

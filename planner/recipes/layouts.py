@@ -197,7 +197,7 @@ def fit_recipe(one: Recipe, problem: Problem, known: References | None = None) -
     own = problem_of(run, known or _references(problem))
     strategy, _ = strategy_of(run, own)
     require_cost(facts, strategy)
-    job, others = _with_settings(problem, run, strategy)
+    job, others = _add_settings(problem, run, strategy)
     notes = (*_changes(one, facts), *others)
     return PublishedLayout(recipe=one, release=release, problem=job, strategy=strategy, notes=notes)
 
@@ -273,7 +273,7 @@ class _Any(dict[str, Any]):
         return self.entry
 
 
-def _with_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Problem, Iterator[str]]:
+def _add_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Problem, Iterator[str]]:
     """Add the recipe's number of offloaded layers to a job that gives none; also note other differing settings."""
     given = problem.document.get("settings") or {}
     theirs: Mapping[str, Any] = run.entries.get("settings", {})

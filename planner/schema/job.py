@@ -57,7 +57,7 @@ def job_schema() -> Schema:
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
-    definitions["JobSettings"] = _with_several(definitions["Settings"])
+    definitions["JobSettings"] = _allow_several(definitions["Settings"])
     schema["properties"]["settings"]["anyOf"] = [{"$ref": "#/$defs/JobSettings"}, {"type": "null"}]
     schema["properties"]["settings"].pop("$ref", None)
     return whole("Pretraining job", schema)
@@ -70,7 +70,7 @@ def device_schema() -> Schema:
     return whole("Device", {**forms, "description": job["$defs"]["Device"]["description"], "$defs": job["$defs"]})
 
 
-def _with_several(settings: Schema) -> Schema:
+def _allow_several(settings: Schema) -> Schema:
     """Allow lists of values, or the word for all values, in the settings that the search may choose."""
     properties = dict(settings["properties"])
     for name in CHOOSABLE:

@@ -21,7 +21,7 @@ LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 def whole(title: str, schema: Schema) -> Schema:
     """Add dialect and title to a schema, and use the words of JSON Schema alone."""
     parts = {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}
-    return {name: _with_limits(part) for name, part in parts.items()}
+    return {name: _rename_limits(part) for name, part in parts.items()}
 
 
 def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
@@ -90,15 +90,15 @@ def _describe(schema: Schema, record_type: type) -> None:
         entry["description"] = texts.get(name, schema["description"])
 
 
-def _with_limits(part: Any) -> Any:
+def _rename_limits(part: Any) -> Any:
     """Rename limits that pydantic leaves in its own words; list architectures by their names."""
     if isinstance(part, list):
-        return [_with_limits(item) for item in part]
+        return [_rename_limits(item) for item in part]
     if not isinstance(part, dict):
         return part
     if part.get("format") == "architecture":
         return {"enum": list(catalog.architectures()), "type": "string"}
     return {
-        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _with_limits(inner)
+        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _rename_limits(inner)
         for name, inner in part.items()
     }

@@ -37,7 +37,7 @@ def report_row_schema() -> Schema:
         **_entries(EstimateReportRecord, EffortRecord, OutcomeRecord, ClusterRecord, NumberedPlanRecord),
         **_entries(StrategyRecord, TrainingRunRecord, CostsRecord),
         **_entries(CheckpointRecord, before="checkpoint_"),
-        **_of_parts(),
+        **_part_entries(),
         **_ends("step_time", "seconds", "measured step"),
         **_ends("peak_memory", "bytes", "measured peak"),
         **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
@@ -82,7 +82,7 @@ def _plain(entry: Schema) -> Schema:
     return {**entry, **forms[0]} if len(forms) == 1 and "$ref" not in forms[0] else entry
 
 
-def _of_parts() -> dict[str, Schema]:
+def _part_entries() -> dict[str, Schema]:
     texts = {
         "exposed_seconds": "{}: its share of the step.",
         "hidden_seconds": "{}: time that is overlapped with computation.",

@@ -49,11 +49,11 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.incumbents import Found, IncumbentPool, Rivals
-from planner.search.listed import asked_rules, cost_whole
+from planner.search.listed import cost_whole, rules_for
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
-from planner.search.stages.exchanges import descended, least_layers, with_layout
-from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
+from planner.search.stages.exchanges import descend, least_layers, write_out_layout
+from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -274,7 +274,7 @@ class Search:
         log_event(__name__, "uneven stages are looked for", even_groups=len(self.incumbents.groups))
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
-        self.incumbents.groups = self.summed(even)
+        self.incumbents.groups = self.sum_ranks(even)
         self.incumbents.rivals = self.rivals.summed_ticks
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
@@ -284,7 +284,7 @@ class Search:
         for group, found in even.items():
             self.keep(group, found)
         for group, found in layouts.items():
-            self.keep(group, self.repriced(found, strategy_seconds))
+            self.keep(group, self.reprice(found, strategy_seconds))
         for group, found in self.leading():
             if found.layout or (stages.pattern is not None and found.values[VPP] > 1):
                 self.exchange(group, found.strategy)
@@ -295,11 +295,11 @@ class Search:
 
     def exchange(self, group: Hashable, strategy: Strategy) -> None:
         """Move layers of an interleaved pipeline between its virtual stages while that makes it faster."""
-        start, fewest = with_layout(self.space.facts, strategy), least_layers(self.problem)
-        better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0, fewest=fewest)
+        start, fewest = write_out_layout(self.space.facts, strategy), least_layers(self.problem)
+        better, cost = descend(self.space.facts, start, self.fits, lambda: self.seconds_left > 0, fewest=fewest)
         if better.layout != start.layout and self.differs(better):
             seconds = np.asarray(cost.step_seconds)
-            self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))
+            self.keep(group, replace(self.build_found(better, cost), ticks=int(seconds_to_ticks(seconds))))
 
     def differs(self, strategy: Strategy) -> bool:
         """Tell whether stages differ from those that the decisions mean; those were searched before."""
@@ -312,7 +312,7 @@ class Search:
         room = self.cost_table.capacity
         return bool(device <= room.device_mebibytes and host <= room.host_mebibytes)
 
-    def summed(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
+    def sum_ranks(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
         """Return strategies with even stages, with the ticks of the sum over their ranks."""
         if not even:
             return {}
@@ -323,7 +323,7 @@ class Search:
             group: replace(found, ticks=own) for (group, found), own in zip(even.items(), ticks.tolist(), strict=True)
         }
 
-    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
         """Return a strategy with the ticks of another cost formula."""
         return replace(found, ticks=int(seconds_to_ticks(np.asarray(law(self.space.facts, found.strategy)))))
 
@@ -383,11 +383,11 @@ class Search:
             else self.incumbents.cuts(groups)
         )
 
-    def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
+    def keep_uneven(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Keep a strategy with uneven stages."""
-        self.keep(group, self.of_layout(strategy, cost))
+        self.keep(group, self.build_found(strategy, cost))
 
-    def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
+    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
         """Return a strategy with uneven stages, with the ticks of the sum over its ranks."""
         device, host = self.cost_table.mebibytes(cost)
         return Found(
@@ -484,10 +484,10 @@ class Search:
             proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
             self.leave(max(proven, int(candidates.ticks.min())))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
-            chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
+            chosen = self.choose_preferred(candidates, candidates.ticks == round(solver.objective_value))
             self.incumbents.add(int(groups[chosen]), Found.of(candidates, chosen))
 
-    def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+    def choose_preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """Return the preferred candidate among those that fit and are equally fast."""
         fit = _fitting(candidates, self.cost_table.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.of(candidates, index))
@@ -539,7 +539,7 @@ class Search:
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
         again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
-        asked = asked_rules(self.problem, rules, found.strategy)
+        asked = rules_for(self.problem, rules, found.strategy)
         broken = violated(facts, decisions | self.resources(again), rules=asked)
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
@@ -563,7 +563,7 @@ class Search:
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
-            bounds=(*self.space.rules.bound_sentences, *left_out_of_stages(self.problem, self.space)),
+            bounds=(*self.space.rules.bound_sentences, *stage_restrictions(self.problem, self.space)),
             num_rows=self.space.num_rows,
             num_rows_tabulated=int(self.tabulated.sum()),
             num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.incumbents.cut)].sum()),

@@ -118,11 +118,11 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     few = {name: values.max(keepdims=True) if name == "sharding" else values for name, values in features.items()}
     few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
     function = memory_only if len(features["sharding"]) == 1 else least_memory_only
-    bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
-    return _below_noise(bound)
+    bound, _ = memory_by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
+    return _lower_by_noise(bound)
 
 
-def _below_noise(bound: MemoryLike) -> Memory:
+def _lower_by_noise(bound: MemoryLike) -> Memory:
     """Lower a bound so that no order of summing the same terms exceeds it."""
     return Memory(device_bytes=bound.device_bytes * (1 - BOUND_NOISE), host_bytes=bound.host_bytes * (1 - BOUND_NOISE))
 
@@ -193,7 +193,7 @@ def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) 
     return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
 
 
-def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+def satisfy_time_rules(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
     """Mark strategies that have a finite time and satisfy the rules of time."""
     answer = np.isfinite(cost.step_seconds)
     for rule in rules.timed:
@@ -215,10 +215,10 @@ def mode_memory(
     facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction
 ) -> tuple[Memory, FeatureSplit]:
     """Return the memory of rows in every mode of the features, shape (rows, modes), and the split into modes."""
-    return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
+    return memory_by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
 
 
-def by_mode(
+def memory_by_mode(
     memory: MemoryLike, num_rows: int, features: Columns, overlaps: tuple[str, ...] | None = None
 ) -> tuple[Memory, FeatureSplit]:
     """Return memory without the axes of folded overlaps (default: those without an axis), shape (rows, modes)."""
@@ -312,15 +312,15 @@ class CostTable:
             out.
         """
         rows, cuts, hopeless = self.hopeful(rows, cuts)
-        block, row, needless = self.by_set(self.space.block(rows), every_set=every_set)
+        block, row, needless = self.split_by_set(self.space.block(rows), every_set=every_set)
         ticks, pruned = np.zeros(len(row), np.int64), hopeless + needless
         for names in (MEMORY_MODES, TIME_MODES):
             if len(row):
-                block, at, ticks, left_out = self.narrowed(block, cuts[row], names)
+                block, at, ticks, left_out = self.split_modes(block, cuts[row], names)
                 row, pruned = row[at], pruned + left_out
         return block, rows[row], ticks, pruned
 
-    def narrowed(
+    def split_modes(
         self, block: CandidateBlock, cuts: Ints, names: tuple[str, ...]
     ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
         """
@@ -364,7 +364,7 @@ class CostTable:
         The largest sets of modules and whole layers keep least memory; no recomputation is fastest. Rows that fit only
         with whole layers are at least as slow as with whole layers.
         """
-        largest_sets = self.space.with_largest_sets()
+        largest_sets = self.space.keep_largest_sets()
         if len(largest_sets.features["recompute"]) == len(self.space.features["recompute"]):
             return rows, cuts, Pruned()
         block = largest_sets.block(rows)
@@ -424,7 +424,7 @@ class CostTable:
         seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
         return np.asarray(seconds.take(0, axis=1 + MODES.index("recompute")))
 
-    def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
+    def split_by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
         """Split a box into one row for each set of modules that may be needed, or every set; return the old rows."""
         axis = 1 + list(block.features).index("recompute")
         per_class = block.of_class.sum(axis=tuple(other for other in range(1, block.of_class.ndim) if other != axis))
@@ -445,7 +445,7 @@ class CostTable:
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
         """Tell whether a bound of the memory fits; differences within float noise count as fitting."""
-        fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
+        fit = fits(self.space.facts, self.space.rules, _lower_by_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
     def fastest(self, block: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
@@ -457,8 +457,8 @@ class CostTable:
         at_most = most_seconds(cuts).reshape(-1, *(1,) * len(block.features))
         costs = self.formulas.cost(self.space.facts, block.decisions, at_most=at_most)
         allowed = block.allowed
-        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
-        memory, split = by_mode(costs, len(groups), block.features)
+        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
+        memory, split = memory_by_mode(costs, len(groups), block.features)
         every = split.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
@@ -489,7 +489,7 @@ class CostTable:
         """
         costs = self.formulas.cost(self.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
         allowed = block.allowed
-        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
+        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
         within = possible & (ticks <= cut)
         device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
@@ -522,7 +522,7 @@ class CostTable:
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """Return the candidates of some rows with least memory, at any time (0 ticks), and the row of each."""
-        block = self.space.with_largest_sets().block(rows)
+        block = self.space.keep_largest_sets().block(rows)
         memory, split = mode_memory(self.space.facts, block.degrees, block.features, self.formulas.memory)
         device, host = self.mebibytes(memory)
         allowed = split.flat(block.allowed)

@@ -59,9 +59,9 @@ def row_domains(problem: Problem) -> Columns:
     """Return the values of each degree: the job's own, or else all useful ones. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
     domains = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem))
-    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
+    united = {name: _unite(values, _candidate_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
-    given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
+    given = _unite(chosen.get("group", ()), _candidate_values(problem, "group"))
     return columns | ({"group": column("group", given)} if given else default_microbatch_groups(columns["pp"]))
 
 
@@ -124,7 +124,7 @@ def feature_values(problem: Problem) -> Columns:
     usual = default_features(problem.facts)
     if problem.search.needs_evidence:
         usual |= proven_features(problem.facts, usual)
-    defaults = {name: _united(values, _listed_values(problem, name)) for name, values in usual.items()}
+    defaults = {name: _unite(values, _candidate_values(problem, name)) for name, values in usual.items()}
     return {name: column(name, chosen.get(name, defaults[name])) for name in FEATURES}
 
 
@@ -250,23 +250,23 @@ def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     search = problem.search
     own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
     given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
-    listed = {name: _listed_values(problem, name) for name in given}
+    listed = {name: _candidate_values(problem, name) for name in given}
     return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
 
 
-def pinned_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+def job_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Return every value that an entry of the job names, also where another entry excludes it."""
     search = problem.search
     own = pinned(pin=search.pin, allow=search.allow, limits=search.limits)
-    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
+    return {name: _unite(own.get(name, ()), _candidate_values(problem, name)) for name in DECISIONS}
 
 
-def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
+def _candidate_values(problem: Problem, name: str) -> tuple[int, ...]:
     """Return the values that the job's candidates give to a decision."""
     return problem.search.candidates.values(name) if problem.search.candidates else ()
 
 
-def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+def _unite(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*values, *more)))
 
 

@@ -53,7 +53,7 @@ class Rivals:
     ticks: Mapping[Hashable, int] = field(default_factory=dict)
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
 
-    def beside(self, others: Rivals) -> Rivals:
+    def merge(self, others: Rivals) -> Rivals:
         """Merge the rivals of other groups into these."""
         return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
 

@@ -48,14 +48,14 @@ class CandidateListReport:
     impossible: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def listed(problem: Problem, space: Space) -> CandidateListReport | None:
+def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
     """Check a problem's list against the rules; None without a list."""
     candidate_list = problem.search.candidates
     if candidate_list is None:
         return None
     matches = _Matches(space)
     impossible = [number for number, row in enumerate(candidate_list.rows) if not matches.any(row)]
-    judged = [broken_by(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
+    judged = [find_broken_rules(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
     wrong = [(place, rules) for place, rules in zip(candidate_list.whole_places, judged, strict=True) if rules]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
     return CandidateListReport(
@@ -119,7 +119,7 @@ NO_RESOURCES: dict[str, Any] = {}
 """Figures of a strategy that was not costed; rules of memory and time are then skipped."""
 
 
-def asked_rules(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:
+def rules_for(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:
     """Return the rules for a strategy; a whole strategy of the list is exempt from bounds and from the list."""
     candidate_list = problem.search.candidates
     is_whole = candidate_list is not None and strategy in candidate_list.whole
@@ -127,10 +127,10 @@ def asked_rules(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule
     return [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in others]
 
 
-def broken_by(problem: Problem, rules: Rules, strategy: Strategy, resources: dict[str, Any]) -> tuple[str, ...]:
+def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resources: dict[str, Any]) -> tuple[str, ...]:
     """Return the sentences of the rules that forbid a whole strategy of a list."""
     later = () if resources else (*rules.memory, *rules.timed)
-    asked = [rule for rule in asked_rules(problem, rules, strategy) if rule not in later]
+    asked = [rule for rule in rules_for(problem, rules, strategy) if rule not in later]
     broken = [sentence(rule) for rule in violated(problem.facts, strategy.decisions() | resources, rules=asked)]
     is_even = problem.search.stages != StageChoice.EVEN or strategy.layout is None
     return tuple(dict.fromkeys([*broken, *([] if is_even else [EVEN_STAGES])]))
@@ -159,10 +159,10 @@ class Run(Protocol):
     def keep(self, group: Hashable, found: Found) -> None:
         """Keep a strategy if it is among the best."""
 
-    def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
+    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
         """Return a strategy with its cost."""
 
-    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
         """Return a strategy with the ticks of another cost formula."""
 
 
@@ -175,8 +175,8 @@ def cost_whole(run: Run) -> None:
             return
         facts = run.space.facts
         cost = strategy_cost(facts, strategy)
-        if not broken_by(run.problem, run.space.rules, strategy, run.resources(cost)):
-            run.keep(_group_of(run, strategy), run.repriced(run.of_layout(strategy, cost), strategy_seconds))
+        if not find_broken_rules(run.problem, run.space.rules, strategy, run.resources(cost)):
+            run.keep(_group_of(run, strategy), run.reprice(run.build_found(strategy, cost), strategy_seconds))
 
 
 def _group_of(run: Run, strategy: Strategy) -> Hashable:

@@ -38,11 +38,11 @@ def num_spares(problem: Problem) -> int:
     return spare_nodes * problem.facts.cluster.device.devices_per_node
 
 
-def with_idle_nodes(problem: Problem, num_devices: int) -> Problem:
+def allow_idle_nodes(problem: Problem, num_devices: int) -> Problem:
     """Return the job that judges a strategy on so many devices: with idle nodes allowed, a job on fewer nodes."""
     node = problem.facts.cluster.device.devices_per_node
     is_smaller = num_devices < problem.facts.cluster.num_devices and num_devices % node == 0
-    return on_nodes(problem, 1, smaller_nodes(problem)) if is_smaller and may_leave_idle(problem) else problem
+    return limit_nodes(problem, 1, smaller_nodes(problem)) if is_smaller and may_leave_idle(problem) else problem
 
 
 def smaller_nodes(problem: Problem) -> int:
@@ -51,7 +51,7 @@ def smaller_nodes(problem: Problem) -> int:
     return (cluster.num_devices - 1) // cluster.device.devices_per_node
 
 
-def on_nodes(problem: Problem, fewest: int, most: int) -> Problem:
+def limit_nodes(problem: Problem, fewest: int, most: int) -> Problem:
     """Return the job on a number of whole nodes between two."""
     node = problem.facts.cluster.device.devices_per_node
     return problem.with_limits(num_nodes=range(fewest, most + 1), max_devices=most * node)

@@ -101,7 +101,7 @@ class Space:
         """Return the decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def with_largest_sets(self) -> Space:
+    def keep_largest_sets(self) -> Space:
         """
         Return the space without sets of modules to recompute that are part of another set with the same features.
 
@@ -110,9 +110,9 @@ class Space:
         axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
         tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
         kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
-        return self.with_values("recompute", kept)
+        return self.keep_values("recompute", kept)
 
-    def with_values(self, name: str, chosen: Collection[int]) -> Space:
+    def keep_values(self, name: str, chosen: Collection[int]) -> Space:
         """Return the space with only some values of a feature."""
         kept = [index for index, value in enumerate(self.features[name].tolist()) if value in chosen]
         allowed = self.allowed.take(kept, axis=1 + list(self.features).index(name))
@@ -290,7 +290,7 @@ def build_space(problem: Problem) -> Space:
 
 def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, raw_size: int) -> Space:
     """Build the space of some rows with their allowed features; rows without any are left out."""
-    classes, allowed = allowed_features(facts, rows, features, rules.mixed)
+    classes, allowed = tabulate_features(facts, rows, features, rules.mixed)
     useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
     if not useful.all():
         rows, classes = {name: values[useful] for name, values in rows.items()}, classes[useful]
@@ -404,7 +404,7 @@ def _ascending(rows: Columns) -> Columns:
     return {name: rows[name][order] for name in ROW_DECISIONS}
 
 
-def allowed_features(
+def tabulate_features(
     facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the class of allowed features of each row, and the table of each class."""

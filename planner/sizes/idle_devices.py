@@ -20,13 +20,20 @@ import numpy as np
 
 from constraints.encoding import seconds_to_ticks
 from costmodel.step.layouts import summed_strategy_seconds
-from planner.alternatives import AlternativeOutcome, JointOutcome, explained, joined, rivals_of, search_each
+from planner.alternatives import (
+    AlternativeOutcome,
+    JointOutcome,
+    explain_failure,
+    join_outcomes,
+    rivals_of,
+    search_each,
+)
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
 from planner.search.incumbents import NO_RIVALS, Rivals
-from planner.search.node_counts import least_nodes, may_leave_idle, on_nodes, smaller_nodes
+from planner.search.node_counts import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +92,8 @@ def search_numbers(
     fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
     if fewer is not None and fewer.are_faster:
         each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
-        return joined(problem, tuple(each)), fewer
-    return explained(problem, whole, formulas, clock) if explains else whole, fewer
+        return join_outcomes(problem, tuple(each)), fewer
+    return explain_failure(problem, whole, formulas, clock) if explains else whole, fewer
 
 
 def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clock) -> FewerDevices:
@@ -98,7 +105,7 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
     slowest, rivals, most = limit, _rivals(problem, whole), smaller_nodes(problem)
     while most >= (least := least_nodes(problem, slowest)):
         fewest = max(least, most // 2 + 1)
-        part = on_nodes(problem, fewest, most)
+        part = limit_nodes(problem, fewest, most)
         left = max(clock.seconds_left, SHORTEST_SECONDS)
         found = search_each(part.with_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
         each = tuple(_faster(one, limit, part) for one in found.of_each)
@@ -107,7 +114,7 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
         if found.outcome.status not in PROVEN:
             return replace(known, is_proven=False)
         slowest = _slowest_wanted(problem, known.parts, limit)
-        rivals = rivals.beside(rivals_of((one.problem, one.outcome) for one in each))
+        rivals = rivals.merge(rivals_of((one.problem, one.outcome) for one in each))
         most = fewest - 1
     return known
 

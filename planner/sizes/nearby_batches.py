@@ -68,7 +68,7 @@ def nearby_batches(
         promising_sizes(own, problem.facts.cluster.num_devices), key=lambda size: (abs(size - own), size)
     ):
         log_event(__name__, "near-by batches are tried", sequences=size)
-        asked = _with_batch(best[0], size, clock)
+        asked = _change_batch(best[0], size, clock)
         times = size / own / least_gain
         if faster := _faster(asked, best, step_seconds, times):
             strategy, seconds = faster
@@ -105,7 +105,7 @@ def promising_sizes(global_batch_size: int, num_devices: int) -> list[int]:
     return [int(sizes[at]) for at in order[:MOST_TRIED] if divisors[at] > shared]
 
 
-def _with_batch(problem: Problem, size: int, clock: Clock) -> Problem:
+def _change_batch(problem: Problem, size: int, clock: Clock) -> Problem:
     """Return the job with so many sequences per step, on all devices, with the time left."""
     workload = replace(problem.facts.workload, global_batch_size=size)
     everything = problem.with_limits(

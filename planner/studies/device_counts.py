@@ -122,13 +122,13 @@ def plan_for_sizes(
     if problem.objective != "step_time":
         raise SpecError("objective", "plans for several sizes are compared by their step.", "Set objective: step_time.")
     sizes = _sizes(problem, num_nodes, num_devices)
-    problem = _enlarged(problem, sizes[-1]).with_limits(simplest=False)
+    problem = _enlarge(problem, sizes[-1]).with_limits(simplest=False)
     answers: list[SizedPlan] = []
     report: PlanReport | None = None
     num_searches = 0
     for size in reversed(sizes):
         if report is None or not _holds(report, size):
-            report = plan(_limited(problem, size), certified=False)
+            report = plan(_limit_devices(problem, size), certified=False)
             num_searches += 1
         found = report.plans[0] if report.plans else None
         nodes = -(-size // problem.facts.cluster.device.devices_per_node)
@@ -152,12 +152,12 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
     return sorted(number * per_size for number in numbers)
 
 
-def _enlarged(problem: Problem, num_devices: int) -> Problem:
+def _enlarge(problem: Problem, num_devices: int) -> Problem:
     """Return the job on so many devices."""
     return replace(problem.with_cluster(num_devices=num_devices), top=1)
 
 
-def _limited(problem: Problem, num_devices: int) -> Problem:
+def _limit_devices(problem: Problem, num_devices: int) -> Problem:
     """Return the job with at most so many devices, or with its own limit."""
     given = problem.search.max_devices
     most = num_devices if given is None else min(given, num_devices)

@@ -104,7 +104,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
         if clock.seconds_left < LEAST_SECONDS:
             late.append(amount)
             continue
-        points += _searched(problem, amount, clock)
+        points += _search_point(problem, amount, clock)
     return ParetoFront(
         points=tuple(_fastest(points, one) for one in sorted(points, key=lambda point: point.allowed_bytes)),
         least_bytes=least,
@@ -120,7 +120,7 @@ def _fastest(points: Sequence[Point], within: Point) -> Point:
 
 def _least_bytes(problem: Problem, clock: Clock) -> float | None:
     """Return the least memory of any strategy, in whole MiB as the solver counts."""
-    none = _with_memory(problem, MEBIBYTE_BYTES)
+    none = _limit_memory(problem, MEBIBYTE_BYTES)
     try:
         memory_gap = closest(none, build_space(none), memory_only, clock)
     except OutOfTimeError:
@@ -148,8 +148,8 @@ def _coarse_first(number: int) -> Sequence[int]:
     return sorted(range(1, number), key=lambda step: (-(step & -step), step))
 
 
-def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
-    limited = _with_memory(problem, amount)
+def _search_point(problem: Problem, amount: float, clock: Clock) -> list[Point]:
+    limited = _limit_memory(problem, amount)
     outcome = search(limited.with_limits(time_limit_seconds=clock.seconds_left / 2))
     if not outcome.strategies:
         return []
@@ -157,7 +157,7 @@ def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
     return [Point(allowed_bytes=amount, estimate=found, is_proven=EXIT_CODES[outcome.status] == 0)]
 
 
-def _with_memory(problem: Problem, nbytes: float) -> Problem:
+def _limit_memory(problem: Problem, nbytes: float) -> Problem:
     """Return the problem on GPUs with so much usable memory, with one strategy with even stages to find."""
     limited = on_device(problem, memory_bytes=nbytes).with_limits(memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
     return replace(limited, top=1)

@@ -43,12 +43,12 @@ def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> Non
         If a line is wrong, or gives another value of a setting than the job.
     """
     if isinstance(document.get("strategy"), str):
-        document["strategy"] = _expanded(document, document["strategy"], "strategy", "strategy")
+        document["strategy"] = _expand_line(document, document["strategy"], "strategy", "strategy")
     search = document.get("search")
     if isinstance(search, dict) and isinstance(search.get("pin"), str):
         given = read_words(search["pin"].split(), PIN)
         is_changed = any(one.strip().startswith(f"{PIN}.") for one in overrides)
-        entries = _expanded(document, search["pin"], PIN, PIN)
+        entries = _expand_line(document, search["pin"], PIN, PIN)
         if is_changed or not is_whole(given):
             document["search"] = {**search, "pin": entries}
 
@@ -91,14 +91,14 @@ def _plain(name: str, value: int) -> str | int | bool:
     return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
 
 
-def _expanded(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+def _expand_line(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
     given = read_words(line.split(), where)
     if given.settings:
-        document["settings"] = _with_settings(document.get("settings") or {}, given.settings, said_by)
+        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, said_by)
     return plain_entries(given)
 
 
-def _with_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
     """Merge the settings of a line into those of a job; refuse a value that the job does not allow."""
     for name, value in said.items():
         given = own.get(name)

@@ -152,11 +152,11 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     if own is None:
         raise unknown_word(text)
     if not value:
-        raise _without_value(text)
+        raise _missing_value(text)
     return name, value
 
 
-def _without_value(text: str) -> SpecError:
+def _missing_value(text: str) -> SpecError:
     word = BY_TEXT.get(text.partition("=")[0].strip().lower())
     example = f"{word.text}2" if word and word.form is Form.NUMBER else f"{text.rstrip('=')}=VALUE"
     return SpecError(shown(text), "has no value.", f"Write {example}.")
@@ -167,7 +167,7 @@ def unknown_word(text: str) -> SpecError:
     problem = "expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4."
     letters = text.rstrip("0123456789").lower()
     if text.lower() in BY_TEXT:
-        return _without_value(text)
+        return _missing_value(text)
     near = [f"'{word.text}'" for word in WORDS if _is_near(letters, word.text.lower())]
     hint = f"Did you mean {alternatives(near)}?" if near else ""
     return SpecError(shown(text), problem, hint)
@@ -225,7 +225,7 @@ def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
         if name not in word.decisions:
             known = f"{', '.join(word.decisions)}, joined by commas, or {NONE}"
             problem = f"expected {known}, got {shown(name)}."
-            raise SpecError(f"{where}.{word.text}", problem, _meant(name, word.decisions))
+            raise SpecError(f"{where}.{word.text}", problem, _suggest(name, word.decisions))
         if listed.count(name) > 1:
             raise SpecError(f"{where}.{word.text}", f"names {name} twice.")
     for name, decision in word.decisions.items():
@@ -233,6 +233,6 @@ def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
         yield decision, name in listed
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest(name: str, known: Iterable[str]) -> str:
     hint = did_you_mean(name, known)
     return hint if hint.startswith("Did") else ""

@@ -26,7 +26,7 @@ def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) 
     settings
         Values of settings for which the job gives several.
     """
-    said = needed(facts, strategy)
+    said = necessary_decisions(facts, strategy)
     words = list(_words(facts.model, strategy.decisions(), said))
     if LAYOUT in said:
         words.append(f"layout={_stages(strategy, facts.model)}")
@@ -41,7 +41,7 @@ def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) 
 
 def write_completed(facts: Facts, strategy: Strategy, given: Collection[str]) -> str:
     """Write the words of a strategy's line that were not given."""
-    said = needed(facts, strategy) - {*given}
+    said = necessary_decisions(facts, strategy) - {*given}
     words = list(_words(facts.model, {name: own for name, own in strategy.decisions().items() if name in said}, said))
     return " ".join([*words, *([f"layout={_stages(strategy, facts.model)}"] if LAYOUT in said else [])])
 
@@ -51,7 +51,7 @@ def write_words(model: Model, decisions: Mapping[str, Any]) -> str:
     return " ".join(_words(model, decisions, decisions))
 
 
-def needed(facts: Facts, strategy: Strategy) -> set[str]:
+def necessary_decisions(facts: Facts, strategy: Strategy) -> set[str]:
     """
     Return the decisions that a line must name, and ``layout`` where its stages must be given.
 

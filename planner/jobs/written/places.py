@@ -53,10 +53,10 @@ def placed(errors: Iterable[SpecError], places: Places) -> SpecError:
             kept[error.where] = error
     order = {path: index for index, path in enumerate(places)}
     ranked = sorted(kept.values(), key=lambda error: order.get(_nearest(error.where, places), len(order)))
-    return together([_placed(error, places) for error in ranked])
+    return together([_add_place(error, places) for error in ranked])
 
 
-def _placed(error: SpecError, places: Places) -> SpecError:
+def _add_place(error: SpecError, places: Places) -> SpecError:
     path = _nearest(error.where, places)
     place = places.get(path, NOWHERE)
     if error.place or not place.where:

@@ -43,7 +43,7 @@ def least_layers(problem: Problem) -> int:
     return int(problem.search.framework_rules and problem.facts.model.has_single_blocks)
 
 
-def descended(
+def descend(
     facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool], *, fewest: int = 0
 ) -> tuple[Strategy, CostLike]:
     """
@@ -90,7 +90,7 @@ def _faster(
     """Yield neighbours of a layout that are faster and fit, the one with the shortest pipeline first."""
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)
-    dealings = np.concatenate([sizes[None], moved(sizes, fewest=fewest)])
+    dealings = np.concatenate([sizes[None], move_layers(sizes, fewest=fewest)])
     passes = dealt_passes(facts, strategy, dealings)
     spans = spans_seconds(
         forward=np.asarray(passes.forward),
@@ -108,7 +108,7 @@ def _faster(
             yield neighbour, own
 
 
-def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
+def move_layers(sizes: Ints, *, fewest: int = 0) -> Ints:
     """
     Return all layouts with one layer less in one virtual stage and one more in another: shape (N, pp * vpp).
 
@@ -119,9 +119,9 @@ def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
     fewest
         Least number of layers of each virtual stage.
 
-    >>> moved(np.array([1, 2, 0])).tolist()
+    >>> move_layers(np.array([1, 2, 0])).tolist()
     [[0, 3, 0], [2, 1, 0], [1, 1, 1], [0, 2, 1]]
-    >>> moved(np.array([1, 2, 1]), fewest=1).tolist()
+    >>> move_layers(np.array([1, 2, 1]), fewest=1).tolist()
     [[2, 1, 1], [1, 1, 2]]
     """
     giver, taker = np.nonzero((sizes[:, None] > fewest) & ~np.eye(len(sizes), dtype=bool))
@@ -130,6 +130,6 @@ def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
     return np.asarray(sizes + change[taker[near]] - change[giver[near]])
 
 
-def with_layout(facts: Facts, strategy: Strategy) -> Strategy:
+def write_out_layout(facts: Facts, strategy: Strategy) -> Strategy:
     """Return a strategy with its layout written out, the start of a descent."""
     return replace(strategy, layout=stage_layout(strategy, facts.model))

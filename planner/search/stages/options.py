@@ -164,15 +164,15 @@ def _leading_rows(
     """Yield a rank with some layers, for every recomputation and offload; its first chunk may hold leading layers."""
     first, last = pattern.kinds[[0, -1]].tolist()
 
-    def of_kinds(leading: int, num: int) -> tuple[int, ...]:
+    def count_kinds(leading: int, num: int) -> tuple[int, ...]:
         return tuple(leading * (kind == first) + (num - leading) * (kind == last) for kind in range(pattern.num_kinds))
 
     num_leading_here = min(leading, sizes[0]) if rank <= leading else 0
     for here in range(num_leading_here if rank == 0 else 0, num_leading_here + 1):
-        own = of_kinds(here, sum(sizes))
+        own = count_kinds(here, sum(sizes))
         for mode, num_full in kept:
             leading_full = min(full_by_chunk(num_full, sizes)[0], here) if num_full and here else 0
-            yield _Row(rank, sum(sizes), own, here, sizes, mode, num_full, of_kinds(leading_full, num_full))
+            yield _Row(rank, sum(sizes), own, here, sizes, mode, num_full, count_kinds(leading_full, num_full))
 
 
 def _alternating_rows(
@@ -372,7 +372,7 @@ def options_of(
     holds = dict(zip(index.tolist(), np.stack(columns, axis=1).tolist(), strict=True))
     kept: list[int] = []
     for _, alike in groupby(index[order].tolist(), key=holds.__getitem__):
-        kept += _needed(alike, costs)
+        kept += _drop_dominated(alike, costs)
     which = np.array(kept, dtype=np.int64)
     options = StageOptions(
         rank=choices.contents.rank[which],
@@ -388,7 +388,7 @@ def options_of(
     return options, which
 
 
-def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
+def _drop_dominated(alike: Iterable[int], costs: Ints) -> list[int]:
     """Return the options that no other one with the same layers dominates in every cost."""
     needed: list[int] = []
     for one in alike:

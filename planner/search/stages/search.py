@@ -108,7 +108,7 @@ class Run(Protocol):
     def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT."""
 
-    def found(self, group: int, strategy: Strategy, cost: Any) -> None:
+    def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
         """Keep a strategy."""
 
 
@@ -142,7 +142,7 @@ class _Inner:
     ending: Any
 
 
-def tried_in_stages(problem: Problem) -> tuple[int, ...]:
+def recompute_to_try(problem: Problem) -> tuple[int, ...]:
     """Return the recomputation to try in uneven stages: the job's own, or else the usual sets of modules."""
     own = chosen_values(problem).get("recompute")
     return own or cheap_recompute(problem.facts.model, problem.facts.cluster.framework)
@@ -162,11 +162,11 @@ def interleaves_unevenly(pattern: LayerPattern | None) -> bool:
     return pattern is None or pattern.num_places <= MOST_PLACES
 
 
-def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
+def stage_restrictions(problem: Problem, space: Space) -> Iterator[str]:
     """Yield a sentence for each restriction that the search over uneven stages adds by itself."""
     if problem.search.stages == StageChoice.EVEN:
         return
-    if not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
+    if not {*space.features["recompute"].tolist()} <= {*recompute_to_try(problem)}:
         yield (
             "Uneven stages recompute nothing, whole layers, the modules that are cheap to recompute or what the best "
             "strategies with even stages do (search.allow.recompute changes that)."
@@ -194,7 +194,9 @@ class StageSearch:
 
     def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
         self.run = run
-        self.space = run.cost_table.space.with_values("recompute", {*tried_in_stages(run.problem), *found[:MOST_FOUND]})
+        self.space = run.cost_table.space.keep_values(
+            "recompute", {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
+        )
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.pattern = alternating_pattern(self.facts.model)
@@ -234,7 +236,7 @@ class StageSearch:
             if self.run.seconds_left <= 0:
                 self.run.leave(self.least_ticks)
                 return
-            yield from self.of_rows(some)
+            yield from self.combine_rows(some)
 
     def rows(self) -> Ints:
         """Return rows with 1F1B, with embedding and head at the ends, whose bound is within the cut."""
@@ -252,9 +254,9 @@ class StageSearch:
         self.least_ticks = int(bounds.min())
         return kept
 
-    def of_rows(self, rows: Ints) -> Iterator[_Outer]:
+    def combine_rows(self, rows: Ints) -> Iterator[_Outer]:
         """Yield the combinations of some rows."""
-        rows = self.near(rows)
+        rows = self.filter_rows(rows)
         if not len(rows):
             return
         block = self.space.block(rows)
@@ -284,7 +286,7 @@ class StageSearch:
                 pipeline=self.pipeline(decisions_of_one, number),
             )
 
-    def near(self, rows: Ints) -> Ints:
+    def filter_rows(self, rows: Ints) -> Ints:
         """Return rows whose bound is within the cut without any recomputation."""
         block = self.space.block(rows)
         seconds = balance_of(self.facts, {**block.decisions, **NOTHING_AGAIN}).seconds
@@ -439,7 +441,7 @@ class StageSearch:
             assert objective(options, chosen, pipeline) == round(solver.objective_value)
             layout = layout_of(one.choices, which[chosen])
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
-            self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
+            self.run.keep_uneven(one.outer.group, strategy, layout_cost(self.facts, strategy))
 
     def pipeline(self, decisions: Mapping[str, Any], num_microbatches: int) -> Pipeline:
         """Return the shape of a combination's pipeline."""

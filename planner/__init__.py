@@ -1,8 +1,8 @@
 """
 Plan the pretraining of a language model: ``from planner import load, plan, estimate, explain``.
 
-:mod:`planner.api` says what may be relied on. Nothing is imported before it is used, so that ``planner --help``
-answers at once.
+:mod:`planner.api` lists the stable names. Nothing is imported before it is used, so that ``planner --help`` answers at
+once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Public names, imported or not."""
+    """List public names, imported or not."""
     return sorted({*globals(), *__all__, "__version__"})
 
 

@@ -1,4 +1,4 @@
-"""``python -m planner``: the same as the command ``planner``."""
+"""``python -m planner``: run the command ``planner``."""
 
 import sys
 

@@ -1,9 +1,9 @@
 """
-One search over several combinations of settings: what is best so far with any of them cuts the others.
+One search over several combinations of settings: the best result of each combination cuts the others.
 
-Each combination has a space and costs of its own. They are searched one after the other, those with small lower bounds
-first. The best strategies so far come along as rivals: a later search looks only for what is faster. So together
-they take little more than the first, and each still proves that nothing of its own is better.
+Each combination has its own space and costs. They are searched one after the other, those with small lower bounds
+first. The best strategies so far are rivals: a later search looks only for faster ones. So all together take little
+more than the first, and each still proves that it has nothing better.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.stages.search import StageSearchStats
 
 EXPLANATION_FRACTION = 0.1
-"""Share of the time limit that explanations have at least."""
+"""Least share of the time limit for explanations."""
 
 ORDERED_ROWS = 64
-"""Combinations of degrees by whose lower bounds the searches are ordered."""
+"""Number of degree combinations whose lower bounds order the searches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlternativeOutcome:
     """
-    What became of one combination of settings.
+    Result for one combination of settings.
 
     Parameters
     ----------
     problem
         The job with these settings.
     searched
-        What was searched of it: strategies that offload optimizer states, where an earlier combination differs from it
-        in what is offloaded alone, and so has all others.
+        Searched part of that job. If an earlier combination differs only in settings of optimizer offload, that search
+        has all other strategies, and this one is restricted to strategies that offload optimizer states.
     outcome
-        What its search found: only what was faster than the best of the combinations before it.
+        Result of the search: only strategies faster than the best of the combinations before it.
     fits_elsewhere
-        Whether another combination has strategies that fit.
+        True where another combination has strategies that fit.
     shortage_bytes, host_shortage_bytes
-        Memory that its closest strategy lacks, where no combination has a strategy that fits; None: not known, or no
+        Memory that the closest strategy lacks, if no combination has a strategy that fits. None: not known, or no
         strategy satisfies the other rules.
     """
 
@@ -77,7 +77,7 @@ class AlternativeOutcome:
 
     @property
     def answer(self) -> Literal["found", "nothing faster", "nothing fits", "unknown"]:
-        """In a word: a search that finds nothing beside rivals has proven that nothing is faster."""
+        """The result in a word; a search that finds nothing besides its rivals has proven that nothing is faster."""
         if self.outcome.status in (Status.FEASIBLE, Status.UNKNOWN):
             return "unknown"
         if self.outcome.strategies:
@@ -93,13 +93,13 @@ class JointOutcome:
     Parameters
     ----------
     outcome
-        Of all of them; its space and bounds are those of the combination of the best strategy.
+        Result of all combinations; space and bounds are those of the best strategy's combination.
     problem
-        The job with the settings of the best strategy; without one, with those of the combination that comes closest.
+        The job with the settings of the best strategy; without one, with those of the closest combination.
     ranked
         The best strategies, each with the job that it is for.
     of_each
-        What became of each combination, in the job's order; one where there are no alternatives.
+        Result for each combination, in the job's order; a single one where there are no alternatives.
     """
 
     outcome: Outcome
@@ -120,51 +120,51 @@ class _Best:
 
     @property
     def key(self) -> tuple[float, int, int]:
-        """What strategies are sorted by: of equal steps the first combination's."""
+        """Sort key: with equal steps the first combination's strategy wins."""
         return (self.seconds, self.number, self.place)
 
 
 def search_each(problem: Problem, formulas: Formulas = OWN, rivals: Rivals = NO_RIVALS) -> JointOutcome:
     """
-    The best strategies with any of a job's combinations of settings, with proof.
+    Search the best strategies with any of a job's combinations of settings, with proof.
 
     Parameters
     ----------
     problem
-        What to plan; its time limit is that of all combinations together.
+        Job to plan; its time limit covers all combinations together.
     formulas
-        What strategies cost.
+        Formulas of cost.
     rivals
-        What other searches for the same job have found: only what is faster is looked for.
+        Results of other searches for the same job; only faster strategies are searched.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     each = problem.each
-    searched = [_narrowed(one, each[:number]) for number, one in enumerate(each)]
-    outcomes = _searched(searched, formulas, clock, rivals)
+    searched = [_narrow(one, each[:number]) for number, one in enumerate(each)]
+    outcomes = _search_all(searched, formulas, clock, rivals)
     some = any(own.strategies for own in outcomes)
     of_each = (
         AlternativeOutcome(problem=one, searched=part, outcome=own, fits_elsewhere=some)
         for one, part, own in zip(each, searched, outcomes, strict=True)
     )
-    return joined(problem, tuple(of_each))
+    return join_outcomes(problem, tuple(of_each))
 
 
-def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutcome:
+def join_outcomes(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutcome:
     """
-    What several searches for the same job have found together.
+    Merge the results of several searches for the same job.
 
     Parameters
     ----------
     problem
-        How many plans it wants, and of which kind.
+        Job that gives the number and variety of wanted plans.
     of_each
-        What was searched, and what became of it.
+        Searched combinations with their results.
     """
     outcomes, each = [one.outcome for one in of_each], [one.problem for one in of_each]
     if len(of_each) == 1:
         ranked = tuple((each[0], strategy) for strategy in outcomes[0].strategies)
         return JointOutcome(outcome=outcomes[0], problem=each[0], ranked=ranked, of_each=tuple(of_each))
-    best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _found(number, own)))
+    best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _list_best(number, own)))
     first = next(iter(best), None)
     main = outcomes[first.number if first else 0]
     whole = replace(
@@ -184,10 +184,10 @@ def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutc
     )
 
 
-def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
-    """Of a job that differs from an earlier one in what is offloaded alone, what offloads: the rest is the same."""
+def _narrow(problem: Problem, earlier: Sequence[Problem]) -> Problem:
+    """Restrict a job to optimizer offload where an earlier one differs only in its settings: the rest is known."""
     limits = problem.search
-    is_known = any(_without_offload(one.settings) == _without_offload(problem.settings) for one in earlier)
+    is_known = any(_drop_offload(one.settings) == _drop_offload(problem.settings) for one in earlier)
     if not is_known or limits.candidates or "optimizer_offload" in limits.pin:
         return problem
     # A bound, not a pin: what the job itself names needs no evidence.
@@ -195,24 +195,24 @@ def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
     return problem.with_limits(limits=(*limits.limits, offloads))
 
 
-def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
+def _drop_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
     return with_effect(settings, optimizer_offload=False, activation_offload=True)
 
 
 # --- the searches ------------------------------------------------------------------------------------------
 
 
-def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
-    """The outcome of each combination, cut by those before it; each may take half of the time left, the last all."""
+def _search_all(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
+    """Search each combination, cut by those before it; each may take half of the time left, the last one all."""
     first = Search(each[0], formulas)
     outcomes: dict[int, Outcome] = {}
     order = _order(each, first, formulas)
     for position, number in enumerate(order):
         if outcomes and clock.is_over:
-            outcomes[number] = _unsearched(outcomes[order[0]])
+            outcomes[number] = _empty_outcome(outcomes[order[0]])
             continue
         run = Search(each[number], formulas) if number else first
-        run.compete_with(rivals.beside(rivals_of((each[number], one) for number, one in outcomes.items())))
+        run.compete_with(rivals.merge(rivals_of((each[number], one) for number, one in outcomes.items())))
         share = 1.0 if position == len(order) - 1 else 0.5
         run.deadline = time.perf_counter() + share * max(clock.seconds_left, SHORTEST_SECONDS)
         outcomes[number] = run.run()
@@ -220,7 +220,7 @@ def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals:
 
 
 def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[int]:
-    """Combinations by the least lower bound of some degrees that promise most: what is found first cuts most."""
+    """Order combinations by their least lower bound for promising degrees: good results early cut most."""
     if len(each) == 1:
         return [0]
     promising = np.argsort(first.bounds, kind="stable")[:ORDERED_ROWS]
@@ -231,8 +231,8 @@ def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[i
     return sorted(range(len(each)), key=lambda number: (least[number], number))
 
 
-def _unsearched(other: Outcome) -> Outcome:
-    """What is known of a combination that time left none for: nothing."""
+def _empty_outcome(other: Outcome) -> Outcome:
+    """Return the empty result of a combination for which no time was left."""
     numbers = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
     zeros: dict[str, Any] = dict.fromkeys(numbers, 0)
     nothing = replace(other.effort, **zeros, pruned=Pruned(), stages=StageSearchStats())
@@ -249,11 +249,11 @@ def _unsearched(other: Outcome) -> Outcome:
 
 
 def rivals_of(searched: Iterable[tuple[Problem, Outcome]]) -> Rivals:
-    """What the searches so far have found; a tick or the noise of floats more, so that equals are found again."""
+    """Return the results of searches as rivals, one tick more, so that float noise does not exclude equals."""
     ticks: dict[Hashable, int] = {}
     summed: dict[Hashable, int] = {}
     for number, (problem, outcome) in enumerate(searched):
-        for found in _found(number, outcome):
+        for found in _list_best(number, outcome):
             group = _group(problem, found)
             law = summed_strategy_seconds(problem.facts, found.strategy)
             for known, seconds in ((ticks, found.seconds), (summed, law)):
@@ -265,22 +265,22 @@ def rivals_of(searched: Iterable[tuple[Problem, Outcome]]) -> Rivals:
 # --- the joint outcome -------------------------------------------------------------------------------------
 
 
-def _found(number: int, outcome: Outcome) -> Iterator[_Best]:
-    """What a search found."""
+def _list_best(number: int, outcome: Outcome) -> Iterator[_Best]:
+    """Yield the strategies of a search's result."""
     found = zip(outcome.step_seconds, outcome.strategies, outcome.even, strict=True)
     for place, (seconds, strategy, even) in enumerate(found):
         yield _Best(seconds=seconds, number=number, place=place, strategy=strategy, even=even)
 
 
 def _group(problem: Problem, one: _Best) -> Hashable:
-    """Its degrees, of which only the best is reported; of all variants each is a group."""
+    """Return the degrees of a strategy; with all variants each strategy is a group."""
     if problem.variants == "all":
         return (one.number, one.strategy)
     return tuple(getattr(one.strategy, name) for name in GROUP_DECISIONS)
 
 
 def _leading(problem: Problem, found: Iterator[_Best]) -> list[_Best]:
-    """The best of each group, best first, as many as the job wants."""
+    """Return the best strategy of each group, best first, as many as the job wants."""
     groups: dict[Hashable, _Best] = {}
     for one in sorted(found, key=lambda one: one.key):
         groups.setdefault(_group(problem, one), one)
@@ -288,7 +288,7 @@ def _leading(problem: Problem, found: Iterator[_Best]) -> list[_Best]:
 
 
 def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]:
-    """Status and bounds: proven is what every search has proven."""
+    """Merge statuses and bounds: a result is proven if every search has proven its own."""
     finished = all(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for one in outcomes)
     bound = min(one.lower_bound_seconds for one in outcomes)
     if not best:
@@ -303,7 +303,7 @@ def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]
 
 
 def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
-    """What all searches had to do."""
+    """Sum the effort of all searches."""
     efforts = [one.effort for one in outcomes]
     summed = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
     return SearchStats(
@@ -320,7 +320,7 @@ def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
 
 
 def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome, ...]:
-    """Each combination of settings, of several searches for it what one found, else what the last one says."""
+    """Keep one outcome per combination: the first with a strategy, otherwise the last."""
     by_settings: dict[str, AlternativeOutcome] = {}
     for one in of_each:
         text = text_of(one.problem.settings)
@@ -332,14 +332,14 @@ def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome
 # --- nothing fits ------------------------------------------------------------------------------------------
 
 
-def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
-    """What was found, or why nothing fits: of the combination that comes closest all, of the others what they lack."""
+def explain_failure(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
+    """Add the reason why nothing fits: the conflict of the closest combination, and the missing memory of all."""
     if joint.outcome.status != Status.INFEASIBLE:
         return joint
     log_event(__name__, "nothing fits: reasons are looked for")
     of_each = joint.of_each
     if len(of_each) == 1:
-        reason = conflict.explained(problem, joint.outcome, formulas, clock)
+        reason = conflict.add_conflict(problem, joint.outcome, formulas, clock)
         return replace(joint, outcome=reason, of_each=(replace(of_each[0], outcome=reason),))
     clock = Clock(seconds=max(clock.seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds))
     gaps = [_gap(one, formulas, Clock(seconds=clock.seconds_left / (2 * len(of_each)))) for one in of_each]
@@ -361,7 +361,7 @@ def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: 
 
 
 def _gap(one: AlternativeOutcome, formulas: Formulas, clock: Clock) -> MemoryGap | None:
-    """What the closest strategy of a combination lacks; None where there is none, or time is short."""
+    """Return the missing memory of a combination's closest strategy; None without one, or where time is short."""
     with suppress(OutOfTimeError):
-        return closest(one.problem, one.outcome.space.with_largest_sets(), formulas.memory, clock)
+        return closest(one.problem, one.outcome.space.keep_largest_sets(), formulas.memory, clock)
     return None

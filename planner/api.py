@@ -1,5 +1,5 @@
 """
-What scripts and programs may rely on: ``from planner.api import load, plan``.
+Stable names for scripts and programs: ``from planner.api import load, plan``.
 
 ``__all__`` is the promise: the verbs, the records that they take and return, the errors, and the catalog. Nothing is
 imported before it is used. ``from planner import load, plan`` gives the same verbs.
@@ -9,18 +9,18 @@ Versions follow semantic versioning (semver.org): the last number of :data:`__ve
 long as the first one is 0, the middle one grows where something stable changes or goes; from 1.0 on the first one does.
 
 **JSON.** Reports and the lines of a batch carry ``format_version``, which grows when an entry changes its name, unit or
-meaning. New entries do not count: read what you know and ignore the rest. Every output has a JSON Schema, which
-``planner schema NAME`` prints; where it has no ``format_version``, it keeps its entries as a stable name does.
+meaning. New entries do not count: read the entries that you know and ignore the rest. Every output has a JSON Schema,
+which ``planner schema NAME`` prints. An output without ``format_version`` keeps its entries as a stable name does.
 
-**Deprecation.** A stable name that goes warns with ``DeprecationWarning`` for one minor version at least before that,
-and says what takes its place. An import of a module that moved says where it is now.
+**Deprecation.** A stable name that will go warns with ``DeprecationWarning`` for at least one minor version before, and
+names its replacement. An import of a module that moved names the new place.
 
 **Not stable.** All other modules and names of ``planner``, ``costmodel`` and ``constraints``, and the wording of
 tables, pages and messages. Predicted figures move when the model gets better or is fitted to more runs, which
 ``CHANGELOG.md`` says. A plan that must stay is saved as JSON (:func:`read_plan`).
 
-**Errors.** What a user can cause is a :class:`PlanningError`; wrong input is a :class:`SpecError`, several mistakes at
-once are :class:`SpecErrors`. That no strategy fits is an answer, not an error.
+**Errors.** Errors that a user can cause are :class:`PlanningError`. Wrong input is a :class:`SpecError`, several
+mistakes at once are :class:`SpecErrors`. A job for which no strategy fits gets an answer, not an error.
 """
 
 from __future__ import annotations
@@ -184,12 +184,12 @@ _HELD = {
     "planner.uncertainty.peaks": "Chance",
     "planner.uncertainty.records": "BestRun",
 }
-"""What those records hold."""
+"""Records inside those records."""
 
 _HOMES = {name: home for table in (_NAMES, _HELD) for home, names in table.items() for name in names.split()}
 
 SHORT = sorted(name for names in _NAMES.values() for name in names.split())
-"""What ``planner`` itself has."""
+"""Names that ``planner`` itself offers."""
 
 __all__ = sorted([*_HOMES, "__version__", "catalog"])
 
@@ -210,5 +210,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What may be relied on, imported or not."""
+    """List the stable names, imported or not."""
     return sorted(__all__)

@@ -1,16 +1,16 @@
 """
-The certificate: asked for a strategy that is faster than the answer, a model that holds the rules says infeasible.
+The certificate: a CP-SAT model that holds all rules is infeasible if it must be faster than the answer.
 
-The search filters arrays by the rules and selects among what is left. The certificate asks anew, of one CP-SAT model
-(:mod:`constraints.joint`) with a variable per decision and every rule posted as constraints: is there a strategy within
-the memory whose step is shorter than the answer's? Arrays prepare the tables of that model, from the rows of degrees
-whose lower bound undercuts the answer. Unless they are many, their features are tabulated whether or not a rule allows
-them. Of many, only allowed ones are, without sets of modules to recompute that another one makes needless. What lower
-bounds of memory and time exclude is left out. So it relies on rows and bounds of the search, but on none of its cuts,
-folds, batches and choices. What the bounds excluded, the certificate says.
+The search filters arrays by the rules and selects among the rest. The certificate asks one CP-SAT model
+(:mod:`constraints.joint`), with a variable per decision and every rule as constraints, for a strategy within the memory
+that is faster than the answer. Arrays prepare the tables of that model, from the rows of degrees whose lower bound is
+below the answer. If the rows are few, their features are tabulated whether or not a rule allows them. If they are many,
+only allowed features are, without needless sets of modules to recompute. Entries that lower bounds of memory and time
+exclude are left out. So the certificate relies on rows and bounds of the search, but on none of its cuts, folds,
+batches and choices. It reports the number of rows that the bounds excluded.
 
-It is about strategies whose stages are even. Uneven stages have models of their own (:mod:`constraints.stages`), each
-of which is asked for something faster than the answer while the search runs.
+It covers strategies with even stages. Uneven stages have models of their own (:mod:`constraints.stages`); during the
+search each is asked for a strategy faster than the answer.
 """
 
 from __future__ import annotations
@@ -31,30 +31,39 @@ from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search.branch_and_bound import Outcome, Status
-from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints, by_mode, capacity, in_time
+from planner.search.candidates import (
+    MODES,
+    OWN,
+    CostTable,
+    Formulas,
+    Ints,
+    capacity,
+    memory_by_mode,
+    satisfy_time_rules,
+)
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, spread, strategy_of
 
 MAX_ENTRIES = 100_000
-"""Rows of both cost tables after which a model is not built: it would take hundreds of MB and a minute to solve."""
+"""Rows of both cost tables up to which a model is built: more would take hundreds of MB and a minute to solve."""
 
 LONGEST_SECONDS = 10.0
-"""What a certificate takes at most, however much is left of the time limit; of all jobs tried the slowest took two."""
+"""Longest time of a certificate, within the time limit; the slowest of all jobs tried took two seconds."""
 
 THOROUGH_CELLS = 2**16
-"""Modes of rows that are bounded whatever the rules say of them; of more, arrays leave out what the rules forbid."""
+"""Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
 
 FEW_CELLS = 2**16
-"""Strategies that are costed at once rather than bounded before."""
+"""Number of strategies up to which they are costed at once, without a bound first."""
 
 ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
-"""Rows that are bounded, strategies that are costed at once: a matter of memory, and how often the clock is asked."""
+"""Rows that are bounded, strategies that are costed at once; affects memory, and how often the clock is read."""
 
 
 class Verdict(StrEnum):
-    """What a certificate says of an answer."""
+    """Verdict of a certificate on an answer."""
 
     CERTIFIED = "certified"
     NOT_CERTIFIED = "not certified"
@@ -64,29 +73,29 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
     """
-    What CP-SAT says to the question for the fastest strategy that is no slower than an answer.
+    Answer of CP-SAT to the question for the fastest strategy that is no slower than an answer.
 
     Parameters
     ----------
     verdict
-        ``certified``: none is faster; ``not certified``: it could not be asked, the reason says why; ``refuted``: one
-        is, which is a fault of the search.
+        ``certified``: no strategy is faster. ``not certified``: CP-SAT could not be asked, for the given reason.
+        ``refuted``: a strategy is faster, which is a fault of the search.
     reason
-        Why it could not be asked; empty where it was.
+        Reason why CP-SAT could not be asked; empty where it was.
     below_seconds
-        The answer's step, than which none may be faster.
+        Step of the answer; no strategy may be faster.
     num_decisions, num_rules, num_constraints
-        Variables of decisions; rules that the model holds; constraints that they became.
+        Variables of decisions; rules in the model; constraints made from them.
     num_rows, num_rows_bounded
-        Rows of degrees; those of them whose lower bound alone excludes them.
+        Rows of degrees; rows among them that their lower bound alone excludes.
     num_combinations, num_strategies
-        Rows of the model's cost tables: memory; step time of what fits.
+        Rows of the model's cost tables: memory; step time of strategies that fit.
     is_thorough
-        Whether the tables hold features whether or not the rules allow them, so that the model's rules exclude them.
+        True where the tables hold features that the rules forbid, so that the model's own rules exclude them.
     seconds
-        What it took.
+        Time of the certificate.
     better
-        The faster strategy, where there is one.
+        The faster strategy, if there is one.
     """
 
     verdict: Verdict
@@ -105,23 +114,23 @@ class Certificate:
 
 
 class _TooLargeError(Exception):
-    """A model has more entries than it may."""
+    """A model has more entries than allowed."""
 
 
 def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas = OWN) -> Certificate | None:
     """
-    Ask for the fastest strategy up to the best one of an outcome; None where it has none.
+    Ask CP-SAT for the fastest strategy up to the best one of a result; None where it has none.
 
     Parameters
     ----------
     problem
-        What was planned.
+        Planned job.
     outcome
-        What the search found, and what the best of it takes in ticks.
+        Result of the search, with the ticks of its best strategy.
     clock
-        What is left of the time limit.
+        Clock of the time limit.
     formulas
-        What strategies cost: those of the search.
+        Formulas of cost; those of the search.
     """
     if not outcome.strategies:
         return None
@@ -137,9 +146,9 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     began = time.perf_counter()
     clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
     try:
-        answer = _asked(problem, outcome, asked, clock, formulas)
+        answer = _ask(problem, outcome, asked, clock, formulas)
     except OutOfTimeError:
-        answer = replace(asked, reason=_out_of_time(clock))
+        answer = replace(asked, reason=_time_reason(clock))
     except _TooLargeError:
         answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
     except MemoryError:
@@ -147,8 +156,8 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     return replace(answer, seconds=time.perf_counter() - began)
 
 
-def _out_of_time(clock: Clock) -> str:
-    """Which time was short."""
+def _time_reason(clock: Clock) -> str:
+    """Say which time was short."""
     if clock.seconds <= 0:
         return "the search took all of the time limit (--time-limit S allows for more)"
     return f"it was not done within {clock.seconds:.3g} s"
@@ -156,16 +165,16 @@ def _out_of_time(clock: Clock) -> str:
 
 def certify_all(searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock) -> Certificate | None:
     """
-    Ask for the fastest strategy up to an answer with each of a job's combinations of settings; None where it has none.
+    Ask CP-SAT for the fastest strategy up to an answer, with each combination of settings; None without an answer.
 
     Parameters
     ----------
     searched
-        The job with each combination, and what its search found.
+        The job with each combination, and the result of its search.
     outcome
-        That of all combinations together: what the best of it takes in ticks.
+        Result of all combinations together, with the ticks of its best strategy.
     clock
-        What is left of the time limit.
+        Clock of the time limit.
 
     Returns
     -------
@@ -199,8 +208,8 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 """Numbers of certificates that add up over combinations of settings."""
 
 
-def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
-    """The answer to the question for the fastest strategy up to an outcome's best one: none may be faster than that."""
+def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
+    """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
     space, rows = outcome.space, _rows(outcome)
     tables = _tables(problem, outcome, clock, formulas)
     asked = replace(
@@ -230,24 +239,24 @@ def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock,
 
 def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
     """
-    The model to be read by others: all values of the job's decisions, and steps up to the answer's.
+    Build the model for other solvers: all values of the job's decisions, and steps up to the answer's.
 
-    Where the answer's stages are even its optimum is the answer, or one that is as fast. Where they are not, it is
-    infeasible: no even strategy is as fast.
+    If the answer has even stages, the model's optimum is as fast as the answer. If not, the model is infeasible: no
+    strategy with even stages is as fast.
 
     Parameters
     ----------
     problem
-        What was planned.
+        Planned job.
     outcome
-        What the search found.
+        Result of the search.
     formulas
-        What strategies cost: those of the search.
+        Formulas of cost; those of the search.
 
     Returns
     -------
     JointModel | None
-        None where the outcome has no strategy, or the tables too many rows.
+        None if the outcome has no strategy, or the tables have too many rows.
     """
     if not outcome.strategies:
         return None
@@ -259,14 +268,14 @@ def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) 
 
 
 def _model(problem: Problem, outcome: Outcome, tables: CostTables, domains: Mapping[str, Ints]) -> JointModel:
-    """The joint model of a problem, up to the step of what a search found."""
+    """Build the joint model of a problem, up to the step of a search's result."""
     space = outcome.space
     rules = (*space.rules.rows, *space.rules.mixed)
     return joint_model(space.facts, rules, domains, tables, capacity=capacity(problem), cut=outcome.ticks)
 
 
 def all_values(problem: Problem) -> dict[str, Ints]:
-    """Every value of each decision that the job leaves, before any rule."""
+    """Return every value of each decision that the job leaves open, before any rule."""
     degrees = row_domains(problem)
     tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
     following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
@@ -278,7 +287,7 @@ def all_values(problem: Problem) -> dict[str, Ints]:
 
 
 class _OtherAxesError(Exception):
-    """Memory depends on an overlap of which the blocks before knew nothing; those that it does not depend on."""
+    """Memory depends on an overlap that earlier blocks did not depend on; ``time_only`` are the other overlaps."""
 
     def __init__(self, time_only: tuple[str, ...]) -> None:
         self.time_only = time_only
@@ -286,16 +295,15 @@ class _OtherAxesError(Exception):
 
 
 def _rows(outcome: Outcome) -> Ints:
-    """Rows whose lower bound is up to the step of what a search found."""
+    """Return the rows whose lower bound is up to the step of a search's result."""
     return np.flatnonzero(outcome.row_bounds <= outcome.ticks)
 
 
 def _tables(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas) -> CostTables:
     """
-    The cost tables up to the step of what a search found; of few rows whatever the rules say of their features.
+    Make the cost tables up to the step of a search's result; with few rows features are not filtered by the rules.
 
-    Combinations that no device or host holds by a bound of their memory, or that are slower by a bound of their time,
-    are left out.
+    Combinations are left out if a bound of their memory exceeds device or host, or if a bound of their time is slower.
     """
     costs, rows, cut = CostTable.of(problem, outcome.space, formulas), _rows(outcome), outcome.ticks
     every_set = bool(costs.space.rules.timed)
@@ -305,18 +313,18 @@ def _tables(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
     while True:
         try:
-            return _joined(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
+            return _stack_tables(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
         except _OtherAxesError as error:
             time_only = error.time_only
 
 
 def _are_few(space: Space, rows: Ints) -> bool:
-    """Whether the modes of some rows are few enough to be tabulated whatever the rules say of them."""
+    """Tell whether the modes of some rows are few enough to be tabulated without the rules."""
     return len(rows) * prod(len(space.features[name]) for name in MODES) <= THOROUGH_CELLS
 
 
 def _whatever_the_rules(costs: CostTable, rows: Ints) -> tuple[CostTable, Ints]:
-    """The space with every combination of features but for values that no strategy of some rows can have."""
+    """Return the space with every combination of features, except values that no strategy of some rows can have."""
     space = costs.space
     degrees = {name: np.unique(values) for name, values in space.degrees(rows).items()}
     rules = (*space.rules.rows, *space.rules.mixed)
@@ -336,7 +344,7 @@ def _whatever_the_rules(costs: CostTable, rows: Ints) -> tuple[CostTable, Ints]:
 def _parts(
     costs: CostTable, blocks: Iterable[CandidateBlock], cut: int, clock: Clock, time_only: tuple[str, ...]
 ) -> Iterator[CostTables]:
-    """The cost tables of one box after the other."""
+    """Yield the cost tables of one box after the other."""
     num_entries = 0
     for block in blocks:
         clock.require()
@@ -348,7 +356,7 @@ def _parts(
 
 
 def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_set: bool) -> Iterator[CandidateBlock]:
-    """What of some rows may fit and be at most ``cut`` ticks long, a box of few strategies after the other."""
+    """Yield the part of some rows that may fit and take at most ``cut`` ticks, in boxes of few strategies."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         clock.require()
         some = rows[start : start + ROWS_AT_ONCE]
@@ -356,14 +364,14 @@ def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_se
         if len(some) * block.width > FEW_CELLS:
             block, *_ = costs.promising(some, np.full(len(some), cut), every_set=every_set)
         if len(block.class_of_row) * block.width > FEW_CELLS:
-            block = _sharded(costs, block, cut)
+            block = _split_shardings(costs, block, cut)
         width = max(1, CELLS_AT_ONCE // block.width)
         for first in range(0, len(block.class_of_row), width):
             yield block.take(np.arange(first, min(first + width, len(block.class_of_row))))
 
 
-def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
-    """The shardings of a box that may fit and be at most ``cut`` ticks long, each a row of its own."""
+def _split_shardings(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
+    """Split off the shardings of a box that may fit and take at most ``cut`` ticks, each as a row."""
     shardings = {"sharding": block.features["sharding"]}
     fewest = {name: block.features[name].min() for name in OVERLAPS}
     least = costs.formulas.memory(costs.space.facts, spread(block.degrees, shardings) | fewest)
@@ -378,16 +386,16 @@ def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBloc
 
 
 def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[str, ...]) -> CostTables:
-    """The cost tables of a box; ``time_only`` are the overlaps that change nothing but time."""
+    """Make the cost tables of a box; ``time_only`` are the overlaps that change time alone."""
     num_rows = len(block.class_of_row)
     found = costs.formulas.cost(costs.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
-    memory, own = by_mode(found, num_rows, block.features)
+    memory, own = memory_by_mode(found, num_rows, block.features)
     if own.overlaps != time_only:
         if not set(time_only) <= set(own.overlaps):
             raise _OtherAxesError(tuple(name for name in time_only if name in own.overlaps))
-        memory, own = by_mode(found, num_rows, block.features, time_only)
+        memory, own = memory_by_mode(found, num_rows, block.features, time_only)
     shape = (num_rows, *(len(values) for values in block.features.values()))
-    seconds = np.where(in_time(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
+    seconds = np.where(satisfy_time_rules(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
     ticks = own.flat(seconds_to_ticks(np.broadcast_to(seconds, shape)))
     within = ticks <= cut
     row, mode = np.nonzero(within.any(axis=-1))
@@ -408,21 +416,21 @@ def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[st
     )
 
 
-def _joined(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
-    """Cost tables one below the other."""
+def _stack_tables(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
+    """Stack cost tables."""
     firsts = np.cumsum([0, *(len(part.device_mebibytes) for part in parts)])
     empty = np.zeros(0, dtype=np.int64)
 
-    def stacked(columns: Iterable[Ints]) -> Ints:
+    def stack(columns: Iterable[Ints]) -> Ints:
         return np.concatenate([empty, *columns])
 
     return CostTables(
         combinations={
-            name: stacked(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
+            name: stack(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
         },
-        device_mebibytes=stacked(part.device_mebibytes for part in parts),
-        host_mebibytes=stacked(part.host_mebibytes for part in parts),
-        combination=stacked(first + part.combination for first, part in zip(firsts, parts, strict=False)),
-        others={name: stacked(part.others[name] for part in parts) for name in time_only},
-        ticks=stacked(part.ticks for part in parts),
+        device_mebibytes=stack(part.device_mebibytes for part in parts),
+        host_mebibytes=stack(part.host_mebibytes for part in parts),
+        combination=stack(first + part.combination for first, part in zip(firsts, parts, strict=False)),
+        others={name: stack(part.others[name] for part in parts) for name in time_only},
+        ticks=stack(part.ticks for part in parts),
     )

@@ -1,4 +1,4 @@
-"""What the planner knows, for people and programs: a model as it was read, and the catalog with its sources."""
+"""Descriptions for people and programs: a model as it was read, and the catalog with its sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planner.runs.table import plain
 Plain: TypeAlias = dict[str, Any]
 
 RECIPES = "recipes"
-"""The list of the catalog that words select from."""
+"""The list of the catalog that words filter."""
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ RECIPES = "recipes"
 
 def describe_model(name: str, sequence_length: object, attention: AttentionConvention) -> Plain:
     """
-    The architecture as it was read, its parameters and its FLOPs.
+    Describe the architecture as it was read, with its parameters and its FLOPs.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     sequence_length
         Tokens per sequence for the FLOPs.
     attention
-        Whether scores that the causal mask hides are counted (``full``) or not (``causal``).
+        ``full``: scores that the causal mask hides are counted; ``causal``: they are not.
     """
     model = read(name, Path()).model
     length = _sequence_length(sequence_length)
@@ -55,7 +55,7 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
 
 
 def describe_architecture(model: Model) -> Plain:
-    """What a model is, and its different layers."""
+    """Describe a model and its distinct layers."""
     return {
         **_model_facts(model),
         "layers": _layer_kinds(model.layers),
@@ -64,7 +64,7 @@ def describe_architecture(model: Model) -> Plain:
 
 
 def model_rows(described: Plain) -> list[tuple[str, str]]:
-    """A description of :func:`describe_model` as facts."""
+    """Return the rows of a description of :func:`describe_model`."""
     whole = {key: value for key, value in described.items() if isinstance(value, (str, int, bool))}
     causal = described["attention_convention"] == "causal"
     convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
@@ -79,7 +79,7 @@ def model_rows(described: Plain) -> list[tuple[str, str]]:
 
 
 def layer_rows(described: Plain) -> list[tuple[str, str]]:
-    """The different layers of a description, one row each."""
+    """Return the distinct layers of a description, one row each."""
     return [(name, _layer_text(layer)) for name in ("layers", "mtp_layers") for layer in described[name]]
 
 
@@ -98,14 +98,14 @@ MODEL_FACTS = (
     "extras",
     "is_text_part",
 )
-"""What a description says of a model, by the names of :class:`costmodel.facts.model.Model`."""
+"""Entries of a model's description, by the names of :class:`costmodel.facts.model.Model`."""
 
 MODEL_COUNTS: Mapping[str, str] = {
     "parameters": "Parameters, without multi-token prediction.",
-    "active_parameters": "Those of them that a token uses.",
+    "active_parameters": "Parameters that a token uses.",
     "mtp_parameters": "Parameters of multi-token prediction.",
 }
-"""The parameters that a description counts."""
+"""Parameter counts of a description."""
 
 
 def _model_facts(model: Model) -> Plain:
@@ -118,7 +118,7 @@ def _counts(model: Model) -> Plain:
 
 
 def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
-    """The different layers with how often each occurs, in order of first appearance."""
+    """Return the distinct layers with their numbers, in order of first appearance."""
     return [
         {
             "num_layers": layers.count(layer),
@@ -144,7 +144,7 @@ def _layer_text(layer: Plain) -> str:
 
 def _block_text(block: Plain) -> str:
     """
-    One block with what is not off.
+    Write one block with its entries that are not off.
 
     >>> _block_text({"kind": "Mlp", "ffn_hidden_size": 14336, "gated": True, "bias": False})
     'Mlp ffn_hidden_size=14336 gated'
@@ -155,7 +155,7 @@ def _block_text(block: Plain) -> str:
 
 
 def _sequence_length(value: object) -> int:
-    """Checked as a job's own would be."""
+    """Check a sequence length as one of a job."""
     rest = {"global_batch_size": 1, "tokens": 1}
     return build(TrainingSection, {**rest, "sequence_length": value}, "").sequence_length
 
@@ -165,15 +165,15 @@ def _sequence_length(value: object) -> int:
 
 def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
     """
-    The catalog, one of its lists, or one entry.
+    Describe the catalog, one of its lists, or one entry.
 
     Parameters
     ----------
     entry
-        ``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, ``recipes``, the name of
-        one, or None for all but the recipes, which are many.
+        Name of a list (``devices``, ``aliases``, ``calibrations``, ``frameworks``, ``models``, ``precisions``,
+        ``recipes``) or of an entry; None for all lists except the recipes, which are many.
     words
-        Models, devices, precisions and releases that all recipes of the list are for.
+        Models, devices, precisions and releases that filter the recipes.
     """
     if entry == RECIPES:
         return {RECIPES: [_recipe(one.id) for one in select_recipes(words)]}
@@ -197,14 +197,14 @@ def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
 
 
 def catalog_tables(described: Plain) -> Iterator[tuple[str, list[Plain]]]:
-    """The lists of a description of :func:`describe_catalog`, each with its rows by column; none of one entry."""
+    """Yield the lists of a description of :func:`describe_catalog`, each with its rows; none for one entry."""
     if set(described) <= set(LISTS):
         for name in described:
             yield name, [LISTS[name][2](entry) for entry in described[name]]
 
 
 def catalog_text(described: Plain) -> str:
-    """A description of :func:`describe_catalog` as tables, or one entry as lines."""
+    """Write a description of :func:`describe_catalog` as tables, or one entry as lines."""
     return "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described)) or aligned(leaves(described))
 
 
@@ -223,15 +223,15 @@ def _precision(name: str) -> Plain:
 
 
 RECIPE_TEXTS: Mapping[str, str] = {
-    "id": "A name that no other recipe has.",
-    "source": "The project that publishes it.",
+    "id": "Unique name.",
+    "source": "Project that publishes it.",
     "source_ref": "Tag, file and line there, of the newest release.",
     "recipe": "Its name there.",
-    "model": "Its model: a name of the catalog, or the source's.",
-    "refused": "Why it cannot run or be read; empty: it can.",
-    "not_modelled": "What of it the cost model has no formula for.",
+    "model": "Model: a name of the catalog, or the source's.",
+    "refused": "Reason why it cannot run or be read; empty: it can.",
+    "not_modelled": "Parts for which the cost model has no formula.",
 }
-"""What a recipe says of itself."""
+"""Entries of a recipe's description."""
 
 RECIPE_COLUMNS = {
     "batch": "training.global_batch_size",
@@ -239,7 +239,7 @@ RECIPE_COLUMNS = {
     **{name: f"strategy.{name}" for name in ("tp", "cp", "pp", "vpp", "ep", "mbs", "sharding", "recompute")},
     "CUDA graphs": "strategy.cuda_graphs",
 }
-"""Headings of a table of recipes, and the keys of a job below them."""
+"""Headings of a table of recipes, with their keys of a job."""
 
 
 def _recipe_names() -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _recipe_names() -> tuple[str, ...]:
 
 
 def _recipe(name: str) -> Plain:
-    """A recipe by its id: what it says of itself, and the keys of a job that it fills."""
+    """Describe a recipe by its id: its own texts, and its keys of a job."""
     one = recipe(name)
     texts = {column: one.cells.get(column, "") for column in RECIPE_TEXTS}
     job = {key: plain(cell, key) for key, cell in one.cells.items() if "." in key and cell}
@@ -288,12 +288,12 @@ def _aliases() -> tuple[str, ...]:
 
 
 ALIAS: Mapping[str, str] = {
-    "name": "As clouds, drivers and people write it.",
-    "device": "The device of the catalog that it means.",
-    "GB/s to other nodes": "Of each device, where the name says it; else empty.",
-    "note": "What the name leaves open; empty: nothing.",
+    "name": "Spelling of clouds, drivers or people.",
+    "device": "Device of the catalog.",
+    "GB/s to other nodes": "Bandwidth of each device, if the name determines it; else empty.",
+    "note": "Ambiguity of the name; empty: none.",
 }
-"""What the catalog says of a name."""
+"""Entries of an alias."""
 
 
 def _alias(name: str) -> Plain:
@@ -377,19 +377,19 @@ LISTS: Mapping[str, tuple[Callable[[], Sequence[str]], Callable[[str], Plain], C
     "precisions": (catalog.precisions, _precision, _precision_row),
     RECIPES: (_recipe_names, _recipe, _recipe_row),
 }
-"""Each list of the catalog: the names in it, what is known of one of them, and its row in a table."""
+"""Lists of the catalog, each with its names, the description of one entry, and its row in a table."""
 
 
 # --- text --------------------------------------------------------------------------------------------------
 
 
 def json_text(described: Plain) -> str:
-    """A description as JSON."""
+    """Write a description as JSON."""
     return json.dumps(described, indent=2, ensure_ascii=False)
 
 
 def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:
-    """The leaves of a description by dotted path."""
+    """Yield the leaves of a description by dotted path."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from leaves(inner, f"{path}.{name}".lstrip("."))
@@ -409,14 +409,14 @@ def _text(value: object) -> str:
 
 
 def aligned(rows: Iterable[tuple[str, str]]) -> str:
-    """Facts, a line each."""
+    """Write facts in aligned lines."""
     rows = list(rows)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in rows)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Columns as wide as their widest cell; the last one runs free."""
+    """Write columns as wide as their widest cell; the last one is not padded."""
     if not rows:
         return f"{title}: none"
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]

@@ -1,4 +1,4 @@
-"""Problem -> PlanReport: search, estimate each strategy, schedule its checkpoints; or one given strategy alone."""
+"""Plan a problem: search, estimate each strategy, schedule its checkpoints; or cost one given strategy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from planner.jobs.line.writing import write_completed
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.partial.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.recipes.published import with_published
+from planner.recipes.published import add_published
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
 from planner.search.freed_memory import releases_memory
-from planner.search.listed import listed
-from planner.search.node_counts import says_how_many, with_idle_nodes
+from planner.search.listed import check_list
+from planner.search.node_counts import allow_idle_nodes, says_how_many
 from planner.search.rules import problem_rules
 from planner.uncertainty.evidence.ground import ground_of
 from planner.uncertainty.intervals import noise_fraction
@@ -52,11 +52,10 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     Choose the fastest strategies and the one that an expert would start, and schedule the checkpoints of each.
 
-    The search compares strategies by their steps, pipelines simulated pass by pass where no law is exact
-    (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
-    group the faster one stays.
+    The search compares strategies by their steps. Pipelines are simulated pass by pass where no formula is exact
+    (:func:`costmodel.step.rank_time.waiting_seconds`). In each group the faster of uneven and even stages is kept.
 
-    Uneven stages are looked for by the sum over their ranks; at least :data:`planner.partial.complete.LEAST_SIMULATED`
+    Uneven stages are searched by the sum over their ranks; at least :data:`planner.partial.complete.LEAST_SIMULATED`
     are costed by their step.
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
@@ -64,10 +63,10 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     Parameters
     ----------
     problem
-        What to plan.
+        Job to plan.
     certified
-        Whether the answer gets a certificate, and near-by batches where devices stay idle; without them it is found
-        and proven all the same.
+        True for a certificate, and for near-by batches where devices stay idle. The answer and its proof do not depend
+        on it.
 
     Raises
     ------
@@ -76,7 +75,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.alternatives import each_once
     from planner.certificate import certify_all
-    from planner.recommendation import recommended
+    from planner.recommendation import recommend
 
     require_runnable(problem)
     problem = with_runnable_stages(problem)
@@ -88,16 +87,16 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
-    ranked = with_published(problem, joint)
+    ranked = add_published(problem, joint)
     plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
     fastest = plans[0] if plans else None
     log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
     advice = None
     if problem.search.simplest and ranked:
         log_event(__name__, "preferred plans are looked for")
-        advice = recommended(problem, ranked[0], clock)
+        advice = recommend(problem, ranked[0], clock)
         if not advice.is_fastest:
-            plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
+            plans = _put_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
         problem=problem,
         model=model_summary(chosen.facts, conventions),
@@ -106,25 +105,25 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         outcome=outcome,
         closest=detail.estimate(chosen.facts, nearest) if nearest else None,
         chosen=chosen,
-        listed=listed(chosen, outcome.space) if problem.search.candidates else None,
+        listed=check_list(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
         alternatives=each_once(joint.of_each) if problem.alternatives else (),
         recommendation=advice,
         fastest=fastest,
         fewer=fewer,
-        all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
+        all_devices=_plan_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
         nearby=_nearby(problem, joint, fewer, clock) if certified else (),
     )
 
 
-def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
-    """As many plans, one of them first, whether or not it was among them."""
+def _put_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
+    """Put a plan first in a list of the same length, whether or not it was in the list."""
     others = [one for one in plans if (one.strategy, one.problem.settings) != (first.strategy, first.problem.settings)]
     return [first, *others][: len(plans)]
 
 
 def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, clock: Clock) -> tuple[Plan, ...]:
-    """Plans for near-by batches, where devices stay idle or the batch shares a small divisor with them."""
+    """Plan near-by batches, if devices stay idle or the batch shares a small divisor with them."""
     from planner.sizes.nearby_batches import divides_poorly, nearby_batches
 
     workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
@@ -139,8 +138,8 @@ def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, c
     return tuple(evaluate(job, strategy) for job, strategy in found)
 
 
-def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
-    """The best plan of those that use all devices; None where there is none."""
+def _plan_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
+    """Return the best plan on all devices; None without one."""
     ranked = fewer.all_devices.ranked[:1]
     return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
 
@@ -149,27 +148,27 @@ def estimate(
     problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, *, searched: bool = True
 ) -> EstimateReport:
     """
-    Cost one given strategy, also where a rule forbids it.
+    Cost one given strategy, even if a rule forbids it.
 
-    Where the job gives several values of settings, it is costed with those with which it is fastest, among those with
-    which no rule forbids it if there are any.
+    If the job gives several values of settings, the fastest combination is taken, if possible among those that no rule
+    forbids.
 
     Parameters
     ----------
     problem
         The job.
     decisions
-        A line such as ``TP4 PP2 recompute=none``; or values by name, and ``layout``, as job files spell them or members
-        of enums. What is missing is what the job's ``strategy`` says, then what its ``search.pin`` says; what is still
-        open a search chooses (:mod:`planner.partial.complete`).
+        A line such as ``TP4 PP2 recompute=none``; or values by name, and ``layout``, in the spelling of job files or as
+        members of enums. Missing decisions come from the job's ``strategy``, then from its ``search.pin``. The search
+        chooses the rest (:mod:`planner.partial.complete`).
     searched
-        Whether it may; else the rest is as :func:`planner.jobs.completion.completed` has it.
+        True where a search may choose; else the rest follows :func:`planner.jobs.completion.completed`.
 
     Raises
     ------
     SpecError
-        If a name or a value is wrong, if the strategy is so far from the job that it has no cost, or if it is none that
-        the job's target can run.
+        If a name or a value is wrong, if the strategy cannot be costed for this job, or if the job's target cannot run
+        it.
     """
     require_runnable(problem)
     found = complete(problem, read_asked(problem, decisions), searched=searched)
@@ -184,20 +183,20 @@ def judged(
     completed_by: CompletedBy = CompletedBy.GIVEN,
 ) -> EstimateReport:
     """
-    A whole strategy costed, with the rules that forbid it.
+    Cost a whole strategy, with the rules that forbid it.
 
     Parameters
     ----------
     problem
-        The job, of each setting with one value.
+        Job with one value of each setting.
     strategy
-        Every decision.
+        Strategy with every decision.
     given
-        Names of those that somebody gave.
+        Names of the given decisions.
     completed_by
-        The origin of the others.
+        Origin of the other decisions.
     """
-    of_devices = with_idle_nodes(problem, strategy.num_devices)
+    of_devices = allow_idle_nodes(problem, strategy.num_devices)
     conventions = conventions_of(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -205,8 +204,10 @@ def judged(
         model=model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(of_devices, estimated.estimate))),
-        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(of_devices, strategy)),
+        broken_rules=tuple(
+            dict.fromkeys(sentence(rule) for rule in _find_broken_rules(of_devices, estimated.estimate))
+        ),
+        broken_preferences=tuple(sentence(rule) for rule in _find_broken_preferences(of_devices, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
         completed_by=completed_by,
         completed=write_completed(problem.facts, strategy, given),
@@ -217,12 +218,12 @@ def judged(
 
 
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
-    """All that follows from one strategy; the report's conventions by default."""
-    problem = with_idle_nodes(problem, strategy.num_devices)
+    """Evaluate one strategy as a plan; ``conventions`` are the job's by default."""
+    problem = allow_idle_nodes(problem, strategy.num_devices)
     facts, conventions = problem.facts, conventions or conventions_of(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
-    used = replace(facts, cluster=_used(problem, strategy))
+    used = replace(facts, cluster=_choose_cluster(problem, strategy))
     reliability = on_cluster(used.cluster, problem.reliability)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
@@ -258,11 +259,11 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
 
 
-def _used(problem: Problem, strategy: Strategy) -> Cluster:
+def _choose_cluster(problem: Problem, strategy: Strategy) -> Cluster:
     """
-    What a strategy is counted with: the whole cluster, or what it uses where the job lets it use fewer devices.
+    Return the devices with which a strategy is costed: the whole cluster, or fewer where the job allows fewer.
 
-    A strategy for more devices than there are is counted with the devices that it takes.
+    A strategy for more devices than the cluster has is costed with its own number.
     """
     cluster = problem.facts.cluster
     least = cluster.num_devices if problem.search.max_devices is None else 1
@@ -284,8 +285,8 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
     raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
 
 
-def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
-    """Rules and limits of the job that forbid a strategy; what the search alone leaves out is none of them."""
+def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
+    """Return rules and limits of the job that forbid a strategy, without the search's own bounds and preferences."""
     rules, limits = problem_rules(problem), problem.search
     of_search = {*rules.bounds, *rules.preferences}
     asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in of_search]
@@ -299,6 +300,6 @@ def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
 
 
-def _broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
-    """Preferences for which the job's search would leave a strategy out."""
+def _find_broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
+    """Return preferences for which the job's search would leave a strategy out."""
     return violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)

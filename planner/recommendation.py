@@ -1,8 +1,8 @@
 """
-The plan that an expert would start: of all plans nearly as fast as the fastest one, the first in an order.
+The plan that an expert would start: the first in an order of preference, among all plans nearly as fast as the fastest.
 
-Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse
-by those before it. Where there is one, the search goes on from there; where there is none, that is proven.
+Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse by
+the criteria before. If there is one, the search continues from it; if there is none, that is proven.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from costmodel.step.estimate import estimate
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.recipes.published import published
+from planner.recipes.published import find_published
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from planner.search.clock import Clock
 
 MEMORY_STEP = 0.02
-"""Share of a device's memory that a plan must leave free beyond another one to be better by it."""
+"""Least gain of free memory, as a share of the device's memory, that makes a plan better by it."""
 
 COMFORTABLE = 0.85
 """
@@ -44,22 +44,22 @@ runs below 60 GB. Above 60 GB it does in 3 of 25 runs, above 66 in 1 of 6, above
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
     """
-    One criterion of the order: a number, of which less is better.
+    One criterion of the order: a number, the less the better.
 
     Parameters
     ----------
     name
-        As reports call it.
+        Name in reports.
     words
-        The number in words, in which ``{}`` stands for it.
+        Text of the number, with ``{}`` for the number.
     reason
-        Why less of it is better.
+        Reason why less of it is better.
     amount
-        The number of a strategy for a job.
+        Computes the number of a strategy for a job.
     below
-        The job without strategies of that number or more; None where it says itself what there shall be.
+        Restricts the job to smaller numbers; None where the job fixes the number itself.
     keeping
-        The job without strategies of more.
+        Restricts the job to numbers that are not larger.
     """
 
     name: str
@@ -77,20 +77,20 @@ class Criterion:
 def _degree(name: str, reason: str) -> Criterion:
     """Order plans by a degree."""
 
-    def at_most(problem: Problem, most: float) -> Problem:
-        return _limited(problem, Bound(names=(name,), relation="<=", number=int(most)))
+    def limit_degree(problem: Problem, most: float) -> Problem:
+        return _add_bound(problem, Bound(names=(name,), relation="<=", number=int(most)))
 
     return Criterion(
         name=name,
         words=f"{name} {{}}",
         reason=reason,
         amount=lambda _, strategy: getattr(strategy, name),
-        below=lambda problem, amount: None if name in problem.search.pin else at_most(problem, amount - 1),
-        keeping=at_most,
+        below=lambda problem, amount: None if name in problem.search.pin else limit_degree(problem, amount - 1),
+        keeping=limit_degree,
     )
 
 
-def _limited(problem: Problem, bound: Bound) -> Problem:
+def _add_bound(problem: Problem, bound: Bound) -> Problem:
     return problem.with_limits(limits=(*problem.search.limits, bound))
 
 
@@ -98,28 +98,28 @@ def _num_unproven(problem: Problem, strategy: Strategy) -> float:
     return len(unproven_of(problem.facts, strategy)) if problem.search.is_bold else 0
 
 
-def _unmeasured(problem: Problem) -> tuple[str, ...]:
-    """Degrees that too few measured runs of the job's family of models have above 1, whatever the software."""
+def _rare_degrees(problem: Problem) -> tuple[str, ...]:
+    """Return degrees that too few measured runs of the job's model family have above 1, with any software."""
     known, kind = measured_ground(), architecture_of(problem.facts.model)
     return tuple(name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS)
 
 
 def _num_unmeasured(problem: Problem, strategy: Strategy) -> float:
-    return float(sum(getattr(strategy, name) > 1 for name in _unmeasured(problem)))
+    return float(sum(getattr(strategy, name) > 1 for name in _rare_degrees(problem)))
 
 
-def _within_measured(problem: Problem, _: float = 0) -> Problem:
-    free = (name for name in _unmeasured(problem) if name not in problem.search.pin)
+def _limit_to_measured(problem: Problem, _: float = 0) -> Problem:
+    free = (name for name in _rare_degrees(problem) if name not in problem.search.pin)
     bounds = tuple(Bound(names=(name,), relation="<=", number=1) for name in free)
     return problem.with_limits(limits=(*problem.search.limits, *bounds))
 
 
-def _with_evidence(problem: Problem, _: float = 0) -> Problem:
+def _require_evidence(problem: Problem, _: float = 0) -> Problem:
     return problem.with_limits(is_bold=False)
 
 
 def _keeping_unproven(problem: Problem, amount: float) -> Problem:
-    return problem if amount or not problem.search.is_bold else _with_evidence(problem)
+    return problem if amount or not problem.search.is_bold else _require_evidence(problem)
 
 
 def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
@@ -128,11 +128,11 @@ def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
 
 def _inside_domain(problem: Problem, _: float = 0) -> Problem:
     size = problem.facts.cluster.scale_up_size
-    return _limited(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
+    return _add_bound(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
 
 
 def num_recomputed(_: Problem, strategy: Strategy) -> float:
-    """Number of modules that the pipeline rank which recomputes most computes again; of whole layers infinite."""
+    """Return the largest number of recomputed modules of a pipeline rank; infinite for whole layers."""
     layout = strategy.layout
     if layout is not None and any(layout.full_layers):
         return float("inf")
@@ -154,7 +154,7 @@ def _recomputing_at_most(problem: Problem, amount: float, *, less: bool = False)
 
 
 def _plain_stages(problem: Problem) -> StageChoice:
-    """Return stages that differ in layers at most, where the job lets them differ in anything."""
+    """Return stages that differ in layers at most, where the job allows more."""
     stages = problem.search.stages
     return StageChoice.LAYERS if stages == StageChoice.FREE else stages
 
@@ -183,7 +183,7 @@ def _offloads(_: Problem, strategy: Strategy) -> float:
     return float(strategy.optimizer_offload) + float(is_copied)
 
 
-def _without_offload(problem: Problem, amount: float = 0) -> Problem | None:
+def _forbid_offload(problem: Problem, amount: float = 0) -> Problem | None:
     limits, names = problem.search, ("optimizer_offload", "activation_offload")
     asked = [name for name in names if limits.pin.get(name) or limits.allow.get(name) == (1,)]
     if asked:
@@ -196,14 +196,14 @@ def _gathers(_: Problem, strategy: Strategy) -> float:
     return float(strategy.sharding == Sharding.WEIGHTS)
 
 
-def _with_whole_weights(problem: Problem, _: float = 0) -> Problem | None:
+def _forbid_fsdp(problem: Problem, _: float = 0) -> Problem | None:
     if "sharding" in problem.search.pin:
         return None
-    return _limited(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
+    return _add_bound(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
 
 
-def _kept(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
-    """Return the change of a job where a plan has nothing of something, else the job as it is."""
+def _keep_zero(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
+    """Make a restriction that keeps a plan's zero amount; with another amount the job stays as it is."""
     return lambda problem, amount: problem if amount else change(problem) or problem
 
 
@@ -213,7 +213,7 @@ ORDER: tuple[Criterion, ...] = (
         words="{} unproven",
         reason="too few measured runs have it",
         amount=_num_unproven,
-        below=_with_evidence,
+        below=_require_evidence,
         keeping=_keeping_unproven,
     ),
     Criterion(
@@ -221,24 +221,24 @@ ORDER: tuple[Criterion, ...] = (
         words="{} degrees of a kind never measured",
         reason="too few measured runs of such models have it",
         amount=_num_unmeasured,
-        below=_within_measured,
-        keeping=_kept(_within_measured),
+        below=_limit_to_measured,
+        keeping=_keep_zero(_limit_to_measured),
     ),
     Criterion(
         name="offload",
         words="{} offloaded",
         reason="copies share the host's port with everything else that crosses it",
         amount=_offloads,
-        below=_without_offload,
-        keeping=_kept(_without_offload),
+        below=_forbid_offload,
+        keeping=_keep_zero(_forbid_offload),
     ),
     Criterion(
         name="fsdp",
         words="{} with FSDP",
         reason="weights are gathered and gradients scattered in every layer",
         amount=_gathers,
-        below=_with_whole_weights,
-        keeping=_kept(_with_whole_weights),
+        below=_forbid_fsdp,
+        keeping=_keep_zero(_forbid_fsdp),
     ),
     Criterion(
         name="wide_ep",
@@ -246,7 +246,7 @@ ORDER: tuple[Criterion, ...] = (
         reason="expert-parallel communication leaves the scale-up domain",
         amount=_leaves_domain,
         below=_inside_domain,
-        keeping=_kept(_inside_domain),
+        keeping=_keep_zero(_inside_domain),
     ),
     Criterion(
         name="tight",
@@ -254,7 +254,7 @@ ORDER: tuple[Criterion, ...] = (
         reason=f"beyond {COMFORTABLE:.0%} of the memory routing, fragments and libraries may take the rest",
         amount=_is_tight,
         below=_comfortable,
-        keeping=_kept(_comfortable),
+        keeping=_keep_zero(_comfortable),
     ),
     _degree("tp", "communication in every layer, and smaller matmuls"),
     _degree("cp", "communication in every attention"),
@@ -266,7 +266,7 @@ ORDER: tuple[Criterion, ...] = (
         reason="a layout by hand, which every change of the model or the pipeline changes",
         amount=lambda _, strategy: float(strategy.layout is not None),
         below=lambda problem, _: problem.with_limits(stages=StageChoice.EVEN),
-        keeping=_kept(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
+        keeping=_keep_zero(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
     ),
     Criterion(
         name="recompute",
@@ -285,10 +285,10 @@ ORDER: tuple[Criterion, ...] = (
         keeping=lambda problem, _: problem,
     ),
 )
-"""Criteria in the order in which they count: of two plans the one that is better by the first that tells them apart."""
+"""Criteria in order: of two plans the one is better that is better by the first criterion in which they differ."""
 
 MOST_STEPS = 8
-"""Times that one criterion may improve a plan."""
+"""Number of times that one criterion may improve a plan."""
 
 
 # --- the recommendation ------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ class Preference:
     Parameters
     ----------
     name
-        The criterion's.
+        Name of the criterion.
     text, instead_of
-        Its amount in the recommended and in the fastest plan, in words.
+        Amount in the recommended and in the fastest plan, in words.
     reason
-        Why less of it is better.
+        Reason why less of it is better.
     """
 
     name: str
@@ -318,20 +318,20 @@ class Preference:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """
-    The first plan in the order of all that are nearly as fast as the fastest one.
+    The recommended plan: the first in the order, among all plans nearly as fast as the fastest.
 
     Parameters
     ----------
     problem, strategy
-        The recommended strategy, and the job with the settings that it is for.
+        Recommended strategy, and the job with its settings.
     fastest_problem, fastest
-        The fastest one, which is the same where no other within the tolerance is better by the order.
+        Fastest strategy and its job; equal to the recommended one if no other is better by the order.
     preferred
-        Criteria by which the recommended one is better.
+        Criteria by which the recommended plan is better.
     tolerance_fraction
-        How much slower than the fastest it may be.
+        Largest difference to the fastest plan, as a fraction of its step.
     is_complete
-        Whether time sufficed to try everything.
+        True where time sufficed to try everything.
     """
 
     problem: Problem
@@ -348,7 +348,7 @@ class Recommendation:
         return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 
-def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
+def recommend(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
     """
     Choose the first strategy in the order within the tolerance of the fastest one.
 
@@ -359,26 +359,26 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
     best
         The fastest strategy, with the job of its settings and the seconds of its step.
     clock
-        How long this may take.
+        Clock of the time limit.
     """
     chosen, strategy, seconds = best
     limit, fastest = seconds * (1 + problem.search.tolerance), _Found(chosen, strategy, seconds)
-    layouts = [found for one in published(problem) if (found := _Found(*one)).seconds <= limit]
+    layouts = [found for one in find_published(problem) if (found := _Found(*one)).seconds <= limit]
     run = _Run(limit_seconds=limit, layouts=layouts, clock=clock)
-    found = run.first(_on_its_devices(problem, chosen), fastest)
+    found = run.first(_keep_devices(problem, chosen), fastest)
     return Recommendation(
         problem=found.problem,
         strategy=found.strategy,
         fastest_problem=chosen,
         fastest=strategy,
-        preferred=tuple(_preferred(found, fastest)),
+        preferred=tuple(_list_preferences(found, fastest)),
         tolerance_fraction=problem.search.tolerance,
         is_complete=run.is_complete,
     )
 
 
-def _on_its_devices(problem: Problem, fastest: Problem) -> Problem:
-    """Return a job on the numbers of nodes among which its fastest plan was found, where devices stay idle."""
+def _keep_devices(problem: Problem, fastest: Problem) -> Problem:
+    """Restrict a job to the numbers of nodes on which its fastest plan was found, if devices stay idle."""
     limits = fastest.search
     return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
 
@@ -393,8 +393,8 @@ class _Found:
         return criterion.amount(self.problem, self.strategy)
 
 
-def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
-    """Find the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
+def _list_preferences(found: _Found, fastest: _Found) -> Iterator[Preference]:
+    """Yield the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
     for criterion in ORDER:
         own, other = found.amount(criterion), fastest.amount(criterion)
         if own < other:
@@ -409,7 +409,7 @@ def _preferred(found: _Found, fastest: _Found) -> Iterator[Preference]:
 
 @dataclass(kw_only=True, slots=True)
 class _Run:
-    """The searches for one job, each of which must find something within the limit; and its published layouts."""
+    """The searches for one job within the limit, and its published layouts."""
 
     limit_seconds: float
     layouts: Sequence[_Found]
@@ -434,7 +434,7 @@ class _Run:
         return found
 
     def search(self, problem: Problem) -> list[_Found]:
-        """Search for the fastest strategy of a job within the limit; nothing where there is none."""
+        """Search the fastest strategy of a job within the limit; empty without one."""
         best: list[_Found] = []
         limit = self.limit_seconds
         for one in problem.each:
@@ -450,5 +450,5 @@ class _Run:
 
 
 def _least(criterion: Criterion) -> float:
-    """The smallest amount that a strategy can have."""
+    """Return the smallest possible amount."""
     return 1 if criterion.name in ("tp", "cp", "pp", "vpp") else 0

@@ -1,4 +1,4 @@
-"""Records that plans and estimates return: a plan with all that follows from it, and the reports around plans."""
+"""Records of plans and estimates: one plan with its figures, and the reports around plans."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ if TYPE_CHECKING:
     from planner.sizes.idle_devices import FewerDevices
 
 SAME_FRACTION = 1e-9
-"""Fraction of a step up to which two are equal."""
+"""Largest difference of two equal steps, as a fraction."""
 
 ONE_CONNECTION = ("volta", "ampere", "ada", "hopper")
-"""Generations of devices whose kernels start in order on one CUDA connection alone."""
+"""Device generations whose kernels start in order on one CUDA connection alone."""
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
-"""What a command returns, by the status of the search."""
+"""Exit code of a command, by the status of the search."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """
-    One strategy and all that follows from it.
+    One strategy with its figures.
 
     Parameters
     ----------
     problem
-        The job that it is for, with the settings that were chosen where it gives several values of some.
+        Job of the plan, with the chosen values of settings for which it gives several.
     estimate
-        Its step with the breakdown, and the memory of every pipeline rank.
+        Step with its breakdown, and the memory of every pipeline rank.
     schedule
-        Its checkpoint interval and the whole training.
+        Checkpoint interval and the whole training.
     tokens_per_second_per_device
         Tokens that one device trains per second.
     model_flops_per_second_per_device, hardware_flops_per_second_per_device
-        FLOP/s of one device: what the model needs; recomputed forward passes added.
+        FLOP/s of one device: the model's own; with recomputed forward passes.
     mfu, hfu
-        The same over the peak; the report's conventions say which.
+        Model and hardware FLOP/s over the peak that the report's conventions name.
     interval
-        Where its measured step time lies, by the errors on comparable measured runs.
+        Interval of the measured step time, by the errors on comparable measured runs.
     record
-        The best published run that it compares with; None where there is none.
+        Best comparable published run; None where there is none.
     gaps
-        What of it measured runs have shown little or nothing of.
+        Features that few or no measured runs have.
     operators
-        How sure the times of its operators are, where samples time them; else none.
+        Certainty of the operator times that come from samples; else empty.
     noise_fraction
-        Fraction by which another plan of the job must be predicted slower so that the difference exceeds the noise of
-        such predictions.
+        Fraction by which another plan of the job must be predicted slower for a difference beyond the noise of such
+        predictions.
     facts
-        What is trained, and on what: the cluster is the devices that the plan uses.
+        Model, workload and cluster; the cluster is the devices that the plan uses.
     reliability
-        How often these devices fail, and what their checkpoints cost.
+        Failure rate of these devices, and the cost of their checkpoints.
     """
 
     problem: Problem = field(compare=False, repr=False)
@@ -103,44 +103,44 @@ class Plan:
 
     @property
     def checkpoint_bytes(self) -> float | None:
-        """What a checkpoint holds, where it is known."""
+        """Bytes of a checkpoint, if known."""
         saved = self.reliability.checkpoint
         return saved.nbytes if saved else None
 
     @property
     def kept_checkpoints(self) -> int | None:
-        """How many of them are kept, the newest ones."""
+        """Number of newest checkpoints to keep."""
         saved = self.reliability.checkpoint
         return saved.keep if saved else None
 
     @property
     def storage_bandwidth(self) -> float | None:
-        """Bytes per second with which its devices write a checkpoint to storage, if that takes as long as follows."""
+        """Bytes per second with which its devices write a checkpoint to storage; None for a measured checkpoint."""
         saved = self.reliability.checkpoint
         return None if saved is None or saved.is_measured else storage_bandwidth(self.cluster, saved)
 
     @property
     def write_seconds(self) -> float:
-        """From the start of a checkpoint until it is on storage, beside the training; 0 where training waits for it."""
+        """Seconds to write a checkpoint to storage during the training; 0 where training waits for it."""
         return self.reliability.write_seconds
 
     @property
     def strategy(self) -> Strategy:
-        """The decisions."""
+        """Decisions of the plan."""
         return self.estimate.strategy
 
     @property
     def unproven(self) -> tuple[Unproven, ...]:
-        """Its features, and pairs of them, that too few measured runs have."""
+        """Features, and pairs of features, that too few measured runs have."""
         return unproven_of(self.facts, self.strategy)
 
     @property
     def contested_seconds(self) -> float:
         """
-        Hidden tp and cp communication of a step that may show beside FSDP or EP overlap.
+        Hidden tp and cp communication of a step that may be exposed by FSDP or EP overlap, an upper bound.
 
-        Before Blackwell tp and cp want one CUDA connection, the others many (CUDA_DEVICE_MAX_CONNECTIONS); Megatron-LM
-        warns against both at once (megatron/training/arguments.py:1400-1418, core 0.18.2). All of it may show at most.
+        Before Blackwell tp and cp need one CUDA connection, the others many (CUDA_DEVICE_MAX_CONNECTIONS). Megatron-LM
+        warns against both at once (megatron/training/arguments.py:1400-1418, core 0.18.2).
         """
         strategy, cluster = self.strategy, self.cluster
         wants_many = strategy.ep_overlap or strategy.sharding == Sharding.WEIGHTS
@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def cluster(self) -> Cluster:
-        """The devices that it uses."""
+        """Devices that the plan uses."""
         return self.facts.cluster
 
     @property
@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        """One optimizer step."""
+        """Time of one optimizer step."""
         return self.estimate.step_seconds
 
     @property
@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def num_idle_devices(self) -> int:
-        """Devices that the job holds for its plans and that this one leaves idle."""
+        """Number of devices that the job holds and this plan leaves idle."""
         return max(0, num_held(self.problem) - self.cluster.num_devices)
 
     @property
@@ -195,33 +195,33 @@ class Plan:
 
     @property
     def tokens_per_second(self) -> float:
-        """What all devices that it uses train together."""
+        """Tokens per second of all devices that the plan uses."""
         return self.tokens_per_second_per_device * self.cluster.num_devices
 
     @property
     def headroom_bytes(self) -> float:
-        """What the fullest rank leaves free; negative where it does not fit."""
+        """Free memory of the fullest rank; negative where it does not fit."""
         return self.memory_bytes - self.estimate.device_bytes
 
     @property
     def chance_to_fit(self) -> Chance:
-        """How likely the fullest rank fits, by runs that did and runs that did not."""
+        """Chance that the fullest rank fits, by runs that did and runs that did not."""
         return chance_to_fit(self.cluster, device_bytes=self.estimate.device_bytes)
 
     def slower_fraction(self, best: Plan) -> float:
-        """How much longer its step takes than the best one's, negative where it is shorter; of equals 0."""
+        """Return the relative difference to the best plan's step, negative where this one is shorter; 0 for equals."""
         slower = self.step_seconds / best.step_seconds - 1
         return slower if abs(slower) > SAME_FRACTION else 0.0
 
     def difference(self, best: Plan) -> dict[str, float]:
-        """By which seconds each line of its breakdown is longer than the best one's, the largest difference first."""
+        """Return the additional seconds of each part over the best plan, the largest difference first."""
         lines = {part.name: part.exposed_seconds for part in self.estimate.breakdown}
         for part in best.estimate.breakdown:
             lines[part.name] -= part.exposed_seconds
         return dict(sorted(lines.items(), key=lambda line: -abs(line[1])))
 
     def is_within_noise(self, best: Plan) -> bool:
-        """Whether the predictions cannot tell it from the best one."""
+        """Tell whether the predictions cannot tell the plan from the best one."""
         return abs(self.slower_fraction(best)) < self.noise_fraction
 
 
@@ -233,38 +233,38 @@ class PlanReport:
     Parameters
     ----------
     problem
-        What was asked.
+        Planned job.
     model
-        What is trained.
+        Key numbers of the trained model.
     conventions
-        How to read MFU and HFU, and who timed the operators.
+        Conventions of MFU and HFU, and the source of operator times.
     plans
-        The recommended one first, then by their steps.
+        Plans, the recommended one first, the others by their steps.
     outcome
-        Status, bound, gap, the space's size, the effort, and why no strategy fits.
+        Status, bound, gap, size of the space, effort, and the reason why no strategy fits.
     closest
-        The strategy that lacks least memory, where no strategy fits for want of memory.
+        Strategy that lacks least memory, if no strategy fits for lack of memory.
     listed
-        What the rules leave of the job's candidates, where it lists them.
+        Possible and impossible rows of the job's list of candidates; None without a list.
     certificate
-        CP-SAT, asked for the fastest strategy up to the answer; None where nothing was found or nobody asked.
+        Check of the answer by CP-SAT; None where no strategy was found or no certificate was asked for.
     chosen
-        The job with the settings of the fastest plan; without plans, with those that the conflict is about.
+        The job with the settings of the fastest plan; without plans, with those of the conflict.
     alternatives
-        What became of each combination of settings; empty where each setting has one value.
+        Result for each combination of settings; empty where each setting has one value.
     recommendation
-        Why the first plan is the first; None where the fastest one was asked for, or none was found.
+        Reason for the first plan; None where the fastest plan was asked for, or none was found.
     fastest
-        The fastest plan; None where none was found.
+        Fastest plan; None where none was found.
     fewer
-        What became of numbers of devices below the job's own; None where the job wants none of them.
+        Results for fewer devices than the job's own; None where the job allows none.
     all_devices
-        Where plans on fewer devices are faster the best one that uses all; None where there is none.
+        Best plan on all devices, if plans on fewer devices are faster; else None.
     small_runs
-        What small runs say, whose constants the device has; empty without any.
+        Statements of small runs whose constants the device has; empty without any.
     nearby
-        Plans on all devices for near-by batches that train more tokens per second, where the job's own batch leaves
-        devices idle or shares a small divisor with them; the nearest first.
+        Plans on all devices for near-by batches that train more tokens per second, the nearest first. Empty unless the
+        job's own batch leaves devices idle or shares a small divisor with them.
     """
 
     problem: Problem
@@ -286,7 +286,7 @@ class PlanReport:
 
     @property
     def num_idle_devices(self) -> int:
-        """Devices that the best plan leaves idle, whole nodes."""
+        """Number of devices that the best plan leaves idle, in whole nodes."""
         return self.plans[0].num_idle_devices if self.fewer and self.fewer.are_faster else 0
 
     @property
@@ -303,21 +303,21 @@ class EstimateReport:
     Parameters
     ----------
     problem
-        The job that it is for, of several values of a setting with one.
+        Job of the estimate, with one value of each setting.
     model
-        What is trained.
+        Key numbers of the trained model.
     conventions
-        How to read MFU and HFU, and who timed the operators.
+        Conventions of MFU and HFU, and the source of operator times.
     plan
-        The strategy and all that follows from it.
+        The strategy with its figures.
     broken_rules
-        The sentences of the rules that forbid it.
+        Sentences of the rules that forbid the strategy.
     broken_preferences
-        The sentences of the preferences for which the job's search would leave it out, though it may run.
+        Sentences of the preferences for which the job's search would leave it out, though it may run.
     assumed
-        Decisions that were not given, with the values that they got.
+        Decisions that were not given, with their values.
     completed_by, completed
-        The origin of these values, and those of them that a line says.
+        Origin of these values, and their words in a line.
     """
 
     problem: Problem
@@ -332,15 +332,15 @@ class EstimateReport:
 
     @property
     def chosen(self) -> Problem:
-        """The job, as a :class:`PlanReport` has it with the settings of its best plan."""
+        """Job of the estimate, under the name that a :class:`PlanReport` has for it."""
         return self.problem
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The one plan, as a :class:`PlanReport` holds them."""
+        """The one plan, under the name that a :class:`PlanReport` has for it."""
         return (self.plan,)
 
     @property
     def exit_code(self) -> int:
-        """0: an estimate is an answer, whatever the rules say of it."""
+        """0: an estimate is an answer, even for a forbidden strategy."""
         return 0

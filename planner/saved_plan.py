@@ -1,4 +1,4 @@
-"""Plans read back from a JSON report, to be exported or compared."""
+"""Read plans back from a JSON report, to export or compare them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planner.plan import evaluate
 from planner.results import Plan
 
 FORMAT_VERSION = 1
-"""Of JSON reports; grows when an entry changes its name, unit or meaning; new entries do not count."""
+"""Version of JSON reports; grows when an entry changes its name, unit or meaning; new entries do not count."""
 
 MAX_BYTES = 2**28
-"""A report has some kilobytes per pipeline rank and plan; a longer file is something else."""
+"""Largest size of a report; it has some kilobytes per pipeline rank and plan."""
 
 HINT = "Make one with: planner plan JOB.yaml --format json -o plan.json"
 
@@ -36,11 +36,11 @@ class SavedPlan:
     Parameters
     ----------
     problem
-        The job that it is for.
+        Job of the plan.
     plan
-        The plan, costed anew.
+        The plan, costed again.
     step_seconds
-        Its step as the report has it.
+        Step time in the report.
     """
 
     problem: Problem
@@ -49,7 +49,7 @@ class SavedPlan:
 
     @property
     def drift_fraction(self) -> float:
-        """How much longer its step is in this version of the planner than in the report."""
+        """Relative difference of its step between this version of the planner and the report."""
         return self.plan.step_seconds / self.step_seconds - 1
 
 
@@ -62,12 +62,12 @@ def read_plan(path: str | os.PathLike[str], number: int = 1) -> SavedPlan:
     path
         The file.
     number
-        Which of its plans, from 1, best first.
+        Number of the plan, from 1, best first.
 
     Raises
     ------
     SpecError
-        If the file is no such report, is one of another format version, or has no plan of that number.
+        If the file is no such report, has another format version, or has no plan with that number.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a JSON report")
     require_type(number, int, "number", "a whole number")
@@ -110,7 +110,7 @@ def _report(path: Path) -> Mapping[str, Any]:
 
 
 def _problem(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
-    """The job that a report was made for, with a plan's choice of settings and the names that files gave it."""
+    """Load the job of a report, with a plan's settings and the names from the report."""
     document = report["job"]["document"]
     problem = load({**document, "settings": {**(document.get("settings") or {}), **settings}})
     said = report["model"]

@@ -1,1 +1,1 @@
-"""Why this plan, and why not another."""
+"""Explanations: reasons for a plan, and against another."""

@@ -1,4 +1,4 @@
-"""A job in any form that people have it in: a job file, one line, what a framework starts with, a saved plan."""
+"""A job in any form: a job file, a job in one line, a launch script of a framework, or a saved plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.results import EstimateReport, PlanReport
 from planner.saved_plan import MAX_BYTES, read_plan
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".txt")
-"""Of files, which no cluster in one word has."""
+"""Suffixes of files; no cluster in one word ends so."""
 
 HINT = "Put a job of several words in quotation marks: 'llama3-70b 512xh100 --batch 1024 --sequence 8k --tokens 15T'."
 
@@ -32,20 +32,20 @@ HINT = "Put a job of several words in quotation marks: 'llama3-70b 512xh100 --ba
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnyJob:
     """
-    A job, and the strategy that comes with it.
+    A job with its strategy, in whatever form it was given.
 
     Parameters
     ----------
     name
-        How it was called.
+        Name or text of the job as it was given.
     problem
-        The job, with the strategy that it gives.
+        The job, with its own strategy.
     decisions
-        Those that were given beside it.
+        Decisions that were given besides the job.
     strategy
-        The one of a saved plan, whole.
+        Whole strategy of a saved plan.
     notes
-        What was left out or assumed when it was read, a sentence each.
+        Entries that were left out or assumed when the job was read, a sentence each.
     sources
         Files that were read.
     """
@@ -58,7 +58,7 @@ class AnyJob:
     sources: tuple[Path, ...] = ()
 
     def report(self) -> EstimateReport | PlanReport:
-        """The estimate of its strategy, or its recommended plan where none is given."""
+        """Estimate the strategy, or plan the job where no strategy is given."""
         if self.strategy is not None:
             return judged(self.problem, self.strategy)
         given = self.problem.given
@@ -67,11 +67,11 @@ class AnyJob:
         return planned(self.problem)
 
     def side(self) -> Side:
-        """It as one of two that are compared; errors as in :func:`planner.explanation.compare.side_of`."""
+        """Return the job as a side of a comparison; errors as in :func:`planner.explanation.compare.side_of`."""
         return side_of(self.report(), self.name, self.notes)
 
     def with_plan(self) -> Comparison:
-        """Its strategy compared with its recommended plan."""
+        """Compare the strategy with the recommended plan."""
         given = self.report()
         if not isinstance(given, EstimateReport):
             hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
@@ -80,7 +80,7 @@ class AnyJob:
 
 
 def is_job(word: str) -> bool:
-    """Whether a word of a command line is a whole job: a file, or several words in quotation marks."""
+    """Tell whether a word of a command line is a whole job: a file, or several words in quotation marks."""
     words = word.split()
     if not words or "=" in words[0] or CLUSTER.fullmatch(word) or is_line(word):
         return False
@@ -91,24 +91,24 @@ def read_any(
     text: str, entries: Sequence[str] = (), variables: Mapping[str, str] | None = None, limits: Sequence[str] = ()
 ) -> AnyJob:
     """
-    Read a job.
+    Read a job in any form.
 
     Parameters
     ----------
     text
-        A file, or words as a command takes them. A file may have ``key=value``, ``--set NAME=VALUE`` (of a script) or
-        ``--number N`` (of a report) with it, a model and a cluster ``--batch``, ``--sequence`` and ``--tokens``.
+        A file, or words of a command. A file may have ``key=value``, ``--set NAME=VALUE`` (of a script) or ``--number
+        N`` (of a report). A model and a cluster may have ``--batch``, ``--sequence`` and ``--tokens``.
     entries
-        Further ``key=value``, as of several jobs; none of them changes a saved plan.
+        Further ``key=value``, which may be for several jobs; none of them changes a saved plan.
     variables
-        What scripts leave to their environment.
+        Values of variables that scripts read from their environment.
     limits
-        Entries of searches.
+        Entries of the search.
 
     Raises
     ------
     SpecError
-        If it is none, or its words are not understood.
+        If the text is no job, or has unknown words.
 
     >>> job = read_any("llama3-8b 8xh100 --batch 64 --sequence 8k --tokens 1T tp=2")
     >>> job.problem.facts.workload.sequence_length, job.decisions
@@ -122,7 +122,7 @@ def read_any(
         document = one_line(words[0], words[1], {name: options[name] for name in OPTIONS if name in options})
         return _job(text, document, [*overrides, *limits], decisions)
     if path.suffix.lower() == ".json" and _is_report(path):
-        return _saved(text, path, own, options.get("number", "1"))
+        return _read_saved(text, path, own, options.get("number", "1"))
     if is_foreign(path):
         given = {**(variables or {}), **read_variables(options.get("set", "").split("\n") if "set" in options else [])}
         try:
@@ -140,7 +140,7 @@ def _job(name: str, document: Document, overrides: Sequence[str], decisions: Seq
     return AnyJob(name=name, problem=problem, decisions=read_decisions(decisions), sources=problem.sources)
 
 
-def _saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
+def _read_saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
     if own:
         raise SpecError(name, f"is a saved plan, which {own[0]} cannot change.", "Give the job file instead.")
     if not number.isdecimal() or len(number) > 9:
@@ -150,7 +150,7 @@ def _saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a file is JSON of this planner; what is no JSON at all is left to others to refuse."""
+    """Tell whether a file is a JSON report of this planner; other readers refuse a file that is no JSON."""
     text = read_text(path, MAX_BYTES)
     try:
         content = json.loads(text)
@@ -160,7 +160,7 @@ def _is_report(path: Path) -> bool:
 
 
 def _words(text: str) -> tuple[list[str], list[str], dict[str, str]]:
-    """Plain words, ``key=value``, and the values of options; ``--set`` may come several times, a line each."""
+    """Split a text into plain words, ``key=value`` and values of options; several ``--set`` are joined by newlines."""
     if os.path.isfile(text):
         return [text], [], {}
     try:

@@ -1,4 +1,4 @@
-"""The verb ``compare``: what the recommended plan, or another job's, would gain over a strategy that somebody runs."""
+"""The verb ``compare``: gain of the recommended plan, or of another job's strategy, over a given strategy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Side:
     Parameters
     ----------
     name
-        What it was called.
+        Name of the job.
     what
-        Which strategy of it is compared, in words.
+        Description of the compared strategy.
     report
-        That strategy's estimate.
+        Estimate of the strategy.
     notes
-        What was left out or assumed when it was read, a sentence each.
+        Entries that were left out or assumed when the job was read, a sentence each.
     exit_code
-        0: estimated, or proven to be the fastest; 3: the fastest that was found in time.
+        0: estimated, or proven to be the fastest; 3: the fastest strategy within the time limit.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Side:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unlike:
     """
-    What two jobs do not have in common.
+    One difference between two jobs.
 
     Parameters
     ----------
     what
-        Such as model or cluster.
+        Name of the differing part, such as model or cluster.
     given, best
-        What it is in the first and in the second job.
+        Its text in the first and in the second job.
     """
 
     what: str
@@ -64,18 +64,18 @@ class Unlike:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
-    A given strategy compared with the recommended plan, or the strategies of two jobs with each other.
+    A given strategy compared with the recommended plan, or the strategies of two jobs compared with each other.
 
     Parameters
     ----------
     report
-        The report of the job: its best plan, or why no strategy fits. Of two jobs the second one's.
+        Report of the job: its best plan, or the reason why no strategy fits. With two jobs, the second job's.
     given
-        The estimate of the given strategy, with the rules that forbid it. Of two jobs the first one's.
+        Estimate of the given strategy, with the rules that forbid it. With two jobs, the first job's.
     sides
         The two jobs, first and second; empty where one job's strategy is compared with its recommended plan.
     given_name
-        What the given strategy is called and what of it was changed for the job; empty where it has no name.
+        Name of the given strategy and its changes for the job; empty where it has no name.
     """
 
     report: PlanReport | EstimateReport
@@ -90,42 +90,42 @@ class Comparison:
 
     @property
     def best(self) -> Plan | None:
-        """The job's recommended plan, or the second job's; None where none fits, or time ran out before one was."""
+        """Recommended plan of the job, or the second job's; None if none fits or time ran out."""
         return next(iter(self.report.plans), None)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Where the given strategy loses or wins time, what matters most first."""
+        """Differences in time between the given strategy and the best plan, the largest first."""
         return differences(self.best, self.given.plan) if self.best else ()
 
     @property
     def saved_seconds(self) -> float:
-        """By how much the recommended plan's step is shorter; negative where rules forbid a faster strategy."""
+        """Difference of the step times; negative where rules forbid a faster strategy."""
         return self.given.plan.step_seconds - self._best.step_seconds
 
     @property
     def saved_fraction(self) -> float:
-        """The time saved per step, as a share of the given strategy's step."""
+        """Time saved per step, as a share of the given strategy's step."""
         return self.saved_seconds / self.given.plan.step_seconds
 
     @property
     def saved_days(self) -> float:
-        """Days that the whole training takes less."""
+        """Days saved in the whole training."""
         return self.given.plan.schedule.days - self._best.schedule.days
 
     @property
     def saved_gpu_hours(self) -> float:
-        """GPU-hours that the whole training takes less."""
+        """GPU-hours saved in the whole training."""
         return self.given.plan.schedule.gpu_hours - self._best.schedule.gpu_hours
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the predictions cannot tell the two apart: the interval of their difference holds zero."""
+        """True where the predictions cannot tell the two apart: the interval of their difference holds zero."""
         return not gain_interval(self.given.plan, self._best).is_sure
 
     @property
     def gain(self) -> Gain | None:
-        """What the best plan gains, how sure that is and what it rests on; None without one."""
+        """Gain of the best plan, with its certainty and its ground; None without a plan."""
         return gain_of(self.given.plan, self.best) if self.best else None
 
     @property
@@ -137,22 +137,22 @@ class Comparison:
 
     @property
     def status(self) -> str:
-        """How the search for the best plan ended; of two jobs ``compared``."""
+        """Status of the search for the best plan; with two jobs ``compared``."""
         return "compared" if isinstance(self.report, EstimateReport) else self.report.outcome.status
 
     @property
     def unlike(self) -> tuple[Unlike, ...]:
-        """What the two jobs do not have in common."""
+        """Differences between the two jobs."""
         return tuple(_unlike(self.given, self.report)) if self.sides else ()
 
     @property
     def same_step(self) -> bool:
-        """Whether both steps train the same model on as many tokens, so that their times can be compared."""
+        """True where both steps train the same model on the same number of tokens, so that their times compare."""
         return not {one.what for one in self.unlike} & {"model", "batch"}
 
     @property
     def same_run(self) -> bool:
-        """Whether both trainings train the same model on as many tokens, so that their days can be compared."""
+        """True where both trainings train the same model on the same number of tokens, so that their days compare."""
         return not {one.what for one in self.unlike} & {"model", "tokens"}
 
     @property
@@ -170,7 +170,7 @@ def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     problem
         The job; its ``strategy`` is the given one.
     decisions
-        What comes before it, or the whole strategy, as :func:`planner.plan.estimate` takes and completes it.
+        Decisions over the job's strategy, or a whole strategy, as :func:`planner.plan.estimate` takes them.
 
     Raises
     ------
@@ -186,12 +186,12 @@ def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
 
 
 def with_plan(problem: Problem, given: EstimateReport) -> Comparison:
-    """A strategy that was costed already, compared with its job's recommended plan."""
+    """Compare a strategy that was costed already with its job's recommended plan."""
     return Comparison(given=given, report=planned(problem))
 
 
 def planned(problem: Problem) -> PlanReport:
-    """Plan a job as ``planner plan`` does; its first plan is what a strategy is compared with."""
+    """Plan a job as ``planner plan`` does; strategies are compared with its first plan."""
     return plan(replace(problem, top=1), certified=False)
 
 
@@ -200,21 +200,21 @@ def planned(problem: Problem) -> PlanReport:
 
 def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ...] = ()) -> Side:
     """
-    A job with the strategy that was given for it, or its recommended one, as one of two that are compared.
+    Return a job as a side of a comparison: with its given strategy, or with its recommended one.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.estimate` or :func:`planned` returned.
+        Result of :func:`planner.plan.estimate` or :func:`planned`.
     name
-        What it is called.
+        Name of the job.
     notes
-        What was left out or assumed when it was read.
+        Entries that were left out or assumed when the job was read.
 
     Raises
     ------
     SpecError
-        If it holds no plan.
+        If the report has no plan.
     """
     if isinstance(report, EstimateReport):
         return Side(name=name, what="its strategy", report=report, notes=notes)
@@ -254,7 +254,7 @@ def _unlike(one: PlanReport | EstimateReport, other: PlanReport | EstimateReport
 
 
 def _texts(facts: Facts) -> dict[str, str]:
-    """What jobs may differ in."""
+    """Return the texts of the parts in which jobs may differ."""
     cluster, work = facts.cluster, facts.workload
     return {
         "model": f"{facts.model.name}, {parameters(facts.model):,} parameters",

@@ -1,4 +1,4 @@
-"""Explanations: the binding constraints of a plan, why no strategy fits, and why not another strategy."""
+"""Explain a plan: its binding constraints, the reason why no strategy fits, and reasons against another strategy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
-from planner.partial.complete import question_of, read_asked, whole_of, with_settings, with_stages
+from planner.partial.complete import choose_settings, question_of, read_asked, set_stages, whole_of
 from planner.plan import estimate, judged, plan
 from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
@@ -37,10 +37,10 @@ ENDLESS_BYTES = 1e18
 """Memory that no strategy fills."""
 
 TABULATED_ROWS = 2048
-"""Rows whose features are tabulated at once; a matter of memory only."""
+"""Rows whose features are tabulated at once; affects memory only."""
 
 MOST_MICRO_BATCHES = 10_000
-"""Sizes of a micro-batch that are tried where the search's bound is lifted."""
+"""Number of micro-batch sizes that are tried where the search's bound is lifted."""
 
 EXIT_UNFINISHED = 3
 
@@ -62,16 +62,16 @@ class Kind(StrEnum):
 
 
 SUPERSETS = (Kind.FRAMEWORKS, Kind.PREFERENCES, Kind.EVIDENCE, Kind.SEARCH_BOUND)
-"""Without these a space only grows; one of the same size is the same space."""
+"""Kinds whose removal can only enlarge a space; if its size stays, the space is the same."""
 
 OF_A_KIND = ("framework_rules", "preferences", "is_bold")
-"""Limits that lift many rules at once, which are one constraint each."""
+"""Limits that lift many rules at once; each counts as one constraint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Binding:
     """
-    One constraint, and what would be fastest without it alone.
+    One constraint, and the fastest strategy without it alone.
 
     Parameters
     ----------
@@ -82,15 +82,15 @@ class Binding:
     strategy
         The fastest strategy without it; None where time ran out before one was found.
     step_seconds
-        Its step time.
+        Step time of that strategy.
     saved_seconds
-        How much shorter that is than the best plan's; 0 where the constraint does not bind.
+        Time saved per step against the best plan; 0 where the constraint does not bind.
     is_proven
-        Whether nothing is faster without it; else time ran out.
+        True where no strategy is faster without it; else time ran out.
     next_strategy
-        Of memory: the strategy that is faster than the best plan and needs least more of it.
+        For memory: among strategies faster than the best plan, the one that needs least more memory.
     next_seconds, missing_bytes
-        Its step time, and the memory that it lacks.
+        Step time of that strategy, and the memory that it lacks.
     """
 
     kind: Kind
@@ -105,21 +105,21 @@ class Binding:
 
     @property
     def saved_fraction(self) -> float:
-        """Share of the step that is saved, by the closed form."""
+        """Saved share of the step, by the closed form."""
         return self.saved_seconds / (self.step_seconds + self.saved_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
     """
-    One line of two breakdowns.
+    One part of a step in two breakdowns.
 
     Parameters
     ----------
     name
         The part of a step.
     best_seconds, given_seconds
-        What it takes exposed in the best plan, and in the strategy that was asked about.
+        Exposed time in the best plan, and in the strategy in question.
     """
 
     name: str
@@ -128,12 +128,12 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """How much longer it takes in the strategy that was asked about."""
+        """Additional time in the strategy in question."""
         return self.given_seconds - self.best_seconds
 
 
 def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
-    """Where a strategy loses or wins time against the best plan, what matters most first."""
+    """Return the differences in time between a strategy and the best plan, the largest first."""
     pairs = zip(best.estimate.breakdown, given.estimate.breakdown, strict=True)
     lines = [
         Difference(name=ours.name, best_seconds=ours.exposed_seconds, given_seconds=theirs.exposed_seconds)
@@ -145,32 +145,32 @@ def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """
-    The answer to "why this plan", or to "why not this strategy".
+    Answer to "why this plan", or to "why not this strategy".
 
     Parameters
     ----------
     report
-        The report of the job: its best plan, or why no strategy fits.
+        Report of the job: its best plan, or the reason why no strategy fits.
     bindings
-        The constraints that were relaxed one at a time, those that cost most first.
+        Constraints that were relaxed one at a time, the most costly first.
     idle
-        Constraints without which nothing is faster, in words.
+        Constraints without which no strategy is faster, in words.
     asked
-        The decisions that were asked about.
+        Decisions in question.
     is_staged
-        Whether stages were asked about.
+        True where stages are in question.
     opposed
-        Entries of the job that name other values for them, in words; the rest of the answer is without these.
+        Entries of the job that exclude these decisions, in words; the rest of the answer ignores them.
     given
-        The strategy that was asked about, or the best one that has the decisions; None where the rules allow none.
+        The strategy in question, or the best one with the decisions; None where the rules allow none.
     broken_rules
-        What forbids a complete strategy, in the rules' own sentences.
+        Rules that forbid a complete strategy, in their own sentences.
     broken_preferences
-        For which preferences the search leaves a complete strategy out, in their own sentences.
+        Preferences for which the search leaves a complete strategy out, in their own sentences.
     question
         The search among the strategies that have the decisions; None for a complete strategy.
     left_out
-        What this does not cover for want of time, one sentence each.
+        Parts that were left out for lack of time, one sentence each.
     """
 
     report: PlanReport
@@ -192,24 +192,24 @@ class Explanation:
 
     @property
     def best(self) -> Plan | None:
-        """The job's fastest plan."""
+        """Fastest plan of the job."""
         return self.report.fastest
 
     @property
     def compared_seconds(self) -> float:
-        """The step that relaxed constraints are compared with: even stages, by the closed form; nan without any."""
+        """Step time to which relaxed constraints are compared: even stages, by the closed form; nan without any."""
         first = self.bindings[0] if self.bindings else None
         return first.step_seconds + first.saved_seconds if first else math.nan
 
     @property
     def conflict(self) -> Conflict | None:
-        """Why no strategy has the decisions, or why none fits at all."""
+        """Reason why no strategy has the decisions, or why none fits at all."""
         asked = self.question.outcome.conflict if self.question else None
-        return _named_as_asked(asked, self.asked) if asked else self.report.outcome.conflict
+        return _mark_asked(asked, self.asked) if asked else self.report.outcome.conflict
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Where the given strategy loses or wins time against the best plan, what matters most first."""
+        """Differences in time between the given strategy and the best plan, the largest first."""
         return differences(self.best, self.given) if self.best and self.given else ()
 
     @property
@@ -226,28 +226,28 @@ class Explanation:
 
 def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Explanation:
     """
-    Why this plan, why no strategy fits, or why not another strategy.
+    Explain the plan of a job, the reason why no strategy fits, or the reasons against another strategy.
 
     Parameters
     ----------
     problem
         The job; its time limit holds for the whole explanation.
     decisions
-        A strategy or a part of one, as :func:`planner.plan.estimate` takes and completes it: why is it not the plan?
-        Without any: what holds the plan back.
+        A strategy in part or whole, as :func:`planner.plan.estimate` takes and completes it. The answer says why it is
+        not the plan. Without decisions the answer gives the constraints that hold the plan back.
 
     Raises
     ------
     SpecError
-        If a name or a value is wrong, if the job's target has it not, or if a complete strategy is so far from the job
-        that it has no cost.
+        If a name or a value is wrong, if the job's target lacks it, or if a complete strategy cannot be costed for this
+        job.
     """
     require_problem(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = read_asked(problem, decisions or {})
     require_decisions(problem, asked.decisions)
     simplest = problem.search.simplest
-    problem = replace(with_settings(problem, asked), top=1).with_limits(simplest=False)
+    problem = replace(choose_settings(problem, asked), top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
@@ -255,23 +255,23 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     question, opposed = question_of(problem, StrategyFile(decisions=given.decisions))
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
-        return _with_judged(explanation, estimate(question, given), given)
-    found = plan(_within(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
+        return _add_estimate(explanation, estimate(question, given), given)
+    found = plan(_limit_time(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
     if not found.plans or given.layout is None:
         return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
     own = next(one for one in question.each if one.settings == found.chosen.settings)
-    return _with_judged(explanation, judged(own, with_stages(found.plans[0].strategy, given, own.facts)), given)
+    return _add_estimate(explanation, judged(own, set_stages(found.plans[0].strategy, given, own.facts)), given)
 
 
-def _with_judged(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
-    """An explanation with the strategy that was asked about, and the rules that forbid it besides its own pins."""
+def _add_estimate(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
+    """Add the strategy in question to an explanation, and the rules that forbid it besides its own pins."""
     own = {_pin_sentence(name, value) for name, value in given.decisions.items()}
     broken = tuple(rule for rule in whole.broken_rules if rule not in own)
     return replace(explanation, given=whole.plan, broken_rules=broken, broken_preferences=whole.broken_preferences)
 
 
-def _within(problem: Problem, clock: Clock) -> Problem:
-    """The problem with one plan to report and what is left of the time."""
+def _limit_time(problem: Problem, clock: Clock) -> Problem:
+    """Return the problem with one plan to report and the time left."""
     return replace(problem, top=1).with_limits(time_limit_seconds=max(clock.seconds_left, 1e-3))
 
 
@@ -279,10 +279,10 @@ def _within(problem: Problem, clock: Clock) -> Problem:
 
 
 def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
-    """What holds the best plan of a report back: each constraint relaxed alone, with even stages."""
+    """Explain the best plan of a report: relax each constraint alone, with even stages."""
     if not report.plans:
         return Explanation(report=report, asked={})
-    problem, outcome = _with_even_stages(report, clock)
+    problem, outcome = _even_out_stages(report, clock)
     seconds = outcome.step_seconds[0]
     found: list[Binding] = []
     late: list[str] = []
@@ -296,9 +296,9 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
         if kind in SUPERSETS and build_space(relaxed).size == outcome.effort.size:
             without_more.append(what)
             continue
-        binding = _binding(kind, what, search(_within(relaxed, clock)), seconds)
+        binding = _binding(kind, what, search(_limit_time(relaxed, clock)), seconds)
         if kind is Kind.MEMORY and binding.saved_seconds:
-            binding = _with_next(binding, problem, seconds, clock)
+            binding = _add_next(binding, problem, seconds, clock)
         found.append(binding)
     return Explanation(
         report=report,
@@ -312,17 +312,17 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
     )
 
 
-def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
+def _even_out_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
     """
-    The job without uneven stages and what is best then; the job itself where no strategy fits or time is short.
+    Return the job with even stages and its best result; the job itself where no strategy fits or time is short.
 
-    Of a job that gives several values of settings, it is the one with those of its best plan.
+    If a job gives several values of settings, those of its best plan are used.
     """
     problem = report.chosen
     if problem.search.stages == StageChoice.EVEN and not report.alternatives:
         return problem, report.outcome
     even = replace(problem, top=1).with_limits(stages=StageChoice.EVEN)
-    outcome = search(_within(even, clock))
+    outcome = search(_limit_time(even, clock))
     return (even, outcome) if outcome.strategies else (problem, report.outcome)
 
 
@@ -340,13 +340,13 @@ def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding
 
 
 def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
-    """Each constraint that a user can change, and the problem without it."""
+    """Yield each constraint that a user can change, and the problem without it."""
     limits, rules = problem.search, problem_rules(problem)
     yield Kind.MEMORY, "device memory", on_device(problem, memory_bytes=ENDLESS_BYTES)
     yield Kind.HOST_MEMORY, "host memory", on_device(problem, host_memory_bytes=ENDLESS_BYTES)
     if limits.memory_headroom_bytes:
         yield Kind.HEADROOM, "search.memory_headroom_gib", problem.with_limits(memory_headroom_bytes=0.0)
-    for what, released in released_problems(problem).items():
+    for what, released in release_limits(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
         what = "search.framework_rules" if limits.target is None else "search.target"
@@ -362,12 +362,12 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
 
 
 def on_device(problem: Problem, **changes: Any) -> Problem:
-    """The job on a changed device, by the names of :class:`costmodel.facts.device.EquippedDevice`."""
+    """Return the job on a changed device, by the names of :class:`costmodel.facts.device.EquippedDevice`."""
     return problem.with_cluster(device=replace(problem.facts.cluster.device, **changes))
 
 
 def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
-    """All values of a decision that the search bounds by itself."""
+    """Return all values of a decision that the search bounds by itself."""
     if name in FLAGS:
         return (0, 1)
     return (
@@ -375,11 +375,11 @@ def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
     )
 
 
-def released_problems(problem: Problem) -> dict[str, Problem]:
+def release_limits(problem: Problem) -> dict[str, Problem]:
     """
-    The problem without each one of its own limits, by the sentences of the rules that go with it.
+    Return the problem without each one of its own limits, by the sentences of the removed rules.
 
-    Of an entry that is there twice neither goes alone.
+    An entry that is there twice is not removed: neither copy changes the rules alone.
     """
     own = rule_sentences(problem)
     fewer = (replace(problem, search=limits) for limits in _one_entry_fewer(problem.search))
@@ -388,13 +388,13 @@ def released_problems(problem: Problem) -> dict[str, Problem]:
 
 
 def rule_sentences(problem: Problem) -> list[str]:
-    """All rules of a problem, whatever they need, each once."""
+    """List the sentences of all rules of a problem, each once."""
     rules = problem_rules(problem)
     return list(dict.fromkeys(sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)))
 
 
 def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
-    """The job's limits with one entry left out, whatever its kind, but for those of ``OF_A_KIND``."""
+    """Yield the job's limits with one entry removed, of any kind except ``OF_A_KIND``."""
     for one in (each for each in fields(limits) if each.name not in OF_A_KIND):
         value = getattr(limits, one.name)
         fewer: list[Any] = []
@@ -410,8 +410,8 @@ def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
 # --- the next faster strategy ------------------------------------------------------------------------------
 
 
-def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
-    """The strategy that is faster than some seconds and lacks least memory."""
+def _add_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
+    """Add the strategy that is faster than some seconds and lacks least memory."""
     found = _next_faster(problem, seconds - ROUNDING_BOUND_SECONDS, clock)
     if found is None:
         return binding
@@ -426,7 +426,7 @@ def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock)
 
 
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
-    """The strategy with least device memory among those that take less time and fit on the host."""
+    """Return the strategy with least device memory among those that take less time and fit on the host."""
     space = build_space(problem)
     cost_table = CostTable.of(problem, space, OWN)
     best: tuple[int, int] | None = None
@@ -445,7 +445,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
 
 
 def _faster_rows(problem: Problem, space: Space, seconds: float) -> Iterator[Ints]:
-    """Rows that a lower bound of their step time does not exclude, some at a time."""
+    """Yield blocks of rows that a lower bound of their step time does not exclude."""
     for start in range(0, space.num_rows, TABULATED_ROWS):
         rows = np.arange(start, min(start + TABULATED_ROWS, space.num_rows))
         bounds = np.broadcast_to(step.lower_bound_seconds(problem.facts, space.degrees(rows)), rows.shape)
@@ -461,18 +461,18 @@ def _pin_sentence(name: str, value: int) -> str:
     return sentence(rule)
 
 
-def _named_as_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
-    """The conflict with the decisions that were asked about called so."""
+def _mark_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
+    """Mark the decisions in question in the sentences of a conflict."""
     pins = {_pin_sentence(name, value): name for name, value in asked.items()}
     texts = {pin: f"asked: {pin.removeprefix('search.pin: ')}" for pin in pins}
 
-    def renamed(rules: tuple[str, ...]) -> tuple[str, ...]:
+    def rename(rules: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(texts.get(rule, rule) for rule in rules)
 
     return replace(
         conflict,
-        exclusive=tuple(map(renamed, conflict.exclusive)),
-        repairs=tuple(map(renamed, conflict.repairs)),
-        release=renamed(conflict.release),
-        releases=tuple(map(renamed, conflict.releases)),
+        exclusive=tuple(map(rename, conflict.exclusive)),
+        repairs=tuple(map(rename, conflict.repairs)),
+        release=rename(conflict.release),
+        releases=tuple(map(rename, conflict.releases)),
     )

@@ -1,4 +1,4 @@
-"""The ground of a gain: how sure it is, how much of it rests on unproven features, and what was measured."""
+"""Ground of a gain: its certainty, its share from unproven features, and measured runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class UnprovenPart:
     text, names
         The feature in words; its decisions.
     fraction
-        Part of the gain that is lost where these decisions are as in the given strategy; all of it where the plan
-        cannot run so.
+        Lost part of the gain if these decisions are as in the given strategy; all of it if the plan cannot run so.
     is_needed
-        Whether the plan cannot run without it.
+        True where the plan cannot run without it.
     """
 
     text: str
@@ -46,12 +45,12 @@ class MeasuredSide:
     Parameters
     ----------
     is_given
-        Whether it is the given strategy's; else the better plan's.
+        True for the given strategy's run, False for the better plan's.
     match
-        The run, and in what it differs.
+        The run, and its differences.
     corrected_seconds
-        The strategy's predicted step, corrected by the model's error on the run: the measured step itself where the run
-        differs in nothing.
+        Predicted step of the strategy, corrected by the model's error on the run. Without differences it is the
+        measured step itself.
     """
 
     is_given: bool
@@ -64,26 +63,26 @@ class Gain:
     """
     Share of the given strategy's step that another plan saves, with its ground.
 
-    Where the steps train different numbers of tokens it is of the time of a device per token.
+    If the steps train different numbers of tokens, the share is of the device time per token.
 
     Parameters
     ----------
     fraction
-        As predicted; negative: a loss.
+        Predicted share; negative: a loss.
     low_fraction, high_fraction
         Ends of its interval, which holds the measured gain with a probability of ``COVERAGE``.
     basis
-        Errors that the interval follows from.
+        Errors from which the interval follows.
     changes
-        Kinds of everything that differs.
+        Kinds of all differences.
     unproven
-        Features of the better plan alone that no measured run shows, the largest part first.
+        Features of the better plan alone that no measured run has, the largest part first.
     unproven_fraction
-        Part of the gain that is lost without all of them.
+        Lost part of the gain without all of them.
     measured
         Measured runs of the two.
     measured_fraction
-        The gain with the model's errors on these runs taken out; None without any.
+        Gain corrected by the model's errors on these runs; None without any.
     """
 
     fraction: float
@@ -103,33 +102,33 @@ class Gain:
 
     @property
     def is_sure(self) -> bool:
-        """True where the interval lies on one side of zero, so that one is faster beyond doubt."""
+        """True where the interval lies on one side of zero: one of the two is faster beyond doubt."""
         return self.low_fraction > 0 or self.high_fraction < 0
 
 
 def gain_of(given: Plan, best: Plan) -> Gain:
-    """Return what a plan gains over a given one, with its ground."""
+    """Return the gain of a plan over a given one, with its ground."""
     gain = gain_interval(given, best)
-    seconds_per_token = _scaled(given, best)
+    seconds_per_token = _token_ratio(given, best)
     parts = tuple(_unproven_parts(given, best, gain.fraction)) if gain.fraction > 0 else ()
-    measured = tuple(_measured(given, best))
+    measured = tuple(_find_measured(given, best))
     corrected = {one.is_given: one.corrected_seconds for one in measured}
     ours, theirs = corrected.get(True, given.step_seconds), corrected.get(False, best.step_seconds)
     return replace(
         gain,
         unproven=tuple(sorted(parts, key=lambda part: -part.fraction)),
-        unproven_fraction=_without(given, best, parts, gain.fraction)[0] if parts else 0.0,
+        unproven_fraction=_loss_without(given, best, parts, gain.fraction)[0] if parts else 0.0,
         measured=measured,
         measured_fraction=1 - theirs / ours * seconds_per_token if measured else None,
     )
 
 
 def gain_interval(given: Plan, best: Plan) -> Gain:
-    """Return what a plan gains over a given one, with its interval alone."""
-    ours, theirs = _costed(given), _costed(best)
+    """Return the gain of a plan over a given one, with its interval alone."""
+    ours, theirs = _cost(given), _cost(best)
     apart = {*map(_name, filter(widens, given.gaps))} ^ {*map(_name, filter(widens, best.gaps))}
     interval = ratio_interval(ours, theirs, (given.interval, best.interval), num_unshown=len(apart))
-    ratio = (1 + best.slower_fraction(given)) * _scaled(given, best)
+    ratio = (1 + best.slower_fraction(given)) * _token_ratio(given, best)
     return Gain(
         fraction=1 - ratio,
         low_fraction=1 - ratio * interval.high,
@@ -139,9 +138,9 @@ def gain_interval(given: Plan, best: Plan) -> Gain:
     )
 
 
-def _scaled(given: Plan, best: Plan) -> float:
-    """Factor from the ratio of two steps to that of the times of a device per token."""
-    return _costed(given).tokens_per_device / _costed(best).tokens_per_device if _is_scaled(given, best) else 1.0
+def _token_ratio(given: Plan, best: Plan) -> float:
+    """Return the factor from the ratio of two steps to the ratio of device times per token."""
+    return _cost(given).tokens_per_device / _cost(best).tokens_per_device if _is_scaled(given, best) else 1.0
 
 
 def _is_scaled(given: Plan, best: Plan) -> bool:
@@ -149,7 +148,7 @@ def _is_scaled(given: Plan, best: Plan) -> bool:
     return (ours.global_batch_size, ours.sequence_length) != (theirs.global_batch_size, theirs.sequence_length)
 
 
-def _costed(plan: Plan) -> Costed:
+def _cost(plan: Plan) -> Costed:
     exposed = {part.name: part.exposed_seconds for part in plan.estimate.breakdown}
     return Costed(facts=plan.facts, strategy=plan.strategy, step_seconds=plan.step_seconds, exposed_seconds=exposed)
 
@@ -166,24 +165,24 @@ def _unproven_parts(given: Plan, best: Plan, fraction: float) -> Iterator[Unprov
     for one in unproven_of(best.facts, best.strategy):
         if one.text not in known:
             part = UnprovenPart(text=one.text, names=one.names, fraction=fraction, is_needed=True)
-            lost, is_needed = _without(given, best, [part], fraction)
+            lost, is_needed = _loss_without(given, best, [part], fraction)
             yield replace(part, fraction=lost, is_needed=is_needed)
 
 
-def _without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
-    """Part of the gain that is lost where features are as in the given strategy, and whether the plan needs them."""
+def _loss_without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
+    """Return the lost part of the gain if features are as in the given strategy, and a flag: the plan needs them."""
     named = {name for part in parts for name in part.names}
     own = {name: getattr(given.strategy, name) for name in named if name in DECISIONS}
     changed = replace(best.strategy, **own)
     seconds = None if changed == best.strategy else _seconds_with(best, changed)
     if seconds is None:
         return fraction, True
-    left = 1 - seconds / given.step_seconds * _scaled(given, best)
+    left = 1 - seconds / given.step_seconds * _token_ratio(given, best)
     return min(max(fraction - left, 0.0), fraction), False
 
 
 def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
-    """The step with some decisions changed; None where rules forbid it or it has no cost."""
+    """Return the step with some decisions changed; None where rules forbid it or it cannot be costed."""
     try:
         found = judged(best.problem, strategy)
         broken = {*found.broken_rules} - {*judged(best.problem, best.strategy).broken_rules}
@@ -195,7 +194,7 @@ def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
 # --- measured runs -----------------------------------------------------------------------------------------
 
 
-def _measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
+def _find_measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
     for plan in (given, best):
         if match := nearest_run(plan.facts, plan.strategy):
             seconds = match.run.step_seconds

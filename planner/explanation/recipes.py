@@ -1,4 +1,4 @@
-"""Published layouts costed as a job's own strategies: the nearest one, those of the default space, any by its name."""
+"""Cost published layouts as strategies of a job: the nearest one, those of the default space, or one by name."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class JudgedLayout:
     Parameters
     ----------
     layout
-        The layout, and what of it was changed for the job.
+        The layout, and its changes for the job.
     report
-        Its estimate, and the rules that forbid it.
+        Estimate of the layout, with the rules that forbid it.
     """
 
     layout: PublishedLayout
@@ -50,13 +50,13 @@ class JudgedLayout:
 
     @property
     def is_allowed(self) -> bool:
-        """True where no rule forbids it; it fits then, too."""
+        """True where no rule forbids it; then it also fits."""
         return not self.report.broken_rules
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """The sentences for which it is not in the job's default space; empty: it is in it."""
-        own = [f"Of the job's settings: {note}." for note in self.layout.notes if note.endswith(OWN_SETTING)]
+        """Sentences for which it is outside the job's default space; empty: it is inside."""
+        own = [f"The layout adds a setting: {note}." for note in self.layout.notes if note.endswith(OWN_SETTING)]
         return (*own, *reasons_outside(self.report))
 
 
@@ -91,7 +91,7 @@ def nearest_recipe(problem: Problem) -> JudgedLayout | None:
 
 
 def reasons_outside(report: EstimateReport) -> Iterator[str]:
-    """Rules and preferences that a costed strategy breaks, bounds of the search, and stages that it does not try."""
+    """Yield broken rules and preferences of a costed strategy, broken bounds of the search, and untried stages."""
     problem, strategy = report.problem, report.plan.strategy
     dealt = {sentence(rule) for rule in problem_rules(problem).preferences if by_hand(strategy, rule)}
     yield from report.broken_rules
@@ -133,7 +133,7 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
 
 
 def _refuse(problem: Problem) -> NoReturn:
-    """Say that no layout is published for a job, or why the nearest one is none for it."""
+    """Raise the error that no layout is published for a job, or that even the nearest one does not fit it."""
     for _, reason in refused_recipes(problem):
         raise SpecError(OPTION, f"no published layout fits the job. The nearest: {reason}", LISTED)
     facts = problem.facts

@@ -1,1 +1,1 @@
-"""Why no strategy fits, and what comes closest."""
+"""Reasons why no strategy fits, and the closest strategy."""

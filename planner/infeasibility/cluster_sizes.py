@@ -1,8 +1,8 @@
 """
-The smallest cluster on which a job fits: the same devices, rules and batch, fewer or more of them.
+The smallest cluster on which a job fits: the same devices, rules and batch, but another number of devices.
 
-Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes are rows of
-one space, in which the number of devices follows from the degrees. They are searched in ascending order of that number.
+Sizes are whole nodes, or any number of devices below one node. All strategies for a range of sizes are rows of one
+space, in which the number of devices follows from the degrees. They are searched in ascending order of that number.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from planner.search.rules import Rules, needs
 from planner.search.space import Space, grow, space_of
 
 MOST_TIMES = 16
-"""Sizes are tried up to so many times the job's own."""
+"""Largest size that is tried, as a multiple of the job's own."""
 
 MOST_NODES, GROWTH = 32, 1 / 16
-"""Nodes of a range of sizes whose rows grow together, at least and as a part of its first; a matter of memory only."""
+"""Nodes of a range of sizes whose rows grow together, at least and as a part of its first; affects memory only."""
 
 
 def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
-    """The smallest cluster of at most ``MOST_TIMES`` the job's devices on which something fits."""
+    """Search the smallest cluster, of at most ``MOST_TIMES`` the job's devices, on which a strategy fits."""
     tried, half = 0, Clock(seconds=clock.seconds_left / 2)
     for fewest, most in _ranges(problem, MOST_TIMES * problem.facts.cluster.num_devices):
         try:
@@ -61,7 +61,7 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
 
 
 def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smallest: int, clock: Clock) -> int | None:
-    """The largest size below the job's own on which something fits; None where time runs out."""
+    """Return the largest size below the job's own on which a strategy fits; None where time runs out."""
     ranges = [span for span in _ranges(problem, problem.facts.cluster.num_devices - 1) if span[1] >= smallest]
     with suppress(OutOfTimeError):
         for fewest, most in reversed(ranges):
@@ -72,7 +72,7 @@ def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smal
 
 
 def _enough(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> int | None:
-    """The first doubling of the job's devices on which something fits; None where none does or time runs out."""
+    """Return the first doubling of the job's devices on which a strategy fits; None without one or without time."""
     node, size = problem.facts.cluster.device.devices_per_node, problem.facts.cluster.num_devices
     with suppress(OutOfTimeError):
         while (size := 2 * size) <= MOST_TIMES * problem.facts.cluster.num_devices:
@@ -91,7 +91,7 @@ def _smallest_of(
     *,
     largest: bool = False,
 ) -> Strategy | None:
-    """A strategy that fits on the smallest size of a range on which one does, or on the largest."""
+    """Return a strategy that fits on the smallest (or ``largest``) possible size of a range; None without one."""
     clock.require()
     problem = problem.with_cluster(num_devices=sizes[1])
     space = _space(problem, rules, *sizes)
@@ -103,10 +103,10 @@ def _smallest_of(
 
 def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> NDArray[np.int64]:
     """
-    Rows that a lower bound of their memory does not exclude.
+    Return the rows that a lower bound of their memory does not exclude.
 
-    Rows that differ in ``dp`` alone are excluded together where the largest is: replicas share states and have fewer
-    micro-batches each, so that memory falls with them.
+    Rows that differ in ``dp`` alone are excluded together with the largest ``dp``. More replicas share states and have
+    fewer micro-batches each, so memory falls with ``dp``.
     """
     key = np.zeros(space.num_rows, dtype=np.int64)
     for name in (name for name in ROW_DECISIONS if name != "dp"):
@@ -123,7 +123,7 @@ def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Cloc
 
 
 def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
-    """The smallest and the largest size of each range up to a limit: single devices, then ever more nodes."""
+    """Yield the smallest and largest size of each range up to a limit: single devices, then more and more nodes."""
     node = problem.facts.cluster.device.devices_per_node
     for size in range(1, min(node, limit + 1)):
         yield size, size
@@ -135,20 +135,20 @@ def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
-    """The strategies for any whole number of nodes in a range; below a node, for the one size."""
+    """Build the space of strategies for whole numbers of nodes in a range; below a node, for one size."""
     sized = (_fills_whole_nodes(problem.facts, fewest, most), _leaves_devices(most))
     of_rows = [*sized, *(rule for rule in rules.rows if rule is not topology.degrees_multiply_to_the_devices)]
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}
-    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).with_largest_sets()
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).keep_largest_sets()
 
 
 def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:
     step = min(facts.cluster.device.devices_per_node, most)
 
     def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
-        """The strategy fills a whole number of nodes, of as many devices as are looked at."""
+        """The strategy fills a whole number of nodes within the searched range."""
         size = tp * cp * pp * dp
         return (fewest <= size) & (size <= most) & (size % step == 0)
 
@@ -157,26 +157,28 @@ def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:
 
 def _leaves_devices(most: int) -> Rule:
     def holds(*, tp: Ints, cp: Ints, pp: Ints) -> Holds:
-        """The degrees do not take more devices than there are."""
+        """The degrees take at most the devices that there are."""
         return tp * cp * pp <= most
 
     return holds
 
 
 def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
-    """The values of each degree that some rules leave to it, whatever the number of devices up to the largest."""
+    """Return the values of each degree that some rules allow, for any number of devices up to the largest."""
     sizes = np.arange(1, most + 1)
     scale_up = sizes[: most_tp(problem)]
     has_experts = len(default_domains(problem.facts)["etp"]) > 1
     free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
     domains = row_domains(problem)
     others = {name: domains[name] for name in ("mbs", "vpp")}
-    left = {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
+    left = {name: _filter_values(problem.facts, rules, name, values, others) for name, values in free.items()}
     return domains | left | ({} if "group" in chosen_values(problem) else default_microbatch_groups(left["pp"]))
 
 
-def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:
-    """Values of a degree that rules allow which ask for nothing else, or for one more decision of few values."""
+def _filter_values(
+    facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns
+) -> NDArray[Any]:
+    """Filter values of a degree by rules that need nothing else, or one more decision with few values."""
     for rule in rules:
         other_names = needs(rule) - {name}
         if other_names <= set(others) and len(other_names) < 2 and name in needs(rule):

@@ -1,4 +1,4 @@
-"""A search, and where no strategy fits the reason."""
+"""Search a job, and explain the result where no strategy fits."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from planner.search.candidates import OWN, CostTable, Formulas
 from planner.search.clock import Clock
 
 EXPLANATION_FRACTION = 0.1
-"""Share of the time limit that an explanation has at least."""
+"""Least share of the time limit for an explanation."""
 
 BUBBLE_ROWS = 2048
-"""Rows whose bubble is tabulated at once; between them the clock is asked."""
+"""Rows whose bubble is tabulated at once; the clock is read between such blocks."""
 
 
 def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
-    The best strategies of a problem with proof, or why no strategy fits.
+    Search the best strategies of a problem with proof, or explain why no strategy fits.
 
     Parameters
     ----------
     problem
-        What to plan.
+        Job to plan.
     formulas
-        What strategies cost: the cost model, unless told otherwise.
+        Formulas of cost; default: the cost model.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    return explained(problem, search(problem, formulas), formulas, clock)
+    return add_conflict(problem, search(problem, formulas), formulas, clock)
 
 
-def explained(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> Outcome:
-    """What a search found, with the reason where no strategy fits."""
+def add_conflict(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> Outcome:
+    """Add the reason to the result of a search where no strategy fits."""
     if outcome.status != Status.INFEASIBLE:
         return outcome
     return replace(outcome, conflict=_conflict(problem, outcome, formulas, clock.seconds_left))
 
 
 def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_left: float) -> Conflict:
-    """Why no strategy fits; rules of the time are to blame where without them something does."""
+    """Return the reason why no strategy fits; rules of time are the reason if a strategy fits without them."""
     space = outcome.space
     enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
     if not space.rules.timed:
-        return explain(problem, space.with_largest_sets(), formulas.memory, seconds_left=enough)
+        return explain(problem, space.keep_largest_sets(), formulas.memory, seconds_left=enough)
     longest = max(seconds_left, SHORTEST_SECONDS)
     roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
     without = search_or_explain(roomy, formulas)
@@ -66,7 +66,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
 
 
 def _least_bubble_fraction(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> float | None:
-    """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
+    """Return the smallest bubble fraction of a strategy that fits; None where time is short."""
     space, least = outcome.space, np.inf
     table = CostTable.of(problem, space, formulas)
     for start in range(0, space.num_rows, BUBBLE_ROWS):

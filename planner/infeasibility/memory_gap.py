@@ -1,4 +1,4 @@
-"""The strategy that comes closest to fitting into memory, and whether one fits at all."""
+"""The strategy that is closest to fitting into memory, and checks that one fits at all."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from planner.search.clock import Clock
 from planner.search.space import Space, strategy_of
 
 CHUNK_ROWS = 2**12
-"""Rows whose memory is computed at once; a matter of memory only."""
+"""Rows whose memory is computed at once; affects memory only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryGap:
     """
-    The memory that the closest strategy lacks.
+    Missing memory of the closest strategy.
 
     Parameters
     ----------
     device_bytes, host_bytes
         Memory that is missing; both are 0 where it fits.
     strategy
-        That strategy.
+        The closest strategy.
     is_proven
-        Whether none comes closer; else time ran out.
+        True where none is closer; else time ran out.
     """
 
     device_bytes: float
@@ -39,19 +39,19 @@ class MemoryGap:
 
     @property
     def size(self) -> tuple[bool, float]:
-        """What gaps are compared by: those without host memory come first."""
+        """Key for comparison: gaps without host memory come first."""
         return self.host_bytes > 0, self.device_bytes + self.host_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lacks:
     """
-    Bytes that strategies lack, shape (rows, modes).
+    Missing bytes of strategies, shape (rows, modes).
 
     Parameters
     ----------
     device, host
-        Of device and host memory.
+        Missing device and host memory.
     """
 
     device: Floats
@@ -59,7 +59,7 @@ class Lacks:
 
     @classmethod
     def of(cls, problem: Problem, memory: MemoryLike) -> Lacks:
-        """What some memory lacks on the devices of a problem."""
+        """Compute the memory that is missing on the devices of a problem."""
         device = problem.facts.cluster.device
         capacity = device.memory_bytes - problem.search.memory_headroom_bytes
         return cls(
@@ -70,9 +70,9 @@ class Lacks:
 
 def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunction, clock: Clock) -> Floats:
     """
-    A lower bound of what rows lack on the device in the modes that fit on the host.
+    Return a lower bound of the missing device memory of rows, over the modes that fit on the host.
 
-    Of a memory other than the cost model's own no bound is known but 0.
+    Another memory formula than the cost model's own has no bound but 0.
     """
     if memory is not memory_only:
         return np.zeros(len(rows))
@@ -85,22 +85,22 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
 
 
 def chunks(rows: Ints) -> Iterator[Ints]:
-    """Rows in parts whose memory is computed at once."""
+    """Split rows into blocks whose memory is computed at once."""
     for start in range(0, len(rows), CHUNK_ROWS):
         yield rows[start : start + CHUNK_ROWS]
 
 
 def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> MemoryGap | None:
     """
-    The strategy that lacks least device memory of all that satisfy the other rules, host memory among them.
+    Search the strategy that lacks least device memory and satisfies all other rules, host memory included.
 
-    Where none has enough host memory, the one that lacks least in all. Rows are looked at in the order of a lower
-    bound; where time runs out, the closest so far is returned.
+    If none has enough host memory, the result lacks least memory in all. Rows are searched in the order of a lower
+    bound. If time runs out, the closest strategy so far is returned.
 
     Raises
     ------
     OutOfTimeError
-        If time runs out before there is one.
+        If time runs out before a strategy is found.
     """
     rows = np.arange(space.num_rows)
     bounds = least_lacking(problem, space, rows, memory, clock)
@@ -119,7 +119,7 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
 
 
 def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> MemoryGap | None:
-    """The closest strategy of some rows, those that fit on the host first; of equals the first."""
+    """Return the closest strategy of some rows, those that fit on the host first; of equals the first."""
     block = space.block(rows)
     used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
     overlaps = fold.flat(block.allowed)
@@ -141,7 +141,7 @@ def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: In
 
 
 def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> float | None:
-    """The host memory with which something would fit; None where more of it does not help, or time runs out."""
+    """Return the host memory with which a strategy would fit; None where more does not help, or time runs out."""
     least = np.inf
     for some in chunks(np.arange(space.num_rows)):
         if clock.is_over:
@@ -156,7 +156,7 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
 def first_that_fits(
     problem: Problem, space: Space, memory: MemoryFunction, rows: Ints, clock: Clock
 ) -> Strategy | None:
-    """A strategy in the first of some rows in which one fits; None where none does."""
+    """Return a strategy that fits, of the first row with one; None without any."""
     for some in chunks(rows):
         clock.require()
         gap = _closest_of(problem, space, memory, some)

@@ -1,9 +1,9 @@
 """
 Explain that no strategy fits.
 
-The explanation looks at a wider space than the search. The rules of the job, of frameworks and of memory, and the
-search's preferences may be broken there. Values that the job insists on stand beside those that the search would try.
-The other rules of physics hold, and so do preferences and those of frameworks where the space is large already.
+The explanation covers a wider space than the search. The rules of the job, of frameworks and of memory, and the
+search's preferences may be broken there. It has the values that the job asks for and the values that the search would
+try. The other rules of physics hold. In a large space preferences and rules of frameworks hold as well.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from planner.search.domains import (
     default_microbatch_groups,
     divisors,
     free_replicas,
+    job_values,
     most_tp,
-    pinned_values,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
-from planner.search.space import FeatureSplit, Space, allowed_features, classify_features, grow, spread
+from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
 MAX_OUT_OF_DOMAIN = 16
-"""Values outside a degree's own domain that the explanation looks at."""
+"""Number of values outside a degree's own domain that the explanation covers."""
 
 MAX_LISTED = 16
-"""Repairs and conflicts that are listed."""
+"""Number of repairs and conflicts that are listed."""
 
 SAMPLE_ROWS = 64
-"""Rows of a class that are tried first."""
+"""Number of rows of a class that are tried first."""
 
 WIDE_ROWS = 200_000
-"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; a matter of time."""
+"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; affects time only."""
 
 SIZE_SECONDS = 6.0
-"""What the search for the smallest cluster may take; a matter of patience."""
+"""Longest time of the search for the smallest cluster."""
 
 RuleSet: TypeAlias = frozenset[Rule]
 
@@ -79,18 +79,18 @@ def explain(
     seconds_left: float = np.inf,
 ) -> Conflict:
     """
-    Why no strategy fits.
+    Explain why no strategy fits.
 
     Parameters
     ----------
     problem
         A problem without a solution.
     space
-        What its rules but those of memory allow.
+        Strategies that its rules allow, apart from the memory rules.
     memory
-        Bytes that strategies take.
+        Formula of the bytes of strategies.
     seconds_left
-        When to stop; the conflict then says what it leaves out.
+        Time limit; the conflict lists the parts that were left out.
     """
     clock, rules = Clock(seconds=seconds_left), space.rules
     try:
@@ -99,7 +99,7 @@ def explain(
         conflicts = hitting_sets(repairs)
         listed = conflicts[:MAX_LISTED]
         kept = relaxation.fixed & set(rules.preferences)
-        exclusive = tuple(_sentences(_with_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
+        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
     except OutOfTimeError:
@@ -128,13 +128,13 @@ def explain(
 
 def _cut(sets: Sequence[RuleSet], what: str) -> Iterator[str]:
     if len(sets) >= MAX_CONFLICTS:
-        yield f"Of more than {MAX_CONFLICTS:,} {what}, the smallest {MAX_LISTED} are listed."
+        yield f"Only {MAX_LISTED} of more than {MAX_CONFLICTS:,} {what} are listed."
     elif len(sets) > MAX_LISTED:
-        yield f"Of {len(sets):,} {what}, the smallest {MAX_LISTED} are listed."
+        yield f"Only {MAX_LISTED} of {len(sets):,} {what} are listed."
 
 
 def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
-    """What the closest strategy lacks, and what would be enough for it."""
+    """Return the missing memory of the closest strategy, and the memory that is enough for it."""
     if nearest is None:
         return {}
     headroom = problem.search.memory_headroom_bytes
@@ -159,7 +159,7 @@ def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Entry:
-    """Candidates of one class of rows that break the same rules, memory apart, and the modes in which they do."""
+    """One class of rows that break the same rules, memory apart, and the modes in which they do."""
 
     row_class: int
     broken: RuleSet
@@ -167,7 +167,7 @@ class _Entry:
 
 
 class _Relaxation:
-    """The wider space, and what its candidates break."""
+    """The wider space, and the rules that its candidates break."""
 
     def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
         self.problem = problem
@@ -178,23 +178,23 @@ class _Relaxation:
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
         wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
-        replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
+        replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
-            relaxed_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
-            [*rules.rows, *(rule for rule in _lifted_bounds(problem) if not needs(rule) & set(FEATURES))],
+            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
+            [*rules.rows, *(rule for rule in _restore_bounds(problem) if not needs(rule) & set(FEATURES))],
             tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
         )
-        self.features = _relaxed_features(problem)
-        self.lifted = tuple(rule for rule in _lifted_bounds(problem) if needs(rule) & set(FEATURES))
+        self.features = _wide_features(problem)
+        self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
         self.mixed = (*rules.mixed, *self.lifted)
         self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
         first = np.zeros(1, dtype=np.int64)
         self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
 
     def repairs(self) -> list[RuleSet]:
-        """The smallest sets of rules that a candidate breaks."""
+        """Return the smallest sets of rules that a candidate breaks."""
         repairs: list[RuleSet] = []
         entries = sorted(self.entries(), key=lambda entry: len(entry.broken))
         for size in sorted({len(entry.broken) for entry in entries}):
@@ -207,7 +207,7 @@ class _Relaxation:
         return repairs
 
     def entries(self) -> Iterator[_Entry]:
-        """Every class of rows with every set of rules that its features break."""
+        """Yield every class of rows with every set of rules that its features break."""
         used, first = np.unique(self.classes.index, return_index=True)
         if not len(used):
             return
@@ -233,11 +233,11 @@ class _Relaxation:
                     )
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
-        """Memory of some rows in every mode."""
+        """Return the memory of some rows in every mode."""
         return mode_memory(self.facts, self.degrees(rows), self.features, self.memory)
 
     def some_of(self, entries: Sequence[_Entry], _: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
-        """What occurs in a few rows of each entry's class, enough to see that most of them fit."""
+        """Return the observed fits of a few rows of each entry's class, enough to see that most of them fit."""
         members = {entry.row_class: self.members(entry.row_class) for entry in entries}
         few = {one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()}
         occurs = self.occurring(few)
@@ -245,9 +245,9 @@ class _Relaxation:
 
     def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
         """
-        What occurs in all rows of each entry's class that matter.
+        Return the observed fits of all relevant rows of each entry's class.
 
-        Where a repair without device memory is known, rows that certainly have too little of it teach nothing.
+        Once a repair without device memory is known, rows that certainly lack device memory are skipped.
         """
         of_device, _ = _memory_rules(self.rules)
         keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
@@ -263,11 +263,11 @@ class _Relaxation:
         return [self.looked_at[key] for key in keys]
 
     def members(self, row_class: int) -> NDArray[np.int64]:
-        """The rows of a class."""
+        """Return the rows of a class."""
         return np.flatnonzero(self.classes.index == row_class)
 
     def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a lower bound of rows' memory fits on the device in some mode."""
+        """Mark rows whose lower bound of memory fits on the device in some mode."""
         if self.memory is not memory_only:
             return np.ones(len(rows), dtype=bool)
         answers = [np.zeros(0, dtype=bool)]
@@ -279,12 +279,12 @@ class _Relaxation:
         return np.concatenate(answers)
 
     def degrees(self, rows: NDArray[np.int64]) -> Columns:
-        """The degrees of some rows."""
+        """Return the degrees of some rows."""
         return {name: values[rows] for name, values in self.rows.items()}
 
     def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
         """
-        For some rows of each class, which combinations of "fits" occur in which memory mode.
+        Return the combinations of "fits" that some rows of each class have, by memory mode.
 
         Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
         """
@@ -302,7 +302,7 @@ class _Relaxation:
 
 
 def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
-    """The memory rules that candidates break, from what occurs in their modes."""
+    """Yield the memory rules that candidates break, from the observed fits of their modes."""
     of_device, of_host = _memory_rules(rules)
     seen = occurs.any(axis=0)
     for device_fits, host_fits in np.argwhere(seen).tolist():
@@ -310,22 +310,22 @@ def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
 
 
 def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
-    """The rules of device memory and the rules of host memory."""
+    """Return the rules of device memory and the rules of host memory."""
     return (
         frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
         frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),
     )
 
 
-def _lifted_bounds(problem: Problem) -> Iterator[Rule]:
-    """The search's bounds that the job lifts for some values; they return where its entries are released."""
-    chosen = pinned_values(problem)
+def _restore_bounds(problem: Problem) -> Iterator[Rule]:
+    """Yield the search's bounds that the job lifts for some values; they hold again if its entries are removed."""
+    chosen = job_values(problem)
     yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
 
 
-def _relaxed_features(problem: Problem) -> Columns:
-    """Values of each feature: all that the search tries, and what the job insists on."""
-    chosen = pinned_values(problem)
+def _wide_features(problem: Problem) -> Columns:
+    """Return the values of each feature: all that the search tries, and those that the job asks for."""
+    chosen = job_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
         for name, values in _few_features(problem.facts).items()
@@ -333,16 +333,16 @@ def _relaxed_features(problem: Problem) -> Columns:
 
 
 def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
-    """Values of each feature, of recomputation the usual ones: what else fits is between nothing and everything."""
+    """Return the values of each feature, with the usual recomputation: other sets lie between none and full."""
     return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
 
 
-def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
-    """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
+def wide_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
+    """Return the values of each degree that satisfy some rules alone, and those that the job asks for."""
     defaults = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem)) | {
         "tp": divisors(problem.facts.cluster.num_devices)
     }
-    chosen = pinned_values(problem)
+    chosen = job_values(problem)
     domains = {}
     for name, values in defaults.items():
         own = column(name, values)
@@ -357,11 +357,11 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
 # --- conflicts ---------------------------------------------------------------------------------------------
 
 
-def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
+def _add_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
     """
-    A conflict with the rules of physics, the bounds of the search and the kept preferences that it needs.
+    Add to a conflict the rules of physics, bounds of the search and kept preferences that it needs.
 
-    One that names memory would need nearly all of them, and is left as it is.
+    A conflict with memory rules would need nearly all of them and stays as it is.
     """
     if conflict & set(rules.memory):
         return list(conflict)
@@ -379,14 +379,14 @@ def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: S
 
 
 def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
-    """Whether some degrees and features satisfy some rules together; what no rule names has any one value."""
+    """Tell whether some rules hold together for any degrees and features; decisions without a rule get one value."""
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
-    domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
+    domains = {n: values if n in named else values[:1] for n, values in wide_domains(problem, rules).items()}
     defaults = _few_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
-    replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
+    replicas = (1, 2, *job_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
-    return bool(allowed_features(problem.facts, rows, features, of_features)[1].any())
+    return bool(tabulate_features(problem.facts, rows, features, of_features)[1].any())

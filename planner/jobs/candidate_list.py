@@ -24,24 +24,24 @@ MAX_BYTES = 2**22
 
 
 ENTRIES = (*DECISIONS, LAYOUT, *FOLLOWING)
-"""Entries that a row may have: what a report writes of a strategy."""
+"""Allowed entries of a row: the columns with which a report writes a strategy."""
 
 
 def read_candidate_list(path: Path, complete: Callable[[StrategyFile], Strategy] | None = None) -> CandidateList:
     """
-    Strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
+    Read strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
 
     Parameters
     ----------
     path
-        The file; its ending says which of the two it is.
+        The file; its suffix decides between CSV and YAML.
     complete
-        Makes a row that has a layout a whole strategy of the job.
+        Completes a row with a layout to a whole strategy of the job.
 
     Raises
     ------
     SpecError
-        If it cannot be read, holds no strategies or too many, or names what is no decision or no value of one.
+        If the file cannot be read, has no strategy or too many, or has an unknown decision or value.
     """
     if path.suffix.lower() not in (".csv", ".yaml", ".yml"):
         raise SpecError("search.candidates", f"{shown(str(path))} is neither a .csv nor a .yaml file.")
@@ -60,7 +60,7 @@ def read_candidate_list(path: Path, complete: Callable[[StrategyFile], Strategy]
             if given.layout is None or complete is None:
                 rows[place] = given.decisions
             else:
-                whole[place] = _completed(complete, given, f"{path}, {place}")
+                whole[place] = _complete_row(complete, given, f"{path}, {place}")
         except SpecError as error:
             mistakes += mistakes_of(error)
         if len(mistakes) >= MOST_MISTAKES:
@@ -95,7 +95,7 @@ def _read_row(entry: Mapping[str, Any], where: str) -> StrategyFile:
     return StrategyFile(decisions=decisions, layout=layout)
 
 
-def _completed(complete: Callable[[StrategyFile], Strategy], given: StrategyFile, where: str) -> Strategy:
+def _complete_row(complete: Callable[[StrategyFile], Strategy], given: StrategyFile, where: str) -> Strategy:
     try:
         return complete(given)
     except SpecError as error:
@@ -103,7 +103,7 @@ def _completed(complete: Callable[[StrategyFile], Strategy], given: StrategyFile
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The cells of each line that are not empty, by decision."""
+    """Yield the non-empty cells of each line, by decision."""
     reader = csv.reader(StringIO(text, newline=""), skipinitialspace=True)
     plain: dict[str, Any] = {}
     try:
@@ -125,7 +125,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _yaml_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each mapping of a list."""
+    """Yield each mapping of the list."""
     entries = parse(text, str(path))
     if not isinstance(entries, list):
         raise SpecError(str(path), f"expected a list of strategies such as [{{tp: 8, pp: 4}}], got {shown(entries)}.")

@@ -1,4 +1,4 @@
-"""When to save checkpoints, what the whole training then takes, MoFa, section 3.4 and equation (44), and costs."""
+"""Checkpoint intervals, the time and costs of the whole training; MoFa, section 3.4 and equation (44)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class CheckpointSchedule:
         Steps from one checkpoint to the next, K, and their time without interruptions.
     continuous_interval_steps
         The interval before rounding, equation (44); infinite where nothing fails.
-    num_checkpoints
+    Number of checkpoints in the whole training.
         Checkpoints of the whole training.
     write_fraction
-        Share of the time without failures in which they are written to storage.
+        Share of the time without failures in which checkpoints are written to storage.
     num_steps
         Optimizer steps of the whole training.
     effective_seconds, interruption_seconds, total_seconds
-        Time with progress, without it, and their sum.
+        Time with progress, time without, and their sum.
     failures
         Mean failures of the whole training.
     ettr
-        Effective training time ratio: the first of these times over the last.
+        Effective training time ratio: effective over total time.
     days, gpu_hours
-        The total time in days, and times the devices in hours.
+        Total time in days, and in device-hours.
     """
 
     interval_steps: int
@@ -63,22 +63,22 @@ def schedule_checkpoints(
     cluster: Cluster, workload: Workload, reliability: Reliability, *, step_seconds: float
 ) -> CheckpointSchedule:
     """
-    The schedule with the shortest total time, MoFa equations (43) and (44).
+    Choose the schedule with the shortest total time, MoFa equations (43) and (44).
 
-    A checkpoint that is written beside the training is on storage before the next one starts, and storage is written
-    for no larger share of the time than it may (:func:`costmodel.reliability.shortest_interval_steps`).
+    An asynchronous checkpoint is on storage before the next one starts. Storage is written for no larger share of the
+    time than allowed (:func:`costmodel.reliability.shortest_interval_steps`).
 
     Parameters
     ----------
     cluster, workload, reliability
         Nodes, tokens and failures.
     step_seconds
-        One step without interruptions.
+        Time of one step without interruptions.
 
     Raises
     ------
     SpecError
-        If failures outrun progress even with a checkpoint after every step, or with as many as storage can hold.
+        If failures outrun progress even with a checkpoint after every step, or with as many as storage can take.
     """
     _refuse_standstill(cluster, reliability, interval_steps=1, step_seconds=step_seconds)
     num_steps = formulas.num_steps(workload)
@@ -99,7 +99,7 @@ def schedule_every(
     cluster: Cluster, workload: Workload, reliability: Reliability, *, step_seconds: float, interval_steps: int
 ) -> CheckpointSchedule:
     """
-    The schedule of a given interval, MoFa equations (36)-(39).
+    Return the schedule of a given interval, MoFa equations (36)-(39).
 
     Raises
     ------
@@ -145,18 +145,18 @@ def schedule_costs(
     breakdowns: Sequence[Sequence[Part]],
 ) -> TrainingCosts:
     """
-    What the training of a schedule costs.
+    Compute the costs of the training of a schedule.
 
     Parameters
     ----------
     schedule, costs
-        Its times, and prices.
+        Times of the training, and prices.
     cluster
-        The devices that train.
+        Devices that train.
     num_waiting
-        Devices beside them that are held and wait.
+        Devices that are held in addition and wait.
     breakdowns
-        Where the step goes on each pipeline rank.
+        Parts of the step on each pipeline rank.
     """
     devices = Devices(
         num_devices=cluster.num_devices,
@@ -181,9 +181,10 @@ def schedules_around(
     cluster: Cluster, workload: Workload, reliability: Reliability, *, step_seconds: float, best: CheckpointSchedule
 ) -> tuple[CheckpointSchedule, ...]:
     """
-    What other intervals than the best one would do, it included, shortest first; spaced evenly in their logarithm.
+    Return schedules for intervals around the best one, shortest first; spaced evenly in their logarithm.
 
-    From one step to :data:`MOST_TIMES` the best interval, as far as failures leave :data:`LEAST_PROGRESS` of the time.
+    Intervals go from one step to :data:`MOST_TIMES` the best one, as far as failures leave :data:`LEAST_PROGRESS` of
+    the time.
     """
     most = min(best.num_steps, MOST_TIMES * best.interval_steps)
     spaced = {round(most ** (index / NUM_INTERVALS)) for index in range(NUM_INTERVALS + 1)}
@@ -197,10 +198,10 @@ def schedules_around(
 
 
 MOST_TIMES, NUM_INTERVALS = 100, 60
-"""The longest interval that is shown, as a multiple of the best one; intervals, equals by rounding counted."""
+"""Longest interval that is shown, as a multiple of the best one; number of intervals, duplicates included."""
 
 LEAST_PROGRESS = 0.5
-"""Share of the time that failures must leave for an interval to be worth showing."""
+"""Least share of the time that failures leave at a shown interval."""
 
 
 def _refuse_standstill(cluster: Cluster, reliability: Reliability, *, interval_steps: int, step_seconds: float) -> None:
@@ -223,7 +224,7 @@ def _refuse_standstill(cluster: Cluster, reliability: Reliability, *, interval_s
 def _refuse_slow_storage(
     cluster: Cluster, reliability: Reliability, *, interval_steps: int, step_seconds: float
 ) -> None:
-    """Refuse storage that takes checkpoints so seldom that failures outrun progress, and say which does not."""
+    """Refuse storage that is too slow for progress between failures, and suggest a sufficient bandwidth."""
     progress = formulas.progress_fraction(
         cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds
     )

@@ -50,7 +50,7 @@ CATALOG = Fitted()
 
 
 def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
-    """The file that a device's name means, such as what ``planner calibrate`` wrote; None: it is no path."""
+    """Return the path of a device file, such as one that ``planner calibrate`` wrote; None for a name or plain data."""
     if (
         isinstance(entry, str)
         and catalog.known_name(entry) is None
@@ -61,7 +61,7 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Tables as blocks of lines."""
+    """YAML writer that keeps tables as blocks of lines."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -72,18 +72,18 @@ _Dumper.add_representer(str, _block)
 
 
 def device_text(entry: Mapping[str, Any]) -> str:
-    """A device as YAML, as a job's ``cluster.device`` reads it."""
+    """Write a device as YAML, in the form that ``cluster.device`` of a job accepts."""
     return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
 
 
-def with_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:
+def add_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:
     """
-    A cluster with the framework that plans are exported to: its newest release that runs on the device, or the job's.
+    Add the framework that plans are exported to: the job's own, or the target's newest release for the device.
 
     Raises
     ------
     SpecError
-        If there is no such target, if none of its releases runs on the device, or if the job names another framework.
+        If the target is unknown, none of its releases runs on the device, or the job names another framework.
     """
     if target is None:
         return section
@@ -106,7 +106,7 @@ def with_target(section: ClusterSection, entry: Reference, target: str | None) -
 
 
 def framework_of(section: ClusterSection, device: Device, fitted: Fitted = CATALOG) -> Framework:
-    """The framework that a job names, or the one that its device gets; what a job says itself is checked."""
+    """Return the framework of a job, or the default of its device; check one that the job defines itself."""
     given = catalog.default_framework(device) if section.framework is None else section.framework
     framework = catalog.framework_of(given, FRAMEWORK, fitted.factors)
     if isinstance(given, Mapping):
@@ -123,27 +123,27 @@ def cluster_of(
     fitted: Fitted = CATALOG,
 ) -> Cluster:
     """
-    Everything that a job runs on.
+    Build the cluster of a job from its device, network, framework and settings.
 
     Parameters
     ----------
     section
-        Of the job.
+        Section ``cluster`` of the job.
     entry
-        Its device: a name of the catalog, or plain data.
+        Device of the job: a name of the catalog, or plain data.
     settings
-        What the job tells the framework; the framework's defaults hold for the rest.
+        Settings of the job; the framework's defaults apply to the rest.
     model
-        What is trained: settings may count its layers.
+        Model that is trained; some settings count its layers.
     precision
-        The name of its recipe, on which defaults may depend; None: the framework's own.
+        Name of the precision recipe, on which defaults may depend; None: the framework's own.
     fitted
-        Constants instead of the catalog's.
+        Constants that replace the catalog's.
 
     Raises
     ------
     SpecError
-        If something is unknown or impossible.
+        If an entry is unknown or impossible.
     """
     device = device_of(entry, fitted)
     framework = framework_of(section, device, fitted)
@@ -151,11 +151,11 @@ def cluster_of(
     if own := framework.settings_by_precision.get(precision or framework.precision):
         defaults = own.over(defaults)
     whole = settings.over(defaults)
-    placed = _with_bandwidths(device, section)
-    made = _placed(equipped(placed, framework, whole, model), section)
+    placed = _set_bandwidths(device, section)
+    made = _set_nodes(equipped(placed, framework, whole, model), section)
     _require_growing(made, section)
     _require_whole_nodes(made, section)
-    num_devices = _without_spares(made, section)
+    num_devices = _count_devices(made, section)
     _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
     return Cluster(
@@ -168,8 +168,8 @@ def cluster_of(
     )
 
 
-def _without_spares(device: Device, section: ClusterSection) -> int:
-    """Devices that plans may use: all but those of the nodes that the job keeps as spares."""
+def _count_devices(device: Device, section: ClusterSection) -> int:
+    """Return the number of devices that plans may use: all except those of spare nodes."""
     spares, node, given = section.spare_nodes, device.devices_per_node, section.num_devices
     if spares and given % node:
         raise SpecError(
@@ -187,7 +187,11 @@ def _without_spares(device: Device, section: ClusterSection) -> int:
 
 
 def _require_enough(settings: Settings, device: Device, model: Model, num_devices: int) -> None:
-    """What the job's settings count, the device, the model and the cluster have; defaults may be of larger ones."""
+    """
+    Refuse settings of the job that exceed the processors of the device, the layers of the model or the devices.
+
+    Defaults are not checked: they may be made for larger ones.
+    """
     counts = {
         "communication_sms": (settings.communication_sms, device.num_processors, f"processors of {device.name}"),
         "offloaded_layers": (settings.offloaded_layers, model.num_layers, f"layers of {model.name}"),
@@ -202,7 +206,7 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
 
 
 def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
-    """The device of a job: a name of the catalog, or plain data, which may start from one."""
+    """Build the device of a job: a name of the catalog, or plain data, which may start from one."""
     if isinstance(entry, str):
         known = catalog.device_entry(entry, DEVICE)
         return catalog.device_of(known, DEVICE, fitted.constants) if fitted.constants else catalog.device(entry)
@@ -223,14 +227,14 @@ def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
 
 
 def device_note(entry: Reference) -> str:
-    """What the name of a job's device leaves open, or says beside the device, as a sentence; empty: nothing."""
+    """Return the catalog's note on the device name of a job, such as an ambiguity, as a sentence; empty without one."""
     name = entry.get("base") if isinstance(entry, Mapping) else entry
     found = catalog.known_name(name) if isinstance(name, str) else None
     return found.note if found else ""
 
 
 def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
-    """The catalog's sources, except of what the job says itself."""
+    """Return the catalog's sources, and "job file" for entries that the job changed."""
     names = tuple(changed)
     kept = {
         key: source
@@ -243,8 +247,8 @@ def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
 # --- its nodes and networks --------------------------------------------------------------------------------
 
 
-def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
-    """The device with the nominal bandwidths that the job states, within the scale-up domain and beyond."""
+def _set_bandwidths(device: Device, section: ClusterSection) -> Device:
+    """Set the nominal bandwidths that the job states, inside the scale-up domain and between nodes."""
     changed = [name for name in ("scale_up_bandwidth", "internode_bandwidth") if getattr(section, name) is not None]
     if not changed:
         return device
@@ -261,8 +265,8 @@ def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
     return replace(device, networks=(inner, *others), sources=_sources(device, ["networks"]))
 
 
-def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
-    """The device in the nodes, on the networks and with the memory that the job states."""
+def _set_nodes(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
+    """Set the nodes, networks and memory that the job states."""
     stated = {
         "devices_per_node": section.devices_per_node,
         "networks": section.networks,
@@ -277,7 +281,11 @@ def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
 
 
 def _require_reached(device: Device, num_devices: int) -> None:
-    """Networks of a sampled device reach all devices: nothing is known of what was neither sampled nor stated."""
+    """
+    Refuse more devices than the networks of a sampled device reach.
+
+    Beyond that reach nothing was sampled or stated.
+    """
     reach = device.networks[-1].num_peers
     if device.calibration.samples is not None and num_devices > reach:
         raise SpecError(
@@ -288,7 +296,7 @@ def _require_reached(device: Device, num_devices: int) -> None:
 
 
 def _require_growing(device: Device, section: ClusterSection) -> None:
-    """Levels of interconnect reach further and further; what the job says of them last is at fault."""
+    """Refuse network levels that reach fewer devices than the level inside; the error names the job's last entry."""
     where = f"{DEVICE}.networks" if section.networks is None else "cluster.networks"
     if section.scale_up_size is not None:
         where = "cluster.scale_up_size"
@@ -303,7 +311,7 @@ def _require_growing(device: Device, section: ClusterSection) -> None:
 
 
 def _require_whole_nodes(device: Device, section: ClusterSection) -> None:
-    """Domains of the innermost level are whole nodes, or nodes whole domains."""
+    """Refuse domains of the innermost level that are not whole nodes or whole fractions of a node."""
     domain, node = device.networks[0].num_peers, device.devices_per_node
     if domain % node and node % domain:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Some decisions -> a whole strategy, what is not said as the framework's recipes have it; and the way back."""
+"""Complete some decisions to a whole strategy with the framework's recipes, and write a strategy as entries."""
 
 from __future__ import annotations
 
@@ -33,44 +33,46 @@ from planner.jobs.strategy_file import (
 from planner.jobs.values import MAX_DEGREE, decision_values
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
-"""What is assumed of a framework of which nothing is known."""
+"""Defaults of an unknown framework."""
 
 
 ALWAYS_SAID = ("dp", "mbs", "sharding", "recompute", "cuda_graphs", *OVERLAPS)
 """
-Decisions that make a strategy whole, where experts are split also ``token_dispatcher``: what it leaves out is as
-:func:`completed` has it. Without one of them a search completes it.
+Decisions that make a strategy whole; with expert parallelism also ``token_dispatcher``.
+
+A whole strategy gets the defaults of :func:`completed` for its other decisions. If one of these decisions is missing, a
+search chooses it.
 """
 
 
 def is_whole(given: StrategyFile) -> bool:
-    """Return whether a strategy says so much that what it leaves out is left out on purpose, not open."""
+    """Tell whether a strategy is whole: its missing decisions have their defaults and are not open to a search."""
     is_sent = given.decisions.get("ep", 1) > 1
     return {*ALWAYS_SAID, *(("token_dispatcher",) if is_sent else ())} <= {*given.decisions}
 
 
 def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None) -> Strategy:
     """
-    The strategy that some decisions mean.
+    Complete some decisions to a whole strategy.
 
-    ``dp`` takes the devices that the other degrees leave, ``group`` is ``pp`` where chunks interleave, other degrees
-    are 1. Features are as the framework's recipes have them (``planner catalog FRAMEWORK``), each only where there is
-    something for it to do; without recipes sequence parallelism is on and optimizer states are sharded. Stages are
-    those that are given, else as the framework deals layers.
+    ``dp`` takes the devices that the other degrees leave. ``group`` is ``pp`` with interleaved stages. Other degrees
+    are 1. Features follow the framework's recipes (``planner catalog FRAMEWORK``), each only where it has an effect.
+    Without recipes sequence parallelism is on and optimizer states are sharded. Stages are the given ones, or those
+    that the framework makes.
 
     Parameters
     ----------
     facts
-        What is given.
+        Model, cluster and workload of the job.
     given
-        Values by name, as :func:`planner.jobs.values.decision_value` returns them, and stages.
+        Values by name, as :func:`planner.jobs.values.decision_value` returns them, and the given stages.
     max_devices
-        Devices that ``dp`` may fill; all of them by default.
+        Devices that ``dp`` may fill; default: all of them.
 
     Raises
     ------
     SpecError
-        If the stages are not of this pipeline and model, or the strategy is so far from the job that it has no cost.
+        If the stages do not match this pipeline and model, or the strategy cannot be costed for this job.
     """
     framework = facts.cluster.framework or UNKNOWN
     defaults = _defaults(framework if framework.strategy else UNKNOWN, facts)
@@ -80,12 +82,12 @@ def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None)
     whole = {**chosen, **given.decisions}
     strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
     require_cost(facts, strategy)
-    layout = _dealt(facts, framework, strategy) if given.layout is None else given.layout
+    layout = _deal_stages(facts, framework, strategy) if given.layout is None else given.layout
     return given_layout(layout, strategy, facts.model)
 
 
 def _defaults(framework: Framework, facts: Facts) -> dict[str, int]:
-    """Decisions of the framework's recipes for the job's precision."""
+    """Return the decisions of the framework's recipes for the job's precision."""
     recipe = {**framework.strategy, **framework.strategy_by_precision.get(facts.workload.precision.name, {})}
     return decision_values(recipe, "cluster.framework.strategy")
 
@@ -110,7 +112,7 @@ def _expert_tp(degrees: Mapping[str, int], dp: int) -> int:
 def _features(
     facts: Facts, degrees: Mapping[str, int], defaults: Mapping[str, int], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """What recipes switch on, where there is something to do."""
+    """Return the features that recipes switch on, each only where it has an effect."""
     tp, replicas = degrees["tp"], degrees["dp"] * degrees["cp"]
     sequence_parallel = tp > 1 and bool(defaults.get("sequence_parallel", False) or facts.model.has_experts)
     in_sequence = bool(given.get("sequence_parallel", sequence_parallel))
@@ -136,8 +138,8 @@ def _features(
     }
 
 
-def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[str, tuple[int, ...]]:
-    """The framework's own stages of a pipeline whose ends hold embedding and head."""
+def _deal_stages(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[str, tuple[int, ...]]:
+    """Return the framework's own stages of a pipeline whose first and last stage hold embedding and head."""
     if strategy.pp == 1 or strategy.vocabulary != Vocabulary.ENDS or strategy.schedule != Schedule.ONE_F_ONE_B:
         return AS_DEALT
     sizes = dealt_stages(framework, facts.model.num_layers, strategy.pp * strategy.vpp)
@@ -148,7 +150,7 @@ def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> Mapping[st
 
 
 def strategy_entries(facts: Facts, strategy: Strategy) -> dict[str, Any]:
-    """A strategy as a job file writes it: every decision, and stages unless the framework deals even ones as well."""
+    """Write a strategy as a job file has it: every decision, and stages that differ from the framework's own."""
     decisions = plain_decisions(strategy)
     if strategy.layout is None and completed(facts, StrategyFile(decisions=strategy.decisions())) == strategy:
         return decisions
@@ -156,7 +158,11 @@ def strategy_entries(facts: Facts, strategy: Strategy) -> dict[str, Any]:
 
 
 def require_cost(facts: Facts, strategy: Strategy) -> None:
-    """Refuse what no formula covers: the rules forbid it too, but there is nothing to report beside them."""
+    """
+    Refuse a strategy that no formula covers.
+
+    The rules forbid it as well, but a report of broken rules needs a cost.
+    """
     num_devices, stage_devices = strategy.num_devices, strategy.tp * strategy.cp * strategy.dp
     if strategy.dp < 1:
         raise SpecError(

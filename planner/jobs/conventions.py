@@ -1,4 +1,4 @@
-"""What the figures of a report are about: the model in numbers, and what MFU and operator times refer to."""
+"""Conventions of a report's figures: numbers of the model, the peak of MFU, and the source of operator times."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from costmodel.tables import Facts
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSummary:
     """
-    What is trained, in numbers that people compare.
+    Key numbers of the trained model.
 
     Parameters
     ----------
     name, source
-        What it is called and where its numbers come from.
+        Name of the model, and source of its numbers.
     is_text_part
-        Whether it is the text part of a multimodal model.
+        True for the text part of a multimodal model.
     num_layers
-        Layers, multi-token prediction not counted.
+        Number of layers, without multi-token prediction.
     parameters, active_parameters, mtp_parameters
-        All; those that one token meets; those of multi-token prediction, in neither.
+        Number of all; of those that one token meets; of those of multi-token prediction, counted in neither.
     flops_per_token
-        Forward and backward pass, multi-token prediction included, in the report's attention convention.
+        FLOPs of forward and backward pass, with multi-token prediction, in the report's attention convention.
     """
 
     name: str
@@ -46,18 +46,18 @@ class ModelSummary:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conventions:
     """
-    The conventions of the figures of a report.
+    Conventions of a report's figures.
 
     Parameters
     ----------
     peak_dtype, peak_flops
-        The dense peak that MFU and HFU refer to.
+        Dense peak to which MFU and HFU refer.
     peak_bf16_flops
-        The dense bf16 peak, whatever the precision; None: the device has none.
+        Dense bf16 peak, for any precision; None: the device has none.
     attention
-        Whether the scores that the causal mask hides are counted as FLOPs (``full``) or not (``causal``).
+        ``full``: the scores that the causal mask hides count as FLOPs; ``causal``: they do not.
     operator_times
-        Who timed each operator.
+        Source of each operator's time.
     """
 
     peak_dtype: Dtype
@@ -68,7 +68,7 @@ class Conventions:
 
 
 def conventions_of(facts: Facts) -> Conventions:
-    """The conventions of a job's figures."""
+    """Return the conventions of a job's figures."""
     device, dtype = facts.cluster.device, facts.workload.precision.compute
     times = operator_times(device, dtype)
     return Conventions(
@@ -81,7 +81,7 @@ def conventions_of(facts: Facts) -> Conventions:
 
 
 def _every_operator(facts: Facts) -> Iterable[Operator]:
-    """Each operator at least once, in the order of a forward pass; samples know it by dtype and framework."""
+    """Yield each operator at least once, in the order of a forward pass; samples know it by dtype and framework."""
     model, device, compute = facts.model, facts.cluster.device, facts.workload.precision.compute
     shape = replace(whole_shape(model), compute_dtype=compute, wide_dtype=device.wide_dtype(compute))
     if device.constants.times == "sampled":
@@ -94,7 +94,7 @@ def _every_operator(facts: Facts) -> Iterable[Operator]:
 
 
 def model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
-    """What a job trains."""
+    """Return the key numbers of a job's model."""
     model = facts.model
     return ModelSummary(
         name=model.name,

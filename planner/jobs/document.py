@@ -1,5 +1,5 @@
 """
-Plain data from outside: YAML text, Python mappings and ``key=value`` overrides, before anything is known about jobs.
+Plain data before it is checked as a job: YAML text, Python mappings and ``key=value`` overrides.
 
 YAML is read as version 1.2 spells numbers: ``15e12`` is one, ``010`` is ten, ``2026-01-01`` is text. Tags, anchors and
 aliases are refused, and size, depth and number of entries are limited.
@@ -59,22 +59,22 @@ OF_A_JOB = "A job needs at least 'model', 'cluster' and 'training'."
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """
-    A job as it was written, wherever that was.
+    A job as it was written in a file, a mapping or a command line.
 
     Parameters
     ----------
     entries
-        What it says.
+        Entries of the job.
     name
-        What it is called.
+        Name of the job.
     folder
-        What paths in it are relative to.
+        Folder to which paths of the job are relative.
     sources
         Files that were read.
     places
-        Where each entry was written, by dotted path.
+        Place of each entry, by dotted path.
     mistakes
-        What of it could not be read at all.
+        Errors of entries that could not be read.
     """
 
     entries: dict[str, Plain]
@@ -86,7 +86,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """A job file with the place of each entry; errors as in :func:`read_mapping`."""
+    """Read a job file with the place of each entry; errors as in :func:`read_mapping`."""
     places: dict[str, Place] = {}
     entries = mapping_of(read_text(path), str(path), places=places)
     return Document(entries=entries, name=path.stem, folder=path.parent, sources=(path,), places=places)
@@ -94,14 +94,14 @@ def read_document(path: Path) -> Document:
 
 def read_mapping(path: Path, needs: str = OF_A_JOB) -> dict[str, Plain]:
     """
-    The mapping that a YAML file holds.
+    Read the mapping of a YAML file.
 
     Parameters
     ----------
     path
         The file.
     needs
-        What to say of an empty one.
+        Hint for an empty file.
 
     Raises
     ------
@@ -115,16 +115,16 @@ def mapping_of(
     text: str, source: str, needs: str = OF_A_JOB, places: dict[str, Place] | None = None
 ) -> dict[str, Plain]:
     """
-    The mapping that a YAML text holds.
+    Parse the mapping of a YAML text.
 
     Parameters
     ----------
     text
         YAML.
     source
-        What it is called in messages.
+        Name of the text in messages.
     needs
-        What to say of an empty one.
+        Hint for an empty text.
     places
         Receives the place of each entry.
 
@@ -145,9 +145,10 @@ def mapping_of(
 
 def parse(text: str, source: str, places: dict[str, Place] | None = None, *, last_counts: bool = False) -> Plain:
     """
-    The plain value that a YAML text stands for; of an entry that is there twice the last one, or none is taken.
+    Parse a YAML text to plain data.
 
-    ``places`` receives where each entry stands.
+    An entry that is written twice is refused, or its last value is taken (``last_counts``). ``places`` receives the
+    place of each entry.
 
     >>> parse("[8, 15e12, on, 010, 2026-01-01, none]", "example")
     [8, 15000000000000.0, True, 10, '2026-01-01', 'none']
@@ -158,7 +159,7 @@ def parse(text: str, source: str, places: dict[str, Place] | None = None, *, las
         try:
             node = loader.get_single_node()
             kept = {} if places is None else places
-            return None if node is None else _from_node(loader, node, source, "", kept, last_counts)
+            return None if node is None else _build_value(loader, node, source, "", kept, last_counts)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -169,12 +170,12 @@ def parse(text: str, source: str, places: dict[str, Place] | None = None, *, las
 
 def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     """
-    The text of a file.
+    Read the text of a file.
 
     Raises
     ------
     SpecError
-        If it cannot be read, is no text or too large.
+        If it cannot be read, is not text or too large.
     """
     try:
         with path.open("rb") as stream:
@@ -189,7 +190,7 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
 
 
 def decoded(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
-    """The text of an open file; errors as in :func:`read_text`."""
+    """Read the text of an open file; errors as in :func:`read_text`."""
     content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise SpecError(source, f"is larger than {most_bytes // 1024} KiB, which no job file is.")
@@ -200,7 +201,7 @@ def decoded(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
 
 
 def similar_files(path: Path) -> str:
-    """Which file beside it is meant; that its folder is not there."""
+    """Suggest a file with a similar name in the same folder, or say that the folder does not exist."""
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
     except OSError:
@@ -210,7 +211,7 @@ def similar_files(path: Path) -> str:
 
 
 def _refuse_bombs(text: str, source: str) -> None:
-    """Read the text's events, which costs no memory, before building anything of them."""
+    """Refuse text with too many or too deep entries, by its events: they need no memory."""
     depth = 0
     events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
     for number, event in enumerate(events):
@@ -229,13 +230,13 @@ def _refuse_bombs(text: str, source: str) -> None:
             raise SpecError(where, TOO_DEEP)
 
 
-def _from_node(
+def _build_value(
     loader: Any, node: yaml.Node, source: str, where: str, places: dict[str, Place], last_counts: bool
 ) -> Plain:
     if isinstance(node, yaml.SequenceNode):
         items = [(_join(where, index), item) for index, item in enumerate(node.value)]
         places.update((path, _place(source, item, item)) for path, item in items)
-        return [_from_node(loader, item, source, path, places, last_counts) for path, item in items]
+        return [_build_value(loader, item, source, path, places, last_counts) for path, item in items]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
@@ -246,12 +247,12 @@ def _from_node(
             line = key_node.start_mark.line + 1
             raise SpecError(path, f"is written twice, again in {source}, line {line}.", "Keep one.")
         places[path] = _place(source, key_node, value_node)
-        mapping[key] = _from_node(loader, value_node, source, path, places, last_counts)
+        mapping[key] = _build_value(loader, value_node, source, path, places, last_counts)
     return mapping
 
 
 def _place(source: str, key: yaml.Node, value: yaml.Node) -> Place:
-    """Where a value stands that is a word or a number; else where its name does."""
+    """Return the place of a scalar value, or of the name of another value."""
     is_scalar = isinstance(value, yaml.ScalarNode) and bool(value.value)
     mark = (value if is_scalar else key).start_mark
     where = f"{source}, line {mark.line + 1}, column {mark.column + 1}"
@@ -263,7 +264,7 @@ def _join(where: str, name: object) -> str:
 
 
 def _thousands(entries: Sequence[tuple[yaml.Node, yaml.Node]], index: int) -> str:
-    """What to write where a comma in a number seems to end an entry: ``{num_devices: 1,000}``."""
+    """Suggest the number without commas where a comma seems to end an entry: ``{num_devices: 1,000}``."""
     number = entries[index - 1][1] if index else None
     if not isinstance(number, yaml.ScalarNode) or not number.value.isdigit():
         return ""
@@ -293,7 +294,11 @@ def _scalar(loader: Any, node: yaml.Node) -> Plain:
 
 
 def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
-    """PyYAML's complaint in one sentence; from 6.0.4 on it counts levels itself, ahead of the events that it gives."""
+    """
+    Say PyYAML's error in one sentence.
+
+    PyYAML counts levels itself from 6.0.4 on, ahead of the events that it gives.
+    """
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is not None and "nesting depth" in problem:
@@ -301,7 +306,7 @@ def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
     if mark is None:
         return SpecError(source, f"is not YAML: {problem}.")
     line = "".join(text.splitlines()[mark.line : mark.line + 1])
-    seen = f"That line: {shown(line.strip())}." if line.strip() else ""
+    seen = f"The line is: {shown(line.strip())}." if line.strip() else ""
     hint = "Indent with blanks, not with tabs." if "\t" in line else seen
     return SpecError(source, f"is not YAML in line {mark.line + 1}, column {mark.column + 1}: {problem}.", hint)
 
@@ -311,17 +316,17 @@ def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
 
 def mapping_from_python(value: Mapping[Any, Any]) -> dict[str, Plain]:
     """
-    A copy of a mapping as if it had been read from a file: dictionaries, lists and scalars.
+    Copy a mapping to plain data, as if it had been read from a file: dictionaries, lists and scalars.
 
     >>> mapping_from_python({"search": {"allow": {"pp": (4, 8)}}})
     {'search': {'allow': {'pp': [4, 8]}}}
     """
-    plain = _from_python(value, "", MAX_DEPTH, iter(range(MAX_ENTRIES)))
+    plain = _copy_value(value, "", MAX_DEPTH, iter(range(MAX_ENTRIES)))
     assert isinstance(plain, dict), "a mapping becomes a dictionary"
     return plain
 
 
-def _from_python(value: object, where: str, depth_left: int, budget: Iterator[int]) -> Plain:
+def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int]) -> Plain:
     if depth_left < 0:
         raise SpecError(where, TOO_DEEP)
     if next(budget, None) is None:
@@ -339,10 +344,10 @@ def _from_python(value: object, where: str, depth_left: int, budget: Iterator[in
         for key, item in value.items():
             if not isinstance(key, str):
                 raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
-            mapping[key] = _from_python(item, _join(where, key), depth_left - 1, budget)
+            mapping[key] = _copy_value(item, _join(where, key), depth_left - 1, budget)
         return mapping
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return [_from_python(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
+        return [_copy_value(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
     raise SpecError(where, f"expected text, a number, a list or a mapping, got {type(value).__name__}.")
 
 
@@ -351,7 +356,7 @@ def _from_python(value: object, where: str, depth_left: int, budget: Iterator[in
 
 def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Entries with dotted names as mappings in mappings.
+    Nest entries with dotted names.
 
     >>> nested({"a.b": 1, "a.c": 2, "d": 3})
     {'a': {'b': 1, 'c': 2}, 'd': 3}
@@ -367,7 +372,7 @@ def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_overrides(document: Document, assignments: Iterable[str]) -> None:
-    """Write several ``key=value`` into a document, whose entries then have the place of the command line."""
+    """Write several ``key=value`` into a document; the place of their entries is the command line."""
     for assignment in assignments:
         path, value = split_assignment(assignment)
         set_entry(document.entries, path, value)
@@ -380,7 +385,7 @@ def apply_override(document: dict[str, Plain], assignment: str) -> None:
     """
     Write ``key=value`` into a document; the key is a dotted path, the value YAML.
 
-    Sections that are missing are made, entries of lists are addressed by their number.
+    Missing sections are made. Entries of lists are addressed by their number.
 
     >>> document = {"training": {"sequence_length": 4096}}
     >>> apply_override(document, "search.allow.pp=[4, 8]")
@@ -412,7 +417,7 @@ def set_entry(document: dict[str, Plain], path: str, value: Plain) -> None:
 
 def split_assignment(assignment: str) -> tuple[str, Plain]:
     """
-    The dotted path and the value of ``key=value``.
+    Split ``key=value`` into the dotted path and the value.
 
     >>> split_assignment("training.tokens=15e12")
     ('training.tokens', 15000000000000.0)
@@ -429,7 +434,7 @@ def split_assignment(assignment: str) -> tuple[str, Plain]:
 
 
 def _entry(place: Plain, name: str, where: str) -> tuple[Any, str | int]:
-    """The section that a value is, with the key or the index of one of its entries."""
+    """Return the section and the key or index of one of its entries."""
     if isinstance(place, dict):
         return place, name
     if not isinstance(place, list):

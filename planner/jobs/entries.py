@@ -1,10 +1,10 @@
 """
-The job file as its author writes it: what each section may hold, in units of text, before names are looked up.
+Sections of a job file as its author writes them, before names are looked up.
 
 Numbers may be texts with units (:mod:`costmodel.quantities`): ``15T`` tokens, ``80GiB``, ``400Gbit/s``, ``5min``.
 
-``planner.jobs.problem`` turns it into facts; ``planner.schema`` into the JSON Schema that completes it in an editor.
-The ``Parameters`` sections below are the descriptions of both.
+``planner.jobs.problem`` turns them into facts. ``planner.schema`` turns them into the JSON Schema for editors. The
+``Parameters`` sections below are the descriptions in both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from costmodel.facts.reliability import RecoveryLevel
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
 
 LEAST_KEPT = 2
-"""Checkpoints that are kept at least: one, and another in case that cannot be read."""
+"""Least number of checkpoints to keep: one, and another in case that one cannot be read."""
 
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
@@ -50,7 +50,7 @@ MOFA_RECOVERY = (
 
 
 def _empty_if_null(value: object) -> object:
-    """A section whose entries are all commented out is null in YAML."""
+    """Replace null by an empty section: YAML reads a section whose entries are all commented out as null."""
     return {} if value is None else value
 
 
@@ -66,18 +66,18 @@ Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class ClusterSection:
     """
-    What the job runs on.
+    The cluster that the job runs on.
 
     Parameters
     ----------
     device
-        Name in the device catalog (``planner catalog devices``, or another one of ``planner catalog aliases``), path
-        of a YAML file relative to the job file (such as ``planner calibrate`` writes), or the device itself. An inline
-        device may start from a catalog entry with ``base: h100-80gb-sxm`` and give only what differs.
+        Name in the device catalog (``planner catalog devices``), or an alias (``planner catalog aliases``). Or the path
+        of a YAML file relative to the job file, such as one that ``planner calibrate`` writes. Or the device itself: it
+        may start from a catalog entry with ``base: h100-80gb-sxm`` and give only the differences.
     num_devices
         Devices that the job gets.
     spare_nodes
-        Whole nodes of them that are kept out as spares: plans use the others at most.
+        Whole nodes of these devices that are kept as spares. Plans do not use them.
     devices_per_node
         Devices that share a host; instead of the device's own.
     networks
@@ -90,10 +90,10 @@ class ClusterSection:
         Host memory per device in GiB; instead of the device's own.
     scale_up_bandwidth, internode_bandwidth
         Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond;
-        instead of the device's own. What is achieved of it is the calibration's.
+        instead of the device's own. The achieved share comes from the calibration.
     framework
-        Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
-        ``base``. Default: the newest that runs on the device, of ``search.target``, else of Megatron-LM's recipes.
+        Name of a release of a training framework (``planner catalog frameworks``), or a changed release with ``base``.
+        Default: the newest release for the device, of ``search.target`` or else of Megatron-LM's recipes.
     """
 
     device: Reference
@@ -112,7 +112,7 @@ class ClusterSection:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class TrainingSection:
     """
-    What is trained, per step and in total.
+    The training: batch, sequence, tokens and precision.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class TrainingSection:
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     precision
-        Name of a recipe (``planner catalog precisions``), or the bytes per element themselves; an inline recipe may
-        start from a known one with ``base: bf16``. Default: bf16, or what the framework's recipes train in.
+        Name of a recipe (``planner catalog precisions``), or the bytes per element themselves. An inline recipe may
+        start from a known one with ``base: bf16``. Default: the precision of the framework's recipes, else bf16.
     """
 
     global_batch_size: Number
@@ -136,7 +136,7 @@ class TrainingSection:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class ReliabilitySection:
     """
-    How often the job fails, and what recovery and checkpoints cost.
+    Failure rate of the job, and the costs of recovery and checkpoints.
 
     Parameters
     ----------
@@ -149,22 +149,22 @@ class ReliabilitySection:
     mttr_seconds
         Mean time from a failure to training again; instead of ``recovery``.
     checkpoint_seconds
-        Training time lost per checkpoint. Default: follows from weights, optimizer states and the bandwidths.
+        Training time lost per checkpoint. Default: computed from weights, optimizer states and the bandwidths.
     device_to_host_bandwidth, disk_write_bandwidth
         Bytes per second and device with which a checkpoint is copied to the host and written to storage; instead of
         the device's own.
     asynchronous_checkpoints
-        Whether training waits only for the copy to the host.
+        True where training waits only for the copy to the host.
     storage_bandwidth
-        Bytes per second with which all devices together write checkpoints to storage. Default: what follows from
-        disk_write_bandwidth, else each GPU's share of Llama 3's storage, 122 MB/s (arXiv 2407.21783, section 3.3.1),
-        together at least what one node writes to its own disks.
+        Bytes per second with which all devices together write checkpoints to storage. Default: computed from
+        disk_write_bandwidth, else each GPU's share of Llama 3's storage, 122 MB/s (arXiv 2407.21783, section 3.3.1).
+        The default is at least the bandwidth with which one node writes to its own disks.
     storage_capacity
         Bytes of checkpoints that storage holds.
     keep_checkpoints
-        How many checkpoints are kept, the newest ones. Default: 3, or 2 where storage holds no more.
+        Number of newest checkpoints to keep. Default: 3, or 2 where storage holds no more.
     max_write_fraction
-        Largest share of the time in which checkpoints are written: the interval is no shorter.
+        Largest share of the time in which checkpoints are written. It bounds the interval from below.
     init_seconds
         From the start of the job to its first step.
     """
@@ -186,57 +186,58 @@ class ReliabilitySection:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SearchSection:
     """
-    What the planner may choose; decisions are tp, cp, pp, dp, ep, etp, vpp, mbs, recompute, sharding ...
+    Search space of the planner; decisions are tp, cp, pp, dp, ep, etp, vpp, mbs, recompute, sharding ...
 
     Parameters
     ----------
     pin
-        One value per decision, such as ``{tp: 8, recompute: none}``, or a line such as ``TP8 recompute=none``; a line
-        that a report prints is that one strategy.
+        One value per decision, such as ``{tp: 8, recompute: none}``, or a line such as ``TP8 recompute=none``. A line
+        that a report prints pins that one strategy.
     allow
-        The values that a decision may have, such as ``{pp: [4, 8]}``.
+        Allowed values of a decision, such as ``{pp: [4, 8]}``.
     forbid
-        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
+        Forbidden combinations, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
     limits
-        Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
+        Bounds that must hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
     candidates
-        Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
-        these strategies are considered. The planner chooses what a row does not give; a row with a ``layout`` is a
-        whole strategy, completed as ``planner estimate`` completes it.
+        Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file. Only
+        these strategies are considered. The planner chooses the decisions that a row does not give. A row with a
+        ``layout`` is a whole strategy, completed as ``planner estimate`` completes it.
     max_devices
-        Plans may use fewer devices than the job gets, any number up to this one. Default: they use all of them, or all
-        but whole nodes where that is faster.
+        Largest number of devices of a plan; plans may use any number up to it. Default: plans use all devices, or leave
+        whole nodes idle where that is faster.
     idle_devices
-        Whether whole nodes may stay idle where that is faster than all plans that use every device. Jobs with
-        ``max_devices`` or ``candidates`` without a ``layout`` say themselves how many are used.
+        True where whole nodes may stay idle if that is faster than all plans that use every device. It has no effect on
+        jobs with ``max_devices``, or with ``candidates`` without a ``layout``.
     max_bubble_fraction
-        Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
+        Largest share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
-        Device memory to leave free, in GiB. Default: as much as leaves a chance of 95 % to fit, by the errors of
-        predicted peaks, and of 95 % that PyTorch's allocator never retries where weights are whole; 2 GiB at least.
-        Models with experts leave 4 % of the memory more.
+        Device memory to leave free, in GiB. Default: enough for a chance of 95 % to fit, by the errors of predicted
+        peaks. With unsharded weights also enough for a chance of 95 % that PyTorch's allocator never retries. MoE
+        models get 4 % of the memory more. The default is at least 2 GiB.
     target
-        What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest
-        release is the cluster's framework, and every plan can be exported to it. Default: any.
+        Framework that plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its
+        newest release is the cluster's framework, and every plan can be exported to it. Default: any.
     framework_rules
-        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+        True where plans must satisfy Megatron-LM's own checks, beyond the mathematics.
     preferences
-        Whether plans keep what runs but is seldom good: tensor-parallel groups inside a scale-up domain, a micro-batch
-        for each pipeline rank, equal virtual stages, gradients whole in pipelines.
+        True where plans leave out strategies that run but are seldom good. Plans then have tensor-parallel groups
+        inside a scale-up domain, a micro-batch for each pipeline rank, equal virtual stages and unsharded gradients in
+        pipelines.
     evidence
         ``proven``: plans have only features, and pairs of features, that at least three measured runs have, or that the
-        job pins or allows. Runs of the same generation of devices, family of models and stack line count. ``any``:
-        whatever the rules allow; reports name what is unproven.
+        job pins or allows. Only runs of the job's device generation, model family and stack line count. ``any``: all
+        that the rules allow; reports name unproven features.
     fastest
-        Whether the fastest plan comes first; default: of all within ``tolerance`` the one that an expert would start.
+        True where the fastest plan comes first. Default: the plan within ``tolerance`` that an expert would start.
     tolerance
-        How much slower than the fastest plan the recommended one may be, as a fraction of the step.
+        Largest difference between the recommended and the fastest plan, as a fraction of the step.
     time_limit_seconds
-        After this long the best plan so far is reported, with its gap.
+        Time limit of the search, in seconds. Then the best plan so far is reported, with its gap.
     stages
-        What pipeline stages may differ in. ``even``: nothing; ``layers``: how many layers each holds (Megatron-LM's
-        ``--pipeline-model-parallel-layout``); ``free``: also what each rank recomputes and offloads. Default: ``even``,
-        with ``evidence: any`` ``layers``.
+        Allowed differences between pipeline stages. ``even``: none. ``layers``: the number of layers (Megatron-LM's
+        ``--pipeline-model-parallel-layout``). ``free``: also recomputation and offloading of each rank. Default:
+        ``even``, with ``evidence: any`` ``layers``.
     """
 
     pin: Entries | str = field(default_factory=dict)
@@ -261,41 +262,42 @@ class SearchSection:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Job:
     """
-    A pretraining job: what to train, on what, and what the planner may choose.
+    A pretraining job: model, cluster, training and search space.
 
     Parameters
     ----------
     model
-        Name in the model catalog (``planner catalog models``), path of a Hugging Face ``config.json`` (or of the folder
-        that holds it) relative to the job file. Or the model itself: with ``model_type`` in Hugging Face's keys; or
-        ``base``, a name or a path, with what differs: ``num_layers``, ``num_kv_heads``, ``tied_embeddings``,
+        Name in the model catalog (``planner catalog models``), or path of a Hugging Face ``config.json`` (or of the
+        folder that holds it) relative to the job file. Or the model itself: with ``model_type`` in Hugging Face's keys;
+        or ``base``, a name or a path, with changes: ``num_layers``, ``num_kv_heads``, ``tied_embeddings``,
         ``learned_positions``.
     cluster
-        What the job runs on.
+        The cluster that the job runs on.
     training
-        What is trained, per step and in total.
+        The training: batch, sequence, tokens and precision.
     settings
-        What the framework is told besides the strategy; default: as its recipes have it. Of some, such as
-        ``gradient_dtype: [fp32, bf16]``, several values among which the search chooses, or ``any``: all that the
-        release has.
+        Options of the framework besides the strategy. Default: as in the framework's recipes. Some settings, such as
+        ``gradient_dtype: [fp32, bf16]``, may have several values, among which the search chooses. ``any`` stands for
+        all values that the release has.
     reliability
-        How often the job fails, and what recovery and checkpoints cost.
+        Failure rate of the job, and the costs of recovery and checkpoints.
     costs
-        What devices and electricity cost, and what a data centre adds to their energy; no money without a price.
+        Prices of devices and electricity, and the energy that a data centre adds. Without a price no costs are
+        reported.
     search
-        What the planner may choose.
+        Search space of the planner.
     objective
-        What is as small as possible: the time of one step, or of the whole training with its failures and checkpoints.
+        Quantity to minimize: the time of one step, or of the whole training with its failures and checkpoints.
     top
-        How many plans to report.
+        Number of plans to report.
     strategy
-        A strategy that is given, in a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``.
-        ``planner estimate`` costs it, ``planner compare`` starts from it, ``planner plan`` does not look at it; a
-        search completes it. Its ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``,
-        or is a mapping such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
+        A given strategy, as a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``. ``planner estimate``
+        costs it, ``planner compare`` starts from it, ``planner plan`` does not use it. A search completes it. Its
+        ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``. It may also be a mapping
+        such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants
-        Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
-        strategies whatever they have in common.
+        Variety of the reported plans. ``groups``: the best plan of each combination of tp, cp, pp, dp and ep. ``all``:
+        the best plans, even if they differ little.
     """
 
     model: Reference
@@ -319,7 +321,7 @@ SECTIONS = tuple(one.name for one in fields(Job))
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """What the numbers of a job count, where they may be written with a unit, by dotted name."""
+    """Return the kind of each number that may be written with a unit, by dotted name."""
     return dict(_kinds(Job, ""))
 
 
@@ -333,7 +335,7 @@ def _kinds(record: Any, where: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """An annotation, and what it is made of."""
+    """Yield an annotation and its parts."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)

@@ -1,4 +1,4 @@
-"""What a framework's entry may say, and what a job may ask of it: only what there is."""
+"""Check a framework's entry, and the features that a job needs from its framework."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from planner.jobs.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
 from planner.jobs.values import below, decision_value, require_one_of
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
-"""How an entry writes when it began."""
+"""Form of the month in which an entry began."""
 
 
 def require_sound(framework: Framework, where: str) -> None:
     """
-    Refuse an entry that says what nothing would read.
+    Refuse an entry with a name or value that nothing reads.
 
     Parameters
     ----------
     framework
-        Whose types are in order.
+        A framework with correct types.
     where
         Dotted path of the entry.
 
     Raises
     ------
     SpecError
-        For the first name or value that there is not.
+        For the first unknown name or value.
     """
     if framework.since and not MONTH.fullmatch(framework.since):
         raise SpecError(f"{where}.since", f"expected a month such as '2026-04', got {shown(framework.since)}.")
@@ -59,7 +59,11 @@ def require_sound(framework: Framework, where: str) -> None:
 
 
 def _require_feature(name: str, value: str, where: str) -> None:
-    """A value as features spell it: a name, true or false, a number or any above 1, a set of modules or whichever."""
+    """
+    Refuse a value that features cannot have.
+
+    Allowed are a name, true or false, a number or any above 1, and a set of modules or any set.
+    """
     if (value == MODULES and name in MODULES_OF) or (value == MANY and name not in (*ENUMS, *FLAGS)):
         return
     if name in FLAGS:
@@ -74,7 +78,7 @@ def _require_feature(name: str, value: str, where: str) -> None:
 
 
 def _require_recipes(framework: Framework, where: str) -> None:
-    """Precisions that there are, and of each the decisions of its recipe."""
+    """Refuse unknown precisions, and unknown decisions of their recipes."""
     _require_precision(framework.precision, f"{where}.precision")
     for name in framework.settings_by_precision:
         _require_precision(name, below(f"{where}.settings_by_precision", name))
@@ -102,21 +106,21 @@ def _require_strategy(decisions: Mapping[str, bool | int | str], where: str) -> 
 
 def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, ...]], where: str) -> None:
     """
-    Refuse values of decisions that the cluster's framework does not have.
+    Refuse values of decisions that the cluster's framework lacks.
 
     Parameters
     ----------
     cluster
-        What the job runs on.
+        The cluster that the job runs on.
     decisions
-        A value by decision, or several, of which the framework must have one.
+        One value by decision, or several of which the framework must have one.
     where
         Dotted path of the entry that gives them.
 
     Raises
     ------
     SpecError
-        With the frameworks that have it.
+        With the frameworks that have the feature.
     """
     framework = cluster.framework
     if framework is None:

@@ -31,10 +31,10 @@ MAX_ALLOWED_VALUES = 10_000
 
 class StageChoice(StrEnum):
     """
-    What pipeline stages may differ in.
+    Allowed differences between pipeline stages.
 
-    ``even``: nothing, layers are dealt evenly; ``layers``: how many layers they hold; ``free``: also what each rank
-    recomputes and offloads.
+    ``even``: none, layers are divided evenly. ``layers``: the number of layers. ``free``: also recomputation and
+    offloading of each rank.
     """
 
     EVEN = "even"
@@ -45,50 +45,50 @@ class StageChoice(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchLimits:
     """
-    What the job lets the planner choose; every value is an int (flags 0 and 1, enums their members).
+    Search space of a job; every value is an int (flags 0 and 1, enums their members).
 
     Parameters
     ----------
     pin
         Decisions with one value.
     allow
-        Decisions with the values that they may have, in ascending order.
+        Decisions with their allowed values, in ascending order.
     forbid
         Combinations of values and bounds that may not occur together.
     memory_headroom_bytes
         Device memory to leave free.
     asks_headroom
-        Whether the job says so itself; else a given strategy may use all of the memory.
+        True where the job gives the headroom itself; else a given strategy may use all of the memory.
     simplest
-        Whether the first plan in the order among those within ``tolerance`` of the fastest one is recommended.
+        True where the simplest plan within ``tolerance`` of the fastest one is recommended.
     framework_rules
-        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+        True where plans must satisfy Megatron-LM's own checks, beyond the mathematics.
     preferences
-        Whether plans keep the search's preferences (``PREFERENCE_RULES``).
+        True where plans keep the search's preferences (``PREFERENCE_RULES``).
     target
-        What plans are exported to (``TARGET_RULES``); None: any.
+        Framework that plans are exported to (``TARGET_RULES``); None: any.
     tolerance
-        How much slower than the fastest plan the recommended one may be, as a fraction of the step.
+        Largest difference between the recommended and the fastest plan, as a fraction of the step.
     asks_stages
-        Whether the job says itself what stages may differ in; else published layouts are tried as they are.
+        True where the job chooses ``stages`` itself; else published layouts are tried unchanged.
     is_bold
-        Whether plans may have features, and pairs of features, that too few measured runs have.
+        True where plans may have features, and pairs of features, that too few measured runs have.
     time_limit_seconds
-        When to stop and report what there is.
+        Time limit of the search, in seconds.
     stages
-        What pipeline stages may differ in.
+        Allowed differences between pipeline stages.
     limits
         Bounds of decisions and of products of them.
     candidates
-        The only strategies that are considered.
+        List of the only strategies that are considered.
     max_bubble_fraction
-        Share of the step that the pipeline's bubble may be.
+        Largest share of the step that the pipeline's bubble may be.
     max_devices
-        Devices that a plan may use at most; None: it uses all of them.
+        Largest number of devices of a plan; None: a plan uses all of them.
     idle_devices
-        Whether whole nodes may stay idle where that is faster.
+        True where whole nodes may stay idle if that is faster.
     num_nodes, faster_than_seconds
-        Of a search for such plans the numbers of nodes that one may fill, and the step that it must undercut.
+        For a search of plans with idle nodes: the allowed numbers of nodes, and the step time to undercut.
     """
 
     pin: Mapping[str, int]
@@ -115,7 +115,11 @@ class SearchLimits:
 
     @property
     def needs_evidence(self) -> bool:
-        """Whether plans have only what enough measured runs have; a list of strategies says itself what they have."""
+        """
+        True where plans may have only features that enough measured runs have.
+
+        A list of candidates is exempt: it names its features itself.
+        """
         return not self.is_bold and self.candidates is None
 
 
@@ -123,7 +127,7 @@ class SearchLimits:
 
 
 def require_room(search: SearchLimits, device: Device) -> None:
-    """Refuse a headroom that leaves nothing of a device."""
+    """Refuse a headroom that leaves no memory of the device."""
     headroom, room = search.memory_headroom_bytes / GIB_BYTES, device.memory_bytes / GIB_BYTES
     if headroom >= room:
         raise SpecError(
@@ -132,7 +136,7 @@ def require_room(search: SearchLimits, device: Device) -> None:
 
 
 def require_devices(job: Job, given: int) -> None:
-    """Refuse more devices for a plan than are given, and fewer ones where the total time is to be least."""
+    """Refuse more devices for a plan than there are, and ``max_devices`` together with ``objective: total_time``."""
     most, but = job.search.max_devices, " but for cluster.spare_nodes" if job.cluster.spare_nodes else ""
     if most is not None and most > given:
         raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices{but}.")
@@ -147,24 +151,24 @@ def require_devices(job: Job, given: int) -> None:
 
 def read_search(section: SearchSection, candidates_file: Path | None, facts: Facts) -> SearchLimits:
     """
-    The limits that a section means.
+    Read the section ``search`` of a job.
 
     Parameters
     ----------
     section
-        Of the job.
+        Section ``search`` of the job.
     candidates_file
-        The only strategies that are considered; None: all.
+        File of the only strategies that are considered; None: all.
     facts
-        The job, whose software and memory decide the headroom, where the section does not.
+        Facts of the job; software and memory decide the headroom where the section does not give it.
 
     Raises
     ------
     SpecError
-        If a decision, a value or a bound is none.
+        If a decision, a value or a bound is wrong.
     """
-    pinned, allow = _pinned(section.pin), _allowed_values(section.allow)
-    only = _pinned_strategy(pinned, section, facts)
+    pinned, allow = _read_pins(section.pin), _read_allow(section.allow)
+    only = _read_pinned_strategy(pinned, section, facts)
     pin = pinned.decisions if only is None else only.decisions()
     for name in pin.keys() & allow.keys():
         if pin[name] not in allow[name]:
@@ -200,8 +204,12 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
 
 
 def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Callable[[Any], object]]]:
-    """Each decision that a section pins or allows alone, and what reads it: one may be wrong and the others, too."""
-    for section, read in (("pin", _pinned), ("allow", _allowed_values)):
+    """
+    Yield each pinned or allowed decision by itself, with its reader.
+
+    One mistake then does not hide another.
+    """
+    for section, read in (("pin", _read_pins), ("allow", _read_allow)):
         given = entries.get(section)
         for name, value in given.items() if isinstance(given, Mapping) else ():
             yield {name: value}, read
@@ -210,8 +218,8 @@ def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 PIN = "search.pin"
 
 
-def _pinned(entries: Mapping[str, Any] | str) -> StrategyFile:
-    """Read what a section pins, values by decision or a line."""
+def _read_pins(entries: Mapping[str, Any] | str) -> StrategyFile:
+    """Read the pins of a section: values by decision, or a line."""
     if isinstance(entries, str):
         return read_words(entries.split(), PIN)
     for name in entries:
@@ -219,8 +227,8 @@ def _pinned(entries: Mapping[str, Any] | str) -> StrategyFile:
     return read_given(entries, PIN)
 
 
-def _pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: Facts) -> Strategy | None:
-    """Return the one strategy that a pinned line or layout means; None where decisions alone are pinned."""
+def _read_pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: Facts) -> Strategy | None:
+    """Return the one strategy of a pinned line or layout; None where only decisions are pinned."""
     if pinned.layout is None and not (isinstance(section.pin, str) and is_whole(pinned)):
         return None
     if section.candidates is not None:
@@ -239,14 +247,14 @@ def _list_of(strategy: Strategy | None) -> CandidateList | None:
     return CandidateList(source=PIN, rows=(), places=(), whole=(strategy,), whole_places=("the pinned line",))
 
 
-def _allowed_values(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _read_allow(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {
-        decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
+        decision_name(name, "search.allow"): _read_values(name, values, f"search.allow.{name}")
         for name, values in entries.items()
     }
 
 
-def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
+def _read_values(name: str, values: object, where: str) -> tuple[int, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
         raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
     return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
@@ -259,14 +267,14 @@ def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bou
 
 
 def _condition(name: str, value: object, where: str) -> int | Bound:
-    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
+    """Read one condition of a forbidden combination: a value, or a bound such as ``>= 16``."""
     place = f"{where}.{decision_name(name, where)}"
     bound = read_condition(name, value, place) if isinstance(value, str) else None
     return decision_value(name, value, place) if bound is None else bound
 
 
 def decision_name(name: str, where: str) -> str:
-    """A name that must be one of a decision."""
+    """Return a name after checking that it is a decision."""
     require_entry(name, DECISIONS, where)
     return name
 
@@ -274,10 +282,10 @@ def decision_name(name: str, where: str) -> str:
 # --- bounds ------------------------------------------------------------------------------------------------
 
 BOUNDED = (*DECISIONS, "num_microbatches")
-"""What a bound may be about: the decisions, and the micro-batches that follow from them."""
+"""Allowed names in a bound: the decisions, and the number of micro-batches, which follows from them."""
 
 MAX_NUMBER = 10**9
-"""Largest number that a bound compares with."""
+"""Largest number in a bound."""
 
 WHOLE = re.compile(r"([^<>=!]*)(<=|>=|==|!=|<|>)([^<>=!]+)")
 
@@ -286,19 +294,19 @@ EXAMPLES = "such as 'tp <= 8', 'tp * cp <= 16', 'num_microbatches >= 16' or 'rec
 
 def read_bound(text: str, where: str) -> Bound:
     """
-    The bound that one entry of ``search.limits`` means.
+    Read one entry of ``search.limits``.
 
     Parameters
     ----------
     text
         Decisions joined by ``*``, a relation, a value.
     where
-        Its path, the start of every message.
+        Dotted path of the entry, the start of every message.
 
     Raises
     ------
     SpecError
-        If it is not a bound, or not of decisions.
+        If the text is no bound, or names no decision.
     """
     match = WHOLE.fullmatch(text.strip())
     if match is None or not match[1].strip():
@@ -310,7 +318,7 @@ def read_bound(text: str, where: str) -> Bound:
 
 
 def read_condition(name: str, value: str, where: str) -> Bound | None:
-    """What an entry of ``search.forbid`` such as ``>= 16`` means for its decision; None where it is a plain value."""
+    """Read a bound of ``search.forbid`` such as ``>= 16``; None for a plain value."""
     match = WHOLE.fullmatch(value.strip())
     if match is None or match[1].strip():
         return None

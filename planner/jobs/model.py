@@ -25,18 +25,18 @@ from planner.jobs.entries import Reference
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Changes:
     """
-    What of a model differs from the one that it is based on; None: nothing.
+    Changes to the model of ``base``; None: unchanged.
 
     Parameters
     ----------
     num_layers
-        The first so many layers.
+        Number of first layers to keep.
     num_kv_heads
         Key-value heads of every softmax attention.
     tied_embeddings, learned_positions
         As in :class:`costmodel.facts.model.Model`.
     mtp_layers
-        Layers of multi-token prediction, each like its own or else the last layer.
+        Layers of multi-token prediction, each like the model's own such layer, or else like its last layer.
     """
 
     num_layers: Count | None = None
@@ -49,16 +49,16 @@ class Changes:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
     """
-    A model as a job gives it, its file read.
+    A model as a job gives it, with its file read.
 
     Parameters
     ----------
     model
         The model.
     entry
-        The same as plain data that needs no other file.
+        The model as plain data that needs no other file.
     path
-        The file; None: none.
+        The file of the model; None: no file.
     """
 
     model: Model
@@ -68,22 +68,22 @@ class Read:
 
 def read(entry: Reference, folder: Path) -> Read:
     """
-    Look a model up.
+    Read the model of a job from the catalog, a file or plain data.
 
     Parameters
     ----------
     entry
         ``model`` of a job.
     folder
-        What paths are relative to.
+        Folder to which paths are relative.
 
     Raises
     ------
     SpecError
-        If there is no such model, or something in it is wrong.
+        If there is no such model, or an entry of it is wrong.
     """
     if isinstance(entry, Mapping) and "base" in entry:
-        return _changed(entry, folder)
+        return _read_base(entry, folder)
     if isinstance(entry, Mapping):
         if "model_type" in entry:
             model = huggingface.model_from_config(entry, "model", "inline", "job file")
@@ -94,7 +94,7 @@ def read(entry: Reference, folder: Path) -> Read:
     if path is None:
         name = catalog.hub_names().get(entry, entry)
         return Read(model=catalog.model(name), entry=name, path=None)
-    config = _with_type(dict(config_json.read_mapping(path)))
+    config = _copy_type(dict(config_json.read_mapping(path)))
     name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
     try:
         model = huggingface.model_from_config(config, "model", name, str(path))
@@ -104,18 +104,18 @@ def read(entry: Reference, folder: Path) -> Read:
     return Read(model=model, entry=config, path=path)
 
 
-def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
+def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
     base = entry["base"]
     if not isinstance(base, str | Mapping):
         raise SpecError("model.base", f"expected a name or a model, got {shown(base)}.")
     known = read(base if isinstance(base, str) else dict(base), folder)
     own = {name: value for name, value in entry.items() if name != "base"}
-    model = with_changes(known.model, build(Changes, own, "model"))
+    model = apply_changes(known.model, build(Changes, own, "model"))
     return Read(model=model, entry={"base": known.entry, **own}, path=known.path)
 
 
-def with_changes(model: Model, changes: Changes) -> Model:
-    """A model with its changes; a :class:`SpecError` if they are impossible."""
+def apply_changes(model: Model, changes: Changes) -> Model:
+    """Apply changes to a model; raise :class:`SpecError` if they are impossible."""
     if changes.num_layers is not None:
         if changes.num_layers > model.num_layers:
             problem = f"is {changes.num_layers}, {model.name} has {model.num_layers}."
@@ -123,13 +123,13 @@ def with_changes(model: Model, changes: Changes) -> Model:
         model = replace(model, layers=model.layers[: changes.num_layers])
     if changes.num_kv_heads is not None:
         count = changes.num_kv_heads
-        model = replace(model, layers=tuple(_with_kv_heads(layer, count) for layer in model.layers))
+        model = replace(model, layers=tuple(_set_kv_heads(layer, count) for layer in model.layers))
     changed = {name: getattr(changes, name) for name in ("tied_embeddings", "learned_positions")}
     model = replace(model, **{name: value for name, value in changed.items() if value is not None})
     return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
 
 
-def _with_kv_heads(layer: Layer, count: int) -> Layer:
+def _set_kv_heads(layer: Layer, count: int) -> Layer:
     attention = layer.attention
     if not isinstance(attention, Attention):
         return layer
@@ -138,8 +138,8 @@ def _with_kv_heads(layer: Layer, count: int) -> Layer:
     return replace(layer, attention=replace(attention, num_kv_heads=count))
 
 
-def _with_type(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration whose type stands outside of its part for text."""
+def _copy_type(config: dict[str, Any]) -> dict[str, Any]:
+    """Copy the type of the configuration from its text part where it is only there."""
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
         return {**config, "model_type": config.get("model_type", inner.get("model_type"))}
@@ -148,7 +148,7 @@ def _with_type(config: dict[str, Any]) -> dict[str, Any]:
 
 def config_path(name: str, folder: Path) -> Path | None:
     """
-    The file that a model's name means; None for a name in the catalog, or one on the hub of a model that it has.
+    Return the ``config.json`` of a model's name; None for names of the catalog, and of the hub for catalog models.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def config_path(name: str, folder: Path) -> Path | None:
 
 
 def _not_cached(name: str) -> SpecError:
-    """Say how to get the configuration of a model on the hub."""
+    """Return the error for a model of the hub that is not cached, with the download command."""
     problem = (
         f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({hub.cache_folder()}); "
         "nothing is downloaded."
@@ -186,7 +186,7 @@ def _not_cached(name: str) -> SpecError:
 
 
 def exists(path: Path) -> bool:
-    """Whether it is there; what no path can be is not."""
+    """Tell whether a path exists; text that cannot be a path does not."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The job file -> Problem: names looked up, units converted, choices turned into numbers."""
+"""Read a job file into a Problem: names are looked up, units converted, options turned into numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from costmodel.lowering.framework.settings import stored_precision, trained_mode
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
-from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, cluster_of, device_of, device_path, with_target
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
 from planner.jobs.document import (
     Document,
     apply_overrides,
@@ -48,7 +48,7 @@ from planner.jobs.line.entries import expand_lines, read_lines
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
-from planner.jobs.setting_choices import CHOOSABLE, Value, combined, split
+from planner.jobs.setting_choices import CHOOSABLE, Value, split
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
 
@@ -60,16 +60,16 @@ CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "async
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
-    What a job says of its cluster, from which other constants make another one.
+    The cluster part of a job, from which clusters with other constants are built.
 
     Parameters
     ----------
     section, device, settings
-        Of the job, the device's file read.
+        Entries of the job; the device's file is read.
     model
-        What the job names, before its settings.
+        Model of the job, before its settings are applied.
     precision
-        The name of its recipe; None: the framework's own.
+        Name of the precision recipe; None: the framework's own.
     """
 
     section: ClusterSection
@@ -79,21 +79,21 @@ class Machine:
     precision: str | None
 
     def cluster(self, fitted: Fitted = CATALOG) -> Cluster:
-        """The cluster with constants that take the place of the catalog's."""
+        """Build the cluster, with constants that replace the catalog's."""
         return cluster_of(self.section, self.device, self.settings, self.model, self.precision, fitted)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
     """
-    One combination of the settings of which a job gives several values.
+    One combination of the settings for which a job gives several values.
 
     Parameters
     ----------
     settings
-        The value of each of them.
+        One value of each setting.
     facts, reliability, machine
-        What follows, as of a job that gives these values alone.
+        Facts of a job that gives these values alone.
     """
 
     settings: Mapping[str, Value]
@@ -105,7 +105,7 @@ class Alternative:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """
-    A job with everything looked up: what is given, what may be chosen, what is best.
+    A job with all names looked up: facts, search space and objective.
 
     Parameters
     ----------
@@ -120,27 +120,27 @@ class Problem:
     search
         Pins, allowed values, forbidden combinations, headroom and time limit.
     objective
-        What is as small as possible.
+        Quantity to minimize.
     top
-        How many plans to report.
+        Number of plans to report.
     sources
         Files that were read.
     variants
-        Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
-        dp and ep), or are the best whatever they have in common (``all``).
+        ``groups``: the best plan of each combination of tp, cp, pp, dp and ep. ``all``: the best plans, even if they
+        differ little.
     costs
-        Prices of devices and electricity, and what is known of energy beyond the devices.
+        Prices of devices and electricity, and known energy beyond the devices.
     given
         The strategy that the job gives, to be estimated or compared.
     document
-        The job as plain data that needs no other file, with all overrides: what :func:`load` reads again. Lists of
-        candidates are not in it.
+        The job as plain data that needs no other file, with all overrides. :func:`load` can read it again. Lists of
+        candidates are left out.
     machine
-        What its cluster was made of; None: it was made by hand.
+        Parts from which the cluster was built; None: it was built by hand.
     settings
-        Which values it has of the settings of which the job that it comes from gives several.
+        Values of this combination, where the original job gives several for some settings.
     alternatives
-        The combinations of settings that are searched together, in the job's order; its own facts, reliability and
+        Combinations of settings that are searched together, in the job's order. The job's own facts, reliability and
         machine are those of the first. Empty where each setting has one value.
     """
 
@@ -162,10 +162,10 @@ class Problem:
 
     @property
     def each(self) -> tuple[Problem, ...]:
-        """The job with each combination of its settings, as if it gave no others; without several the job itself."""
-        return tuple(self._with(one) for one in self.alternatives) or (self,)
+        """One job for each combination of settings, as if it gave no others; the job itself where it has only one."""
+        return tuple(self._choose(one) for one in self.alternatives) or (self,)
 
-    def _with(self, one: Alternative) -> Problem:
+    def _choose(self, one: Alternative) -> Problem:
         given = {**(self.document.get("settings") or {}), **one.settings}
         return replace(
             self,
@@ -178,16 +178,16 @@ class Problem:
         )
 
     def with_limits(self, **changes: Any) -> Problem:
-        """The job with some limits of its search changed, by the names of :class:`SearchLimits`."""
+        """Return the job with changed limits of its search, by the names of :class:`SearchLimits`."""
         return replace(self, search=replace(self.search, **changes))
 
     def with_cluster(self, **changes: Any) -> Problem:
-        """The job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
-        others = tuple(replace(one, facts=_on_cluster(one.facts, changes)) for one in self.alternatives)
-        return replace(self, facts=_on_cluster(self.facts, changes), alternatives=others)
+        """Return the job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
+        others = tuple(replace(one, facts=_change_cluster(one.facts, changes)) for one in self.alternatives)
+        return replace(self, facts=_change_cluster(self.facts, changes), alternatives=others)
 
 
-def _on_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
+def _change_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
     return replace(facts, cluster=replace(facts.cluster, **changes))
 
 
@@ -204,18 +204,18 @@ def load(
     Parameters
     ----------
     job
-        Path of a YAML file, its content as a mapping, or what was read elsewhere.
+        Path of a YAML file, its content as a mapping, or a document that was read elsewhere.
     overrides
         ``key=value`` with dotted keys, such as ``training.global_batch_size=512`` or ``search.allow.pp=[4, 8]``.
     name
-        What a job given as a mapping is called.
+        Name of a job that is given as a mapping.
     folder
-        What paths in a mapping are relative to; the working directory by default.
+        Folder to which paths in a mapping are relative; default: the working directory.
 
     Raises
     ------
     SpecError
-        For what is wrong, each with its dotted path, and its line and column where it was read from a file.
+        For all mistakes, each with its dotted path, and its line and column in a file.
     """
     require_type(job, (str, os.PathLike, Mapping, Document), "job", "a job file's path or a mapping")
     require_type(folder, (str, os.PathLike), "folder", "a path")
@@ -246,7 +246,7 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     path, entry = _device_entry(job.cluster.device, folder)
     given_model = read(job.model, folder)
     machine = Machine(
-        section=with_target(job.cluster, entry, job.search.target),
+        section=add_target(job.cluster, entry, job.search.target),
         device=entry,
         settings=job.settings,
         model=given_model.model,
@@ -285,19 +285,19 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
 
 
 def _job(document: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
-    """The record of a job, and its settings of several values."""
+    """Build the record of a job, and split off its settings with several values."""
     own, several = split(document.get("settings"))
     return build(Job, {**document, "settings": own} if several else document, ""), several
 
 
 def _device_entry(device: Reference, folder: Path) -> tuple[Path | None, Reference]:
-    """The file of a job's device, if it has one, and what the device is."""
+    """Return the path of the device file, if there is one, and the device's entry."""
     path = device_path(device, folder)
     return path, device if path is None else read_mapping(path)
 
 
 def _other_mistakes(document: Mapping[str, Any], folder: Path) -> Iterator[SpecError]:
-    """What is wrong with the parts of a job that can be read one by one."""
+    """Yield the mistakes of parts of a job that can be read separately."""
     parts = {name: value for name, value in document.items() if isinstance(value, Mapping)}
     cluster, search = parts.get("cluster", {}), parts.get("search", {})
     precision = parts.get("training", {}).get("precision")
@@ -326,19 +326,19 @@ def _require_recipe(precision: Reference) -> None:
 def _alternatives(
     job: Job, machine: Machine, several: Mapping[str, Any], recovery: tuple[RecoveryLevel, ...]
 ) -> tuple[Alternative, ...]:
-    """A job's combinations of settings, and what follows from each; one where each setting has one value."""
+    """Return the facts of each combination of settings; one where each setting has one value."""
     if not several:
         return (_alternative(job, machine, {}, recovery),)
     framework = machine.cluster().framework
     assert framework is not None, "a job's cluster has a framework"
-    chosen = combined(several, framework, framework_rules=job.search.framework_rules)
+    chosen = combine_settings(several, framework, framework_rules=job.search.framework_rules)
     return tuple(_alternative(job, machine, one, recovery) for one in chosen)
 
 
 def _alternative(
     job: Job, machine: Machine, settings: Mapping[str, Value], recovery: tuple[RecoveryLevel, ...]
 ) -> Alternative:
-    """What follows from a job with some more settings."""
+    """Build the facts of a job with additional settings."""
     whole = replace(machine, settings=replace(machine.settings, **dict[str, Any](settings)))
     cluster = whole.cluster()
     model = trained_model(machine.model, cluster.settings)
@@ -350,7 +350,7 @@ def _alternative(
 
 
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
-    """A job with the contents of its files instead of their paths."""
+    """Return a job with the contents of its files instead of their paths."""
     search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
     return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
 
@@ -376,13 +376,13 @@ def _workload(section: TrainingSection, cluster: Cluster) -> Workload:
 
 
 def _precision_name(entry: Reference | None) -> str | None:
-    """The recipe that a job names, or starts from."""
+    """Return the name of the recipe that a job uses or starts from."""
     name = entry.get("base") if isinstance(entry, Mapping) else entry
     return name if isinstance(name, str) else None
 
 
 def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
-    """The recipe with the bytes that the framework stores and sends; what the job says byte by byte stays."""
+    """Return the recipe with the bytes that the framework stores and sends; bytes that the job gives itself stay."""
     default = cluster.framework.precision if cluster.framework else "bf16"
     given = default if entry is None else entry
     if isinstance(given, str):
@@ -437,7 +437,7 @@ def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...
 
 
 def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
-    """What a checkpoint holds, and how it is saved, as the job says; its bytes are those of weights and states."""
+    """Return size and saving of a checkpoint as the job gives them; its bytes are those of weights and states."""
     given = {name: value for name in CHECKPOINT_ENTRIES if (value := getattr(section, name)) is not None}
     if section.checkpoint_seconds is not None and given:
         raise SpecError(
@@ -453,12 +453,12 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
         device_to_host_bandwidth=section.device_to_host_bandwidth,
         disk_write_bandwidth=section.disk_write_bandwidth,
         storage_bandwidth=section.storage_bandwidth,
-        keep=_kept(section, nbytes),
+        keep=_count_kept(section, nbytes),
     )
 
 
-def _kept(section: ReliabilitySection, nbytes: float) -> int:
-    """How many checkpoints are kept: what the job says, else the usual number or as many as storage holds."""
+def _count_kept(section: ReliabilitySection, nbytes: float) -> int:
+    """Return the number of checkpoints to keep: the job's own, else the usual number or as many as storage holds."""
     wanted, capacity = section.keep_checkpoints, section.storage_capacity
     if capacity is None:
         return wanted or USUALLY_KEPT
@@ -479,7 +479,7 @@ def _kept(section: ReliabilitySection, nbytes: float) -> int:
 
 
 def require_problem(given: object) -> None:
-    """Refuse what is no job that was read, for functions that take one."""
+    """Refuse an argument that is no :class:`Problem`."""
     require_type(given, Problem, "problem", "a job as load returns it")
 
 
@@ -488,9 +488,9 @@ def require_problem(given: object) -> None:
 
 def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
-    Tell entries of the job from words of a line: the former have a dot or are a whole section.
+    Split overrides into entries of the job and words of a line: an entry has a dot or is a whole section.
 
-    Words of settings are entries, too; what quotation marks held together is split where all of it is a line.
+    Words of settings are entries, too. A quoted argument is split into words where all of it is a line.
 
     >>> split_overrides(["TP8 overlap=tp", "training.tokens=1e12", "objective=step_time", "loss=fused"])
     (['training.tokens=1e12', 'objective=step_time', 'settings.loss=fused'], ['TP8', 'overlap=tp'])

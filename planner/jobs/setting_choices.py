@@ -1,4 +1,4 @@
-"""Settings of which a job gives several values, for the search to choose from: read, checked, combined."""
+"""Settings for which a job gives several values: read, check and combine them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value: TypeAlias = bool | int | float | str
 """A value of a setting."""
 
 ANY = "any"
-"""What a job writes for all values that the framework's release has."""
+"""Word for all values that the framework's release has."""
 
 CHOOSABLE = (
     "gradient_dtype",
@@ -32,23 +32,23 @@ CHOOSABLE = (
     "optimizer_group",
     "loss",
 )
-"""Settings of which a job may give several values; the others say what is trained, or what the software is."""
+"""Settings that may have several values; the others describe the trained model or the software."""
 
 MOST_COMBINATIONS = 32
-"""Combinations of settings that one job may have: each takes a search of its own."""
+"""Largest number of combinations of settings in one job: each takes its own search."""
 
 OF_OPTIMIZER_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap")
-"""Choosable settings that mean something only where optimizer states are offloaded."""
+"""Settings that have an effect only with optimizer offload."""
 
 OFFLOAD_OF = {**dict.fromkeys(OF_OPTIMIZER_OFFLOAD, "optimizer_offload"), "offloaded_layers": "activation_offload"}
-"""Choosable settings of offload, and the decision that they are about."""
+"""Settings of offload, and their decision."""
 
-ALL_THE_SAME = "What it would cost all the same: search.framework_rules: false."
+ALL_THE_SAME = "To cost it nevertheless: search.framework_rules: false."
 
 
 def split(settings: object) -> tuple[Any, dict[str, Any]]:
     """
-    The settings of a job with one value, and those with several or any.
+    Split settings into those with one value, and those with several values or ``any``.
 
     >>> split({"loss": "fused", "gradient_dtype": ["fp32", "bf16"], "offloaded_states": "any"})
     ({'loss': 'fused'}, {'gradient_dtype': ['fp32', 'bf16'], 'offloaded_states': 'any'})
@@ -68,26 +68,26 @@ def _is_open(value: object) -> bool:
     return isinstance(value, list) or value == ANY
 
 
-def combined(
+def combine_settings(
     several: Mapping[str, Any], framework: Framework, *, framework_rules: bool
 ) -> tuple[dict[str, Value], ...]:
     """
-    Every combination of settings with several values, in the order in which the job gives them.
+    Combine settings with several values, in the order in which the job gives them.
 
     Parameters
     ----------
     several
         Lists of values, or ``any``, by setting.
     framework
-        The job's, which has some values of a setting and not others.
+        Framework of the job, whose entry lists values of settings.
     framework_rules
-        Whether values that it does not have are refused.
+        True where values that the framework lacks are refused.
 
     Raises
     ------
     SpecError
-        If a list is empty, names a value twice, or one that there is not; if nothing is known of what ``any`` would
-        be; if the combinations are too many.
+        If a list is empty, names a value twice, or an unknown one. Also if the values for ``any`` are not known, or the
+        combinations are too many.
     """
     values = {name: tuple(_values(name, given, framework, framework_rules)) for name, given in several.items()}
     number = prod(map(len, values.values()))
@@ -124,12 +124,12 @@ def _values(name: str, given: Any, framework: Framework, framework_rules: bool) 
 
 def read_value(name: str, value: Any, where: str) -> Value:
     """
-    One value of a setting.
+    Read one value of a setting.
 
     Raises
     ------
     SpecError
-        If the setting has no such value; ``where`` is its path.
+        If the setting has no such value; ``where`` is the path of the setting.
     """
     if value is None or _is_open(value):
         raise SpecError(where, f"expected a value of {name}, got {shown(value)}.")
@@ -142,9 +142,9 @@ def read_value(name: str, value: Any, where: str) -> Value:
 
 def has_value(framework: Framework, name: str, value: Value) -> bool:
     """
-    Whether a framework's release has a value of a setting, as far as its entry says which it has.
+    Tell whether a framework's release has a value of a setting, as far as its entry lists values.
 
-    Of a number of which an entry has several values it has those between, too. What its recipes do it has as well.
+    Two listed numbers include those between them. Values of its recipes are included as well.
     """
     having = framework.setting_values.get(name)
     if having is None or value in having or value == getattr(framework.settings, name):
@@ -163,14 +163,14 @@ def _refuse(framework: Framework, name: str, value: Value, where: str) -> None:
 def with_effect(
     settings: Mapping[str, Value], *, optimizer_offload: bool, activation_offload: bool
 ) -> dict[str, Value]:
-    """The settings among some that matter to a strategy: those of offload only where something is offloaded."""
+    """Return the settings that matter to a strategy: those of offload only if something is offloaded."""
     offloads = {"optimizer_offload": optimizer_offload, "activation_offload": activation_offload}
     return {name: value for name, value in settings.items() if name not in OFFLOAD_OF or offloads[OFFLOAD_OF[name]]}
 
 
 def value_text(value: Value) -> str:
     """
-    A value of a setting as a command line spells it.
+    Write a value of a setting as on a command line.
 
     >>> value_text(True), value_text("bf16"), value_text(0.5)
     ('true', 'bf16', '0.5')
@@ -180,7 +180,7 @@ def value_text(value: Value) -> str:
 
 def text_of(settings: Mapping[str, Value]) -> str:
     """
-    Settings as a command line spells them.
+    Write settings as on a command line.
 
     >>> text_of({"gradient_dtype": "bf16", "offloaded_masters": True})
     'gradient_dtype=bf16 offloaded_masters=true'

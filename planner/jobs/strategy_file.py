@@ -1,4 +1,4 @@
-"""A strategy that somebody gives, and a strategy as it is given: decisions, and the stages of its pipeline."""
+"""A given strategy, in part or whole, and its entries in a job file: decisions, and the stages of its pipeline."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LAYOUT = "layout"
 """The entry of a strategy that is no decision: its stages."""
 
 FOLLOWING = ("num_microbatches",)
-"""What a report writes beside the decisions of a strategy; it follows from them."""
+"""Columns of a report that follow from the decisions of a strategy."""
 
 AS_DEALT: Mapping[str, tuple[int, ...]] = {}
-"""The layout of stages that are those that the decisions mean, whatever a framework would deal."""
+"""Layout of the stages that the decisions alone mean, without the framework's own division of layers."""
 
 COUNTS = ("layers", "full_layers")
-"""Entries of a layout that are numbers of layers, which text may hold as a sum."""
+"""Entries of a layout that count layers; they may be written as a sum."""
 
 SUM = re.compile(r"\d{1,6}(x\d{1,4})?(\+\d{1,6}(x\d{1,4})?)*")
-"""Numbers joined by ``+``, with ``x`` and how often each comes."""
+"""Numbers joined by ``+``, each with ``x`` and its repetitions."""
 
 MOST_STAGES = 4096
-"""Virtual stages that a layout may have; no model has as many layers."""
+"""Largest number of virtual stages in a layout; no model has as many layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +45,11 @@ class StrategyFile:
     decisions
         Values by name.
     layout
-        ``layers`` of each virtual stage, and of each pipeline rank what :class:`costmodel.strategy.StageLayout` says;
-        what is not given is what the decisions say (:data:`AS_DEALT`: all of it). None: nothing is said of stages,
-        which are the framework's then.
+        ``layers`` of each virtual stage, and the entries of :class:`costmodel.strategy.StageLayout` of each pipeline
+        rank. Missing entries follow from the decisions (:data:`AS_DEALT`: all of them). None: no stages are given, the
+        framework's own are used.
     settings
-        Values of settings of which the job gives several.
+        Values of settings for which the job gives several.
     """
 
     decisions: Mapping[str, int] = field(default_factory=dict)
@@ -68,9 +68,10 @@ class StrategyFile:
 
     def over(self, base: StrategyFile) -> StrategyFile:
         """
-        Return these entries, and another strategy's where they say nothing.
+        Return these entries over those of another strategy.
 
-        Layers of another number of stages are not taken over, nor dp beside other degrees: it follows from them.
+        Layers for another number of stages are not taken over. Nor is dp with other degrees, since it follows from
+        them.
         """
         decisions = {**base.decisions, **self.decisions}
         if "dp" not in self.decisions and any(
@@ -113,7 +114,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
 
 def read_layout(entries: object, where: str) -> Mapping[str, tuple[int, ...]]:
     """
-    Read the stages of a strategy: a mapping, or the layers of the virtual stages alone; nothing is :data:`AS_DEALT`.
+    Read the stages of a strategy: a mapping, or the layers of the virtual stages; None gives :data:`AS_DEALT`.
 
     Raises
     ------
@@ -166,12 +167,12 @@ def _read_sum(text: str, where: str) -> tuple[int, ...]:
 
 def given_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> Strategy:
     """
-    Return a strategy with the layout that is given for it, in its one spelling.
+    Return a strategy with its given layout in canonical form.
 
     Raises
     ------
     SpecError
-        If it is not one of the strategy's pipeline and the model.
+        If the layout does not match the strategy's pipeline and the model.
     """
     where, stages, usual = "strategy.layout", strategy.pp * strategy.vpp, stage_layout(strategy, model)
     layers = given.get("layers", usual.layers)
@@ -205,7 +206,7 @@ def given_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model
 
 def layers_text(layers: Sequence[int]) -> str:
     """
-    Layers of virtual stages as a sum, of which equal neighbours are written once.
+    Write the layers of virtual stages as a sum; equal neighbours are counted.
 
     >>> layers_text([5, 6, 6, 6, 5, 4]), layers_text([8] * 4), layers_text([32])
     ('5+6x3+5+4', '8x4', '32')
@@ -215,7 +216,7 @@ def layers_text(layers: Sequence[int]) -> str:
 
 
 def layout_entries(strategy: Strategy, model: Model) -> dict[str, list[Any]]:
-    """The stages of a strategy as a job file has them: the layers, and of the ranks what the decisions do not say."""
+    """Write the stages of a strategy as in a job file: layers, and entries of ranks that differ from the decisions."""
     layout = stage_layout(strategy, model)
     usual = {
         "recompute": strategy.recompute,
@@ -231,5 +232,5 @@ def _plain(name: str, values: Sequence[int]) -> list[Any]:
 
 
 def plain_decisions(strategy: Strategy) -> dict[str, Any]:
-    """Every decision of a strategy as a job file writes it."""
+    """Write every decision of a strategy as in a job file."""
     return {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}

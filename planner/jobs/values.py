@@ -1,4 +1,4 @@
-"""One value of a decision: between what people write and the numbers of the cost model."""
+"""Convert one value of a decision between the text of a job and the numbers of the cost model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from costmodel.strategy import ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
-"""Far above every degree that a cluster allows."""
+"""Largest degree that is accepted; far above that of every cluster."""
 
 OUR_MODULES = {megatron: own for own, megatron in MEGATRON_MODULES.items() if megatron != own}
-"""Modules to recompute, by the names that Megatron-LM alone has for them."""
+"""Modules to recompute whose names differ in Megatron-LM, by Megatron-LM's name."""
 
 SEVERAL = re.compile(r"[0-9]{1,9}(?:, *[0-9]{1,2}){1,9}")
-"""Values beside each other; three digits behind a comma are thousands."""
+"""Several values separated by commas; three digits after a comma are thousands."""
 
 
 def decision_value(name: str, value: object, where: str) -> int:
     """
-    One value of a decision as a number.
+    Read one value of a decision as a number.
 
     >>> decision_value("recompute", "full", "search.pin.recompute"), decision_value("dp_overlap", True, "example")
     (<Recompute.FULL: 2>, 1)
@@ -48,7 +48,7 @@ def decision_value(name: str, value: object, where: str) -> int:
 
 def counted(value: object, where: str, kind: Kind = COUNT) -> object:
     """
-    A value with the number that it means, if it is text with a unit; others as they are.
+    Read text with a unit as a number; return other values unchanged.
 
     >>> counted("1k", "search.pin.mbs"), counted("full", "search.pin.recompute"), counted(8, "search.pin.tp")
     (1000, 'full', 8)
@@ -60,13 +60,13 @@ def counted(value: object, where: str, kind: Kind = COUNT) -> object:
 
 
 def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:
-    """Several decisions as numbers; ``where`` is the path of the mapping."""
+    """Read several decisions as numbers; ``where`` is the path of the mapping."""
     return {name: decision_value(name, value, f"{where}.{name}") for name, value in decisions.items()}
 
 
 def plain_value(name: str, value: int) -> str | int | bool:
     """
-    The same value as a job file writes it: the way back.
+    Write a value as in a job file; the inverse of :func:`decision_value`.
 
     >>> plain_value("recompute", 2), plain_value("dp_overlap", 1), plain_value("tp", 8)
     ('full', True, 8)
@@ -76,19 +76,19 @@ def plain_value(name: str, value: int) -> str | int | bool:
 
 
 def require_one_of(name: str, known: Iterable[str], where: str, what: str = "no decision") -> None:
-    """Refuse a name that is not known, which is then, say, ``no precision``."""
+    """Refuse an unknown name; ``what`` completes the message, such as ``no precision``."""
     if name not in (names := tuple(known)):
         raise SpecError(where, f"{shown(name)} is {what}.", did_you_mean(name, names))
 
 
 def require_entry(name: str, known: Iterable[str], where: str, what: str = "decision") -> None:
-    """Refuse an entry of the mapping at a path that is not among those known."""
+    """Refuse an unknown entry of the mapping at a path."""
     if name not in (names := tuple(known)):
         raise SpecError(below(where, name), f"no such {what}.", did_you_mean(name, names))
 
 
 def below(where: str, name: str) -> str:
-    """The path of an entry, however long or strange its name is."""
+    """Return the path of an entry; long or strange names are shortened."""
     return f"{where}.{shown(name)[1:-1]}"
 
 

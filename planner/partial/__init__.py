@@ -1,1 +1,1 @@
-"""A strategy that somebody gives in part, made whole."""
+"""Completion of strategies that are given in part."""

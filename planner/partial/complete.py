@@ -1,5 +1,5 @@
 """
-A strategy that somebody gives in part -> the whole of it: a search chooses what it leaves open.
+Complete a strategy that is given in part: a search chooses the open decisions.
 
 ``estimate``, ``explain`` and ``compare`` complete strategies here, so that all of them mean the same one.
 """
@@ -26,7 +26,7 @@ from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
-from planner.recipes.published import with_published
+from planner.recipes.published import add_published
 from planner.search.clock import Clock
 
 if TYPE_CHECKING:
@@ -34,22 +34,24 @@ if TYPE_CHECKING:
     from planner.sizes.idle_devices import FewerDevices
 
 LEAST_SIMULATED = 5
-"""Strategies that are simulated where stages may be uneven: of 117 jobs seven had another best plan with five than with
-one, by up to 3.9 %."""
+"""
+Strategies that are simulated where stages may be uneven.
+
+In 7 of 117 jobs five gave another best plan than one did, by up to 3.9 %.
+"""
 
 
 RELAXED: tuple[Mapping[str, Any], ...] = ({"preferences": False}, {"memory_headroom_bytes": 0.0}, {"is_bold": True})
-"""Limits that a completion gives up where nothing keeps them, one after the other: evidence last."""
+"""Limits that a completion drops where no strategy satisfies them, one after the other: evidence last."""
 
 
 class CompletedBy(StrEnum):
     """
-    The origin of what was not given.
+    Origin of the decisions that were not given.
 
-    ``given``: nothing was left open. ``search``: the plan with what was given, as ``planner plan`` recommends it.
-    ``bold``: the same where that breaks a preference, leaves too little memory free, or has what too few runs have
-    shown: no other fits.
-    ``recipes``: the framework's recipes. ``no_plan``: these, since the search found no strategy.
+    ``given``: all were given. ``search``: the plan with the given decisions, as ``planner plan`` recommends it.
+    ``bold``: such a plan that breaks a preference, leaves too little memory free, or has unproven features; no other
+    fits. ``recipes``: the framework's recipes. ``no_plan``: these recipes, since the search found no strategy.
     """
 
     GIVEN = "given"
@@ -67,13 +69,13 @@ class Completed:
     Parameters
     ----------
     problem
-        The job, of each setting with one value.
+        Job with one value of each setting.
     strategy
-        Every decision.
+        Strategy with every decision.
     names
-        Decisions that were given, ``layout`` among them where stages were.
+        Given decisions, with ``layout`` where stages were given.
     by
-        The origin of the others.
+        Origin of the other decisions.
     """
 
     problem: Problem
@@ -84,43 +86,43 @@ class Completed:
 
 def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) -> tuple[Completed, ...]:
     """
-    Complete a strategy: by a search, or with each combination of the job's settings as the framework's recipes do.
+    Complete a strategy: by a search, or by the framework's recipes for each combination of the job's settings.
 
     Parameters
     ----------
     problem
         The job.
     asked
-        What is given.
+        Given part of the strategy.
     searched
-        Whether a search may choose; else the recipes do.
+        True where a search may choose; else the recipes do.
 
     Raises
     ------
     SpecError
-        If the strategy is none of the job's target, or so far from the job that it has no cost.
+        If the job's target cannot run the strategy, or the strategy cannot be costed for this job.
     """
-    problem = with_settings(problem, asked)
+    problem = choose_settings(problem, asked)
     given = whole_of(problem, asked)
     if problem.search.framework_rules and problem.search.target is None:
         require_features(problem.facts.cluster, asked.decisions, "strategy")
     by = CompletedBy.GIVEN if is_whole(given) else CompletedBy.RECIPES
     if by is CompletedBy.RECIPES and searched:
-        found = _found(problem, given)
+        found = _search_rest(problem, given)
         if found is not None:
             return (found,)
         by = CompletedBy.NO_PLAN
-    return tuple(_as_recipes(one, given, by) for one in problem.each)
+    return tuple(_follow_recipes(one, given, by) for one in problem.each)
 
 
 def read_asked(problem: Problem, decisions: object) -> StrategyFile:
     """
-    Read a strategy, or a part of one, that a caller asks about; a line must be of the job's model.
+    Read a strategy, in part or whole, that a caller asks about; a line must match the job's model.
 
     Raises
     ------
     SpecError
-        If it is none, or a name or a value is wrong.
+        If it is no strategy, or a name or a value is wrong.
     """
     given = read_strategy(decisions)
     if not isinstance(decisions, Mapping):
@@ -129,14 +131,14 @@ def read_asked(problem: Problem, decisions: object) -> StrategyFile:
 
 
 def whole_of(problem: Problem, asked: StrategyFile) -> StrategyFile:
-    """Return what is asked with what the job says of the rest: its strategy, then its pins; a whole strategy alone."""
+    """Fill open decisions from the job: from its strategy, then from its pins; a whole strategy stays as it is."""
     if is_whole(asked):
         return asked
     return asked.over(problem.given.over(StrategyFile(decisions=problem.search.pin)))
 
 
 def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[str, ...]]:
-    """Return the job with what is given pinned, and in words its entries against that, which are left out."""
+    """Return the job with the given decisions pinned, and the sentences of its entries that they replace."""
     limits, asked = problem.search, given.decisions
     pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
     allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
@@ -144,17 +146,17 @@ def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[s
     left = {name: values for name, values in limits.allow.items() if name not in allows}
     question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
     if given.layout is not None:
-        question = question.with_limits(pin={**question.search.pin, **_of_stages(given)}, stages=StageChoice.EVEN)
+        question = question.with_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
     return question, tuple(sentence(rule) for rule in opposed)
 
 
-def with_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
-    """Return a strategy with the stages that are given, if any are."""
+def set_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
+    """Return a strategy with the given stages, if any are."""
     return strategy if given.layout is None else given_layout(given.layout, strategy, facts.model)
 
 
 def fastest_of(problem: Problem, *, explains: bool = True) -> tuple[JointOutcome, FewerDevices | None]:
-    """Return the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
+    """Search the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
     from planner.sizes.idle_devices import search_numbers
 
     problem = with_runnable_stages(problem)
@@ -163,13 +165,13 @@ def fastest_of(problem: Problem, *, explains: bool = True) -> tuple[JointOutcome
     return search_numbers(replace(problem, top=wanted), explains=explains)
 
 
-def _found(problem: Problem, given: StrategyFile) -> Completed | None:
+def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
     """
-    Return the plan with what is given, as ``plan`` recommends it; None where there is none.
+    Return the plan with the given decisions, as ``plan`` recommends it; None without one.
 
-    What is given may break a limit of the search: then the rest may, too.
+    The given decisions may break a limit of the search; the others may then break it, too.
     """
-    from planner.recommendation import recommended
+    from planner.recommendation import recommend
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     question, _ = question_of(replace(problem, top=1), given)
@@ -184,23 +186,23 @@ def _found(problem: Problem, given: StrategyFile) -> Completed | None:
             joint, _ = fastest_of(question, explains=False)
     if not joint.ranked:
         return None
-    job, strategy, seconds = with_published(question, joint)[0]
+    job, strategy, seconds = add_published(question, joint)[0]
     if question.search.simplest:
-        advice = recommended(question, (job, strategy, seconds), clock)
+        advice = recommend(question, (job, strategy, seconds), clock)
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
-    whole = fitted(own, with_stages(strategy, given, own.facts), given.names)
+    whole = fitted(own, set_stages(strategy, given, own.facts), given.names)
     return Completed(problem=own, strategy=whole, names=given.names, by=by)
 
 
-def _as_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
+def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
     strategy = completed(problem.facts, given, problem.search.max_devices)
     whole = fitted(problem, strategy, given.names)
     return Completed(problem=problem, strategy=whole, names=given.names, by=by)
 
 
-def _of_stages(given: StrategyFile) -> dict[str, int]:
-    """The degrees that follow from given stages: pp * vpp are as many."""
+def _stage_degrees(given: StrategyFile) -> dict[str, int]:
+    """Return the degrees that follow from given stages: pp * vpp is their number."""
     layers = (given.layout or AS_DEALT).get("layers")
     if layers is None:
         return {}
@@ -210,14 +212,14 @@ def _of_stages(given: StrategyFile) -> dict[str, int]:
     return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
 
 
-def with_settings(problem: Problem, asked: StrategyFile) -> Problem:
+def choose_settings(problem: Problem, asked: StrategyFile) -> Problem:
     """
-    Return the job with the settings that a line says, of several that it gives.
+    Return the job with the settings of a line, where the job gives several values.
 
     Raises
     ------
     SpecError
-        If the job gives another value alone.
+        If the job gives only other values.
     """
     if not asked.settings:
         return problem

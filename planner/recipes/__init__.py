@@ -1,1 +1,1 @@
-"""Layouts that framework makers publish: which there are, and what each is for a job."""
+"""Layouts that framework makers publish, and their strategies for a job."""

@@ -1,4 +1,4 @@
-"""The published recipes of the catalog: model, device, precision, work, layout, and the releases that have each."""
+"""Published recipes of the catalog: model, device, precision, work, layout, and the releases that have each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costmodel.validation import shown
 TABLES = ("recipes/megatron-bridge.csv", "recipes/dgxc-benchmarking.csv")
 
 PUBLISHER = "NVIDIA"
-"""Who publishes the recipes of both tables."""
+"""Publisher of the recipes in both tables."""
 
 SEPARATOR = ";"
 
@@ -24,29 +24,29 @@ SEPARATOR = ";"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """
-    One published layout; nobody says that it was measured, or that it is the best one.
+    One published layout; it is not known to be measured, or to be the best one.
 
     Parameters
     ----------
     cells
-        Its row: what it is for and its decisions, by the columns of tables of measured runs.
+        Row of the table: job and decisions, by the columns of tables of measured runs.
     """
 
     cells: Mapping[str, str] = field(hash=False)
 
     @property
     def id(self) -> str:
-        """The name that no other recipe has."""
+        """Unique name."""
         return self.cells["id"]
 
     @property
     def name(self) -> str:
-        """The recipe's name where it is published."""
+        """Published name."""
         return self.cells["recipe"]
 
     @property
     def source(self) -> str:
-        """The project, tag and file that publish it."""
+        """Project, tag and file that publish it."""
         return f"{self.cells['source']} {self.cells['source_ref']}"
 
     @property
@@ -56,32 +56,32 @@ class Recipe:
 
     @property
     def stack(self) -> str:
-        """Its software, such as ``megatron-bridge``."""
+        """Software, such as ``megatron-bridge``."""
         return self.cells["cluster.framework"].rpartition("-")[0]
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """Numbers of devices that it is published for."""
+        """Numbers of devices for which it is published."""
         return tuple(map(int, self.cells["scales"].split(SEPARATOR)))
 
     @property
     def model(self) -> str:
-        """The name of its model."""
+        """Name of its model."""
         return self.cells["model"]
 
     @property
     def shape(self) -> Shape | None:
-        """The shape of its model; None where the model is not known."""
+        """Shape of its model; None where the model is not known."""
         return shape_in(self.cells)
 
     @property
     def device(self) -> str:
-        """The name of its device."""
+        """Name of its device."""
         return self.cells["cluster.device"]
 
     @property
     def precision(self) -> str:
-        """The name of its precision recipe."""
+        """Name of its precision recipe."""
         return self.cells["training.precision"]
 
     @property
@@ -91,16 +91,16 @@ class Recipe:
 
     @property
     def batch_per_device(self) -> float:
-        """Sequences of a step that each device gets."""
+        """Sequences per step and device."""
         return int(self.cells["training.global_batch_size"]) / int(self.cells["cluster.num_devices"])
 
     @property
     def refused(self) -> str:
-        """The reason why it cannot run, or cannot be read; empty: it can."""
+        """Reason why it cannot run or be read; empty where it can."""
         return self.cells["refused"]
 
     def framework(self, release: str) -> Release:
-        """One of its releases, to be compared with others."""
+        """Return one of its releases, to be compared with others."""
         found = release_of(f"{self.stack}-{release}")
         assert found is not None, f"{self.id} names the release {release}"
         return found
@@ -114,19 +114,19 @@ def recipes() -> tuple[Recipe, ...]:
 
 def recipe(name: str, among: Sequence[Recipe] = ()) -> Recipe:
     """
-    Return the recipe of an id, or of its published name; of several layouts of one name the newest.
+    Return the recipe with an id or a published name; with several layouts of one name, the newest.
 
     Parameters
     ----------
     name
-        The id, or the name.
+        The id or the published name.
     among
-        Recipes that may have been meant where there is none; empty: all.
+        Recipes to suggest where there is no such name; empty: all.
 
     Raises
     ------
     SpecError
-        If there is none, with what may have been meant.
+        If there is none; the hint suggests a name.
     """
     same = [one for one in recipes() if one.id == name]
     same = same or [one for one in recipes() if one.name.lower() == name.lower()]
@@ -156,15 +156,15 @@ def select_recipes(words: Sequence[str]) -> tuple[Recipe, ...]:
     >>> {one.device for one in select_recipes(["llama3-70b", "h100", "bf16"])}
     {'h100-80gb-sxm'}
     """
-    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_known_word, words)))
+    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_spell, words)))
 
 
 def _says(one: Recipe, word: str) -> bool:
     return word in (one.model, one.device, one.precision, *one.releases)
 
 
-def _known_word(word: str) -> str:
-    """A word as the recipes spell it: devices and models by any of their names."""
+def _spell(word: str) -> str:
+    """Spell a word as the recipes do: devices and models may have any of their names."""
     own = _words(recipes())
     if word in own:
         return word

@@ -1,4 +1,4 @@
-"""A published recipe for a job: the whole strategy that it means there, or the reason why it means none."""
+"""Fit a published recipe to a job: the whole strategy, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from planner.runs.table import Run, read_run
 from planner.uncertainty.intervals import release_name
 
 FURTHEST_SEQUENCE = 2.0
-"""Ratio of two sequence lengths up to which a layout for one is tried for the other."""
+"""Largest ratio of two sequence lengths at which a layout for one is tried for the other."""
 
 MEGATRON = ("megatron-bridge", "nemo", "megatron-lm", "megatron-core")
-"""Stacks that run on Megatron Core, whose layouts are layouts of each other."""
+"""Stacks on Megatron Core; they can run each other's layouts."""
 
 WHILE_ALONE = ("sharding", "dp_overlap")
-"""Decisions that a recipe of one data-parallel rank leaves open, which a table writes as off."""
+"""Decisions without effect in a recipe with one data-parallel rank; a table writes them as off."""
 
 OF_OFFLOAD = "offloaded_layers"
-"""The setting without which the decision to offload activations means another layout."""
+"""Setting that belongs to activation offload; without it the layout differs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +42,13 @@ class PublishedLayout:
     recipe
         The recipe.
     release
-        The one of its releases that is nearest to the job's.
+        Release of the recipe that is nearest to the job's.
     problem
-        The job; with the recipe's number of offloaded layers where the job gives none and the recipe offloads.
+        The job; it gets the recipe's number of offloaded layers if it gives none and the recipe offloads.
     strategy
-        Every decision, and the stages.
+        Strategy with every decision and the stages.
     notes
-        Sentences, without a full stop, on what of the recipe was changed for the job.
+        Changes of the recipe for the job, as sentences without a full stop.
     """
 
     recipe: Recipe
@@ -59,13 +59,13 @@ class PublishedLayout:
 
     @property
     def title(self) -> str:
-        """The name that reports give it."""
+        """Name in reports."""
         software = "" if self.recipe.stack == "megatron-bridge" else f"{SOFTWARE.get(self.recipe.stack, '')} "
         return f"{PUBLISHER}'s {software}{self.release} layout"
 
 
 SOFTWARE = {"nemo": "NeMo"}
-"""Stacks as reports write them."""
+"""Names of stacks in reports."""
 
 
 def recipes_for(problem: Problem) -> tuple[PublishedLayout, ...]:
@@ -84,14 +84,14 @@ def recipes_for(problem: Problem) -> tuple[PublishedLayout, ...]:
     Parameters
     ----------
     problem
-        The job, of each setting with one value.
+        Job with one value of each setting.
     """
     known = _references(problem)
     return tuple(found for one in ordered_recipes(problem) for found in _layouts(one, problem, known))
 
 
 def nearest_layouts(problem: Problem) -> tuple[PublishedLayout, ...]:
-    """Return the layouts of one release and number of devices that are nearest to a job; empty: none is for it."""
+    """Return the layouts of the release and number of devices nearest to a job; empty where none is for it."""
     known, nearest = _references(problem), list[PublishedLayout]()
     first: tuple[float, ...] = ()
     for one in ordered_recipes(problem):
@@ -103,13 +103,13 @@ def nearest_layouts(problem: Problem) -> tuple[PublishedLayout, ...]:
 
 
 def recipe_candidates(problem: Problem) -> list[Strategy]:
-    """Return the distinct strategies of published layouts for a job, as it is; rules and memory may forbid some."""
+    """Return the distinct strategies of published layouts for an unchanged job; rules and memory may forbid some."""
     found = (one.strategy for one in recipes_for(problem) if one.problem is problem)
     return list(dict.fromkeys(found))
 
 
 def refused_recipes(problem: Problem) -> Iterator[tuple[Recipe, str]]:
-    """Yield each recipe of a job's model, device and precision that is no layout for it, with the reason."""
+    """Yield each recipe of a job's model, device and precision that does not fit it, with the reason."""
     known = _references(problem)
     for one in ordered_recipes(problem):
         try:
@@ -145,7 +145,7 @@ def _layouts(one: Recipe, problem: Problem, known: References) -> Iterator[Publi
 
 
 def _distance(one: Recipe, problem: Problem) -> tuple[float, ...]:
-    """Release (its kind of nearness, months), devices, sequence, batch: in the order in which they count."""
+    """Return distances by weight: release (kind, months), devices, sequence, batch."""
     workload, devices = problem.facts.workload, problem.facts.cluster.num_devices
     sequence = one.sequence_length or workload.sequence_length
     return (
@@ -161,7 +161,7 @@ def _nearest_release(one: Recipe, problem: Problem) -> str:
 
 
 def _release_distance(one: Recipe, release: str, problem: Problem) -> tuple[float, float]:
-    """0 for the job's own, 1 for an older, 2 for a newer release; and how many months lie between."""
+    """Return 0 for the job's own release, 1 for an older, 2 for a newer one; and the months between."""
     asked, own = release_of(release_name(problem.facts.cluster)), one.framework(release)
     if asked == own:
         return 0, 0.0
@@ -176,19 +176,19 @@ def _release_distance(one: Recipe, release: str, problem: Problem) -> tuple[floa
 
 def fit_recipe(one: Recipe, problem: Problem, known: References | None = None) -> PublishedLayout:
     """
-    Return the layout that a recipe means for a job.
+    Fit a recipe to a job.
 
     Parameters
     ----------
     one, problem
-        The recipe and the job, of each setting with one value.
+        The recipe, and the job with one value of each setting.
     known
-        Jobs of other recipes that were read already.
+        Jobs of other recipes that were already read.
 
     Raises
     ------
     SpecError
-        If it is for another model, device or precision, if its degrees do not divide the devices, or it cannot run.
+        If it is for another model, device or precision, if its degrees do not divide the devices, or if it cannot run.
     """
     facts = problem.facts
     _require_of_the_job(one, facts)
@@ -197,7 +197,7 @@ def fit_recipe(one: Recipe, problem: Problem, known: References | None = None) -
     own = problem_of(run, known or _references(problem))
     strategy, _ = strategy_of(run, own)
     require_cost(facts, strategy)
-    job, others = _with_settings(problem, run, strategy)
+    job, others = _add_settings(problem, run, strategy)
     notes = (*_changes(one, facts), *others)
     return PublishedLayout(recipe=one, release=release, problem=job, strategy=strategy, notes=notes)
 
@@ -223,7 +223,7 @@ def _require_of_the_job(one: Recipe, facts: Facts) -> None:
 
 
 def _changes(one: Recipe, facts: Facts) -> Iterator[str]:
-    """Differences between a recipe and a job, a sentence each."""
+    """Yield differences between a recipe and a job, a sentence each."""
     devices, workload = facts.cluster.num_devices, facts.workload
     if devices not in one.scales:
         yield f"published for {_counts(one.scales)} GPUs, scaled by dp to {devices:,}"
@@ -241,7 +241,7 @@ def _counts(scales: Sequence[int]) -> str:
 
 
 def _run_for(one: Recipe, release: str, facts: Facts) -> Run:
-    """The recipe as a run of the job's size."""
+    """Return the recipe as a run of the job's size."""
     workload, devices = facts.workload, facts.cluster.num_devices
     cells = {
         **one.cells,
@@ -257,24 +257,24 @@ def _run_for(one: Recipe, release: str, facts: Facts) -> Run:
 
 
 def _references(problem: Problem) -> References:
-    """The job's own model for any name of it."""
+    """Return the job's own model under every name."""
     return References(models=_Any(problem.document.get("model")))
 
 
 class _Any(dict[str, Any]):
-    """One entry under every name."""
+    """Mapping with one entry under every name."""
 
     def __init__(self, entry: Any):
         super().__init__()
         self.entry = entry
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The entry."""
+        """Return the entry."""
         return self.entry
 
 
-def _with_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Problem, Iterator[str]]:
-    """The job with the recipe's number of offloaded layers where it gives none; and which settings it has otherwise."""
+def _add_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Problem, Iterator[str]]:
+    """Add the recipe's number of offloaded layers to a job that gives none; also note other differing settings."""
     given = problem.document.get("settings") or {}
     theirs: Mapping[str, Any] = run.entries.get("settings", {})
     wanted = theirs.get(OF_OFFLOAD)

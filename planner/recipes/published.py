@@ -1,4 +1,4 @@
-"""Published layouts as candidates of a job: the fastest of those that its rules allow."""
+"""Published layouts as candidates of a job: the fastest one that its rules allow."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | Non
     Parameters
     ----------
     problem
-        The job, whose rules, limits and preferences the layout keeps. Its stages may be what the search does not try,
-        unless the job says itself what they may differ in.
+        The job; the layout keeps its rules, limits and preferences. Uneven stages are allowed although the search does
+        not try them, unless the job sets ``stages`` itself.
 
     Returns
     -------
     tuple or None
-        The job with its settings, the strategy, and the seconds of its step; None where there is none.
+        The job with its settings, the strategy, and its step in seconds; None without one.
     """
-    return min(published(problem), key=lambda one: one[2], default=None)
+    return min(find_published(problem), key=lambda one: one[2], default=None)
 
 
 def published_headroom_bytes(problem: Problem) -> float:
-    """Device memory that a published layout leaves free: that which the job says, else both chances and no more."""
+    """Return the device memory to leave free for a published layout: the job's own, else enough for both chances."""
     own = problem.search.memory_headroom_bytes
     return own if problem.search.asks_headroom else min(own, usual_headroom_bytes(problem.facts.cluster))
 
 
-def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
-    """Return what a search found, behind a published layout that is faster than all of it."""
+def add_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
+    """Return the strategies of a search, after a published layout that is faster than all of them."""
     found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
     published = fastest_published(problem) if found else None
     if published is None or published[2] >= found[0][2]:
@@ -54,12 +54,12 @@ def with_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem,
 
 
 def by_hand(strategy: Strategy, rule: Rule) -> bool:
-    """Return whether a rule is about stages that a strategy's layout deals by hand: it is none of their business."""
+    """Tell whether a rule is about even stages and the strategy's layout sets its stages: the rule is then skipped."""
     return rule is virtual_stages_hold_equally_much and strategy.layout is not None
 
 
-def published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
-    """Find the published layouts that are plans for a job, as :func:`fastest_published` does."""
+def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
+    """Yield the published layouts that are plans for a job, as in :func:`fastest_published`."""
     if problem.search.candidates is not None or problem.search.num_nodes is not None:
         return
     for job in problem.each:

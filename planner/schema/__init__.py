@@ -1,4 +1,4 @@
-"""JSON Schemas of what programs read and write, by name; none is made before it is asked for."""
+"""JSON Schemas of input and output files, by name; each is made when it is asked for."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "trace-what-if": ("traces.what_if_schema", "trace what-if --format json"),
     "trace-project": ("traces.project_schema", "trace project --format json"),
 }
-"""What makes each schema, and what it is of."""
+"""Function and description of each schema."""
 
 
 def schema(name: str) -> dict[str, Any]:
     """
-    The JSON Schema of a name of ``SCHEMAS``, as plain data.
+    Make the JSON Schema of a name of ``SCHEMAS``, as plain data.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_text(name: str) -> str:
-    """The JSON Schema of a name as JSON."""
+    """Return the JSON Schema of a name as JSON text."""
     return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
 
 
 def list_text() -> str:
-    """The names, and what each is of."""
+    """List the names with their descriptions."""
     width = max(map(len, SCHEMAS))
     return "\n".join(f"{name:{width}}  {what}" for name, (_, what) in SCHEMAS.items())

@@ -1,4 +1,4 @@
-"""``python -m planner.schema``: writes the schemas that editors and other programs read from files."""
+"""``python -m planner.schema``: write the schema files that editors and other programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas of a batch: its lines, its table, and the ranking of its jobs."""
+"""JSON Schemas of a batch: its lines, its table, and the ranking of its jobs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FREE = ("name", "source", "framework")
 
 
 OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "GapRecord", "JobStatus")
-"""Records of a line that a ranking has, too."""
+"""Records that occur in a line and in a ranking."""
 
 
 def line_schema() -> Schema:
-    """A line of the results: a job and its outcome; the whole report where ``--full`` asked for it."""
+    """Make the schema of a result line: a job and its outcome, with the whole report for ``--full``."""
     outcome, plan = record_schema(JobOutcome, "serialization"), _plan()
     report = tree_schema(PlanReportRecord)
     definitions = {**outcome.get("$defs", {}), **report.pop("$defs"), "Plan": plan, "Report": report}
@@ -39,7 +39,7 @@ def line_schema() -> Schema:
         "report": {"$ref": "#/$defs/Report", "description": outcome["properties"]["report"]["description"]},
     }
     properties = {
-        "kind": {"const": KIND, "description": "Of which kind the line is."},
+        "kind": {"const": KIND, "description": "Kind of the line."},
         "format_version": {
             "const": FORMAT_VERSION,
             "description": "Grows when an entry changes its name, unit or meaning; new entries do not count.",
@@ -51,12 +51,12 @@ def line_schema() -> Schema:
 
 
 def row_schema() -> Schema:
-    """A row of the table: a plan of a job, or a job without one."""
+    """Make the schema of a table row: a plan of a job, or a job without one."""
     return whole("Row of a batch", _row())
 
 
 def top_schema() -> Schema:
-    """The ranking: an entry for each job, the best one first."""
+    """Make the schema of the ranking: an entry for each job, the best one first."""
     line = line_schema()
     shown = {name: line["properties"][name] for name in OF_LINE}
     entry = closed({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
@@ -65,13 +65,13 @@ def top_schema() -> Schema:
 
 
 def top_row_schema() -> Schema:
-    """A row of the ranking: that of the table, with its place."""
+    """Make the schema of a ranking row: a table row with its rank."""
     row = _row()
     return whole("Row of a ranking", {**row, "properties": {"rank": _rank(), **row["properties"]}})
 
 
 def _plan() -> Schema:
-    """The key figures of one plan, as :func:`planner.batch.work.figures` writes them."""
+    """Make the schema of one plan's key figures, as :func:`planner.batch.work.figures` writes them."""
     plan = tree_schema(NumberedPlanRecord)["properties"]
     run = tree_schema(TrainingRunRecord)["properties"]
     costs = tree_schema(CostsRecord)["properties"]
@@ -90,7 +90,7 @@ def _plan() -> Schema:
 
 
 def _row() -> Schema:
-    """Cells by column: what a line says of a job, overrides by dotted key, and the figures of a plan."""
+    """Make the schema of cells by column: entries of a job, overrides by dotted key, and the figures of a plan."""
     job, outcome = _job(), record_schema(JobOutcome, "serialization")["properties"]
     own = {name: _cell(name, (job | outcome)[name]) for name in OF_ROW}
     own["status"] = {"enum": list(JobStatus), "description": outcome["status"]["description"]}
@@ -102,14 +102,14 @@ def _row() -> Schema:
 
 
 def _cell(name: str, entry: Schema, *others: str) -> Schema:
-    """What a cell holds whose column is an entry of a record; lists and records are text."""
+    """Make the schema of a cell whose column is an entry of a record; lists and records are text."""
     kinds = [form.get("type", "string").replace("array", "string") for form in entry.get("anyOf", [entry])]
     known = [kind for given in kinds for kind in (ANYTHING if name in FREE and given == "string" else [given])]
     return {"type": list(dict.fromkeys([*known, *others])), "description": entry["description"]}
 
 
 def _job() -> dict[str, Schema]:
-    """What a line says of a job before its outcome."""
+    """Make the schema of a job's entries in a line, before its outcome."""
     texts = descriptions(JobResult)
     return {
         **{name: {"type": "string", "description": texts[name]} for name in ("key", "name", "source")},

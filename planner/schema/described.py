@@ -1,4 +1,4 @@
-"""The JSON Schemas of ``planner model`` and ``planner catalog``, from the records that they show."""
+"""JSON Schemas of ``planner model`` and ``planner catalog``, from the records that they show."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
 
 
 def model_schema() -> Schema:
-    """Of ``planner model``: what a model is, its different layers, its parameters and FLOPs."""
+    """Make the schema of ``planner model``: model, distinct layers, parameters and FLOPs."""
     layers = {"type": "array", "items": {"$ref": "#/$defs/LayerKind"}}
     properties = {
         **_model_facts(),
         "layers": {**layers, "description": "Its different layers, in order of first appearance."},
-        "mtp_layers": {**layers, "description": "Those of multi-token prediction."},
+        "mtp_layers": {**layers, "description": "Layers of multi-token prediction."},
         **_model_counts(),
         "flops_per_token": {"type": "number", "description": "Model FLOPs of one token."},
-        "flops_per_token_counts": {**TEXT, "description": "What they count."},
+        "flops_per_token_counts": {**TEXT, "description": "Operations that the FLOPs count."},
         "sequence_length": {**COUNT, "description": "Tokens per sequence that they hold for."},
         "attention_convention": {
             "enum": list(get_args(AttentionConvention)),
-            "description": "Whether scores that the causal mask hides are counted.",
+            "description": "Rule for scores that the causal mask hides: counted (full) or not (causal).",
         },
     }
     return whole("Model", {**closed(properties), "$defs": _layer_kinds()})
 
 
 def catalog_schema() -> Schema:
-    """Of ``planner catalog``: all lists, one of them, or one entry."""
+    """Make the schema of ``planner catalog``: all lists, one of them, or one entry."""
     definitions: Schema = {"Model": closed({**_model_facts(), **_model_counts()}), "Alias": _alias()}
     definitions["Recipe"] = _recipe()
     for record in (Device, Calibration, Silicon, Framework, Precision):
         made = record_schema(record, "serialization")
         definitions.update(made.pop("$defs", {}))
         definitions[record.__name__] = closed(made["properties"])
-    note = {"note": {**TEXT, "description": "What the name leaves open."}}
+    note = {"note": {**TEXT, "description": "Ambiguity of the name."}}
     entries = definitions["Device"]
     definitions["Device"] = closed(entries["properties"] | note, optional=("note",))
     definitions["Precision"] = closed(
-        definitions["Precision"]["properties"] | {"source": {**TEXT, "description": "Where its bytes come from."}}
+        definitions["Precision"]["properties"] | {"source": {**TEXT, "description": "Source of the bytes."}}
     )
     lists = {
         name: {
@@ -72,7 +72,7 @@ ENTRIES = {
     "precisions": "Precision",
     "recipes": "Recipe",
 }
-"""The record of each list of the catalog."""
+"""Record of each list of the catalog."""
 
 
 def _model_facts() -> Schema:
@@ -90,7 +90,7 @@ def _alias() -> Schema:
 
 
 def _recipe() -> Schema:
-    """What a recipe says of itself, and keys of a job, whose values are as in job files."""
+    """Make the schema of a recipe: its own texts, and keys of a job with values as in job files."""
     lists = {
         "releases": {"type": "array", "items": TEXT, "description": "Releases that have it, oldest first."},
         "scales": {"type": "array", "items": COUNT, "description": "Numbers of devices that it is published for."},
@@ -100,13 +100,13 @@ def _recipe() -> Schema:
 
 
 def _layer_kinds() -> Schema:
-    """A layer with how often it occurs; blocks with what they are."""
+    """Make the schemas of a layer with its number, and of blocks with their kind."""
     made = record_schema(Layer, "serialization")
     definitions: Schema = made["$defs"]
     for block in (*get_args(Mixer), Mlp, Experts):
-        kind = {"kind": {"const": block.__name__, "description": "What it is."}}
+        kind = {"kind": {"const": block.__name__, "description": "Kind of the block."}}
         definitions[block.__name__] = closed(kind | definitions[block.__name__]["properties"])
-    number = {"num_layers": {**COUNT, "description": "How many layers are like this."}}
+    number = {"num_layers": {**COUNT, "description": "Number of such layers."}}
     return {**definitions, "LayerKind": closed(number | made["properties"])}
 
 

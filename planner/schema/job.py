@@ -1,5 +1,5 @@
 """
-The JSON Schema of the job file, for editors that complete and check it.
+JSON Schema of the job file, for editors that complete and check it.
 
 Types and limits come from the records that read the job, descriptions from their docstrings, names from the catalog.
 """
@@ -26,12 +26,12 @@ PATH = Path(__file__).parents[1] / "job.schema.json"
 
 
 def for_editors() -> str:
-    """The line by which YAML language servers find the schema as it is installed here, without a network."""
+    """Return the comment by which YAML language servers find the installed schema without a network."""
     return f"# yaml-language-server: $schema={PATH.as_uri()}"
 
 
 def job_schema() -> Schema:
-    """The whole schema as plain data."""
+    """Make the whole schema as plain data."""
     schema = record_schema(job.Job)
     definitions: Schema = schema["$defs"]
     for inline in (device.Device, workload.Precision, framework.Framework, Description):
@@ -57,21 +57,21 @@ def job_schema() -> Schema:
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
-    definitions["JobSettings"] = _with_several(definitions["Settings"])
+    definitions["JobSettings"] = _allow_several(definitions["Settings"])
     schema["properties"]["settings"]["anyOf"] = [{"$ref": "#/$defs/JobSettings"}, {"type": "null"}]
     schema["properties"]["settings"].pop("$ref", None)
     return whole("Pretraining job", schema)
 
 
 def device_schema() -> Schema:
-    """A device file: a device as a job describes it, or what differs from one of the catalog."""
+    """Make the schema of a device file: a device as in a job, or its differences from one of the catalog."""
     job = job_schema()
     forms: Schema = job["$defs"]["ClusterSection"]["properties"]["device"]["anyOf"][1]
     return whole("Device", {**forms, "description": job["$defs"]["Device"]["description"], "$defs": job["$defs"]})
 
 
-def _with_several(settings: Schema) -> Schema:
-    """The settings of a job: of those that the search may choose, a list of values or the word for all of them."""
+def _allow_several(settings: Schema) -> Schema:
+    """Allow lists of values, or the word for all values, in the settings that the search may choose."""
     properties = dict(settings["properties"])
     for name in CHOOSABLE:
         one = [form for form in properties[name]["anyOf"] if form != {"type": "null"}]
@@ -81,7 +81,7 @@ def _with_several(settings: Schema) -> Schema:
 
 
 def _constants(definitions: Schema) -> Schema:
-    """A calibration as a job describes it: its constants beside its name."""
+    """Make the schema of a job's calibration: its constants, name and sources."""
     constants: Schema = definitions["Constants"]
     beside = {name: definitions["Calibration"]["properties"][name] for name in ("name", "sources")}
     return {**constants, "properties": {**beside, **constants["properties"]}}
@@ -98,15 +98,15 @@ def _model_forms(described: Schema) -> list[Schema]:
 
 
 def _other_releases(names: Iterable[str]) -> str:
-    """Releases of known stacks that no file knows: the nearest one stands for each."""
+    """Match releases of known stacks that the catalog lacks; the nearest known one stands for each."""
     stacks = sorted({made.stack for made in map(release_of, names) if made})
     return f"^({'|'.join(stacks)})[-_ :@=]+v?([0-9]|{'|'.join(NEWEST)})"
 
 
 def _forms(names: Any, record: Mapping[str, Any], other: Schema | None = None) -> list[Schema]:
-    """A name, another one where there are others, the whole record, or what differs from a named one."""
+    """Allow a name, another form if there is one, the whole record, or the differences from a named one."""
     known: Schema = {"enum": list(names)} if other is None else {"anyOf": [{"enum": list(names)}, other]}
-    properties = {"base": {**known, "description": "Where to start from."}, **record["properties"]}
+    properties = {"base": {**known, "description": "Catalog entry to start from."}, **record["properties"]}
     return [
         known,
         {
@@ -119,7 +119,7 @@ def _forms(names: Any, record: Mapping[str, Any], other: Schema | None = None) -
 
 
 _RELATION = "(<=|>=|==|!=|<|>)[^<>=!]+$"
-"""What a bound says of its decision."""
+"""Relation and value of a bound."""
 
 
 def _decisions(form: str) -> Schema:

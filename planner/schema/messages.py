@@ -1,4 +1,4 @@
-"""The JSON Schema of what is said on stderr with ``--log-json``."""
+"""JSON Schema of the messages on stderr with ``--log-json``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from planner.schema.records import Schema, closed, whole
 
 
 def log_line_schema() -> Schema:
-    """One message; its fields are those of its event."""
+    """Make the schema of one message; its fields are those of its event."""
     line = closed(
         {
-            "time": {"type": "string", "format": "date-time", "description": "When, in UTC."},
-            "level": {"enum": list(LEVELS.values()), "description": "How much it matters."},
-            "event": {"type": "string", "description": "What is said, or what is done in words that stay the same."},
+            "time": {"type": "string", "format": "date-time", "description": "Time in UTC."},
+            "level": {"enum": list(LEVELS.values()), "description": "Severity of the message."},
+            "event": {"type": "string", "description": "Text of the message, or a fixed name of the event."},
             "fields": {
                 "type": "object",
-                "description": "Numbers and names of it; of mistakes a list with where, problem, hint and place.",
+                "description": "Numbers and names of the event; mistakes are a list with where, problem, hint, place.",
             },
         }
     )

@@ -1,4 +1,4 @@
-"""The JSON Schema of any record: types and limits from pydantic, descriptions from the records' docstrings."""
+"""JSON Schema of any record: types and limits from pydantic, descriptions from the records' docstrings."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 
 
 def whole(title: str, schema: Schema) -> Schema:
-    """A schema with its dialect and title, in the words of JSON Schema alone."""
+    """Add dialect and title to a schema, and use the words of JSON Schema alone."""
     parts = {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}
-    return {name: _with_limits(part) for name, part in parts.items()}
+    return {name: _rename_limits(part) for name, part in parts.items()}
 
 
 def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
-    """An object that has these entries, all but the optional ones always, and no others."""
+    """Make an object with these entries and no others; only optional ones may be missing."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
 
 
 def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Schema:
     """
-    Pydantic's schema of a record, or of a list of them, with the docstrings of it and of the records inside.
+    Make pydantic's schema of a record, or of a list of them, with the docstrings of all records inside.
 
     Parameters
     ----------
     record_type
         A dataclass with a docstring that explains its fields, or a type made of such ones.
     mode
-        Of what may be read, or of what is written, in which no entry is missing.
+        ``validation`` for input, ``serialization`` for output, in which no entry is missing.
     """
     schema: Schema = TypeAdapter(record_type).json_schema(mode=mode)
     known = {one.__name__: one for one in _record_types(record_type)}
@@ -55,12 +55,12 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
 
 def tree_schema(tree: Any) -> Schema:
     """
-    Pydantic's schema of a :class:`planner.report.records.record.Record`, or of several of which a document is one.
+    Make pydantic's schema of a :class:`planner.report.records.record.Record`, or of a union of them.
 
     Parameters
     ----------
     tree
-        The record's type, or a union of such ones.
+        Type of the record, or a union of such types.
     """
     schema: Schema = TypeAdapter(tree).json_schema(by_alias=False)
     records = {**schema.get("$defs", {}), **({"": schema} if "properties" in schema else {})}
@@ -73,7 +73,7 @@ def tree_schema(tree: Any) -> Schema:
 
 
 def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[type]:
-    """The dataclasses of which a type consists, at every depth."""
+    """Yield the dataclasses inside a type, at every depth."""
     if isinstance(part, type) and is_dataclass(part) and part not in seen:
         yield part
         for inner in get_type_hints(part).values():
@@ -90,15 +90,15 @@ def _describe(schema: Schema, record_type: type) -> None:
         entry["description"] = texts.get(name, schema["description"])
 
 
-def _with_limits(part: Any) -> Any:
-    """Limits in the words of JSON Schema where pydantic leaves them in its own; architectures by their names."""
+def _rename_limits(part: Any) -> Any:
+    """Rename limits that pydantic leaves in its own words; list architectures by their names."""
     if isinstance(part, list):
-        return [_with_limits(item) for item in part]
+        return [_rename_limits(item) for item in part]
     if not isinstance(part, dict):
         return part
     if part.get("format") == "architecture":
         return {"enum": list(catalog.architectures()), "type": "string"}
     return {
-        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _with_limits(inner)
+        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _rename_limits(inner)
         for name, inner in part.items()
     }

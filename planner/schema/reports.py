@@ -1,4 +1,4 @@
-"""The JSON Schema of the JSON reports, made from the records of :mod:`planner.report.records`."""
+"""JSON Schema of the JSON reports, made from the records of :mod:`planner.report.records`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PATH = Path(report.__file__).with_name("report.schema.json")
 
 def report_schema() -> Schema:
     """
-    The whole schema as plain data: a report is of one of several kinds.
+    Make the whole schema as plain data: a report is of one of several kinds.
 
-    Its ``kind`` chooses the record that it is held against, so that validators name the entry that is wrong.
+    Its ``kind`` chooses the record for validation, so that validators name the wrong entry.
     """
     tree = tree_schema(AnyRecord)
     records = [form["$ref"] for form in tree["anyOf"]]

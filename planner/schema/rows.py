@@ -1,7 +1,7 @@
 """
-The JSON Schemas of rows of CSV files, a row being an object by column.
+JSON Schemas of rows of CSV files; a row is an object by column.
 
-Cells are meant as they are read: an empty one is null, ``true`` and ``false`` are booleans, numbers are numbers.
+Cells are converted as they are read: an empty one is null, ``true`` and ``false`` are booleans, numbers are numbers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NUMBER = {"type": ["number", "null"]}
 
 
 def cell(entry: Schema) -> Schema:
-    """What a cell may hold whose column is an entry of a record."""
+    """Make the schema of a cell whose column is an entry of a record."""
     known = {"number": NUMBER, "integer": {"type": ["integer", "null"]}, "boolean": {"type": ["boolean", "null"]}}
     return {**known.get(str(entry.get("type")), CELL), "description": entry["description"]}
 
 
 def report_row_schema() -> Schema:
-    """A row of ``planner plan`` or ``planner estimate --format csv``: one plan."""
+    """Make the schema of a row of ``planner plan`` or ``planner estimate --format csv``: one plan."""
     entries: dict[str, Schema] = {
         "job": {**CELL, "description": "Name of the job."},
         **_entries(EstimateReportRecord, EffortRecord, OutcomeRecord, ClusterRecord, NumberedPlanRecord),
         **_entries(StrategyRecord, TrainingRunRecord, CostsRecord),
         **_entries(CheckpointRecord, before="checkpoint_"),
-        **_of_parts(),
+        **_part_entries(),
         **_ends("step_time", "seconds", "measured step"),
         **_ends("peak_memory", "bytes", "measured peak"),
         **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
@@ -47,7 +47,7 @@ def report_row_schema() -> Schema:
 
 
 def sample_row_schema() -> Schema:
-    """A row of samples, as ``planner sample`` and ``planner trace extract`` write and ``planner fit`` reads them."""
+    """Make the schema of a row of samples, which ``sample`` and ``trace extract`` write and ``fit`` reads."""
     entries: Schema = {}
     for record in (Point, Sizes, Timing, Machine):
         entries |= record_schema(record, "serialization")["properties"]
@@ -60,14 +60,14 @@ def sample_row_schema() -> Schema:
 
 
 def _sample_cell(entry: Schema) -> Schema:
-    """Numbers may be missing; texts, such as versions, may look like numbers."""
+    """Make the schema of a cell of samples: numbers may be missing; texts, such as versions, may look like numbers."""
     kinds = {entry.get("type"), *(form.get("type") for form in entry.get("anyOf", ()))}
     number = next((kind for kind in ("integer", "number", "boolean") if kind in kinds), None)
     return cell({**entry, "type": number})
 
 
 def _entries(*records: type, before: str = "") -> dict[str, Schema]:
-    """Entries of records by column; the last record that has one counts."""
+    """Return entries of records by column; the last record with a column counts."""
     found: Mapping[str, Schema]
     entries: dict[str, Schema] = {}
     for record in records:
@@ -77,16 +77,16 @@ def _entries(*records: type, before: str = "") -> dict[str, Schema]:
 
 
 def _plain(entry: Schema) -> Schema:
-    """The one type of an entry that may be null."""
+    """Return the one type of an entry that may be null."""
     forms = [form for form in entry.get("anyOf", ()) if form.get("type") != "null"]
     return {**entry, **forms[0]} if len(forms) == 1 and "$ref" not in forms[0] else entry
 
 
-def _of_parts() -> dict[str, Schema]:
+def _part_entries() -> dict[str, Schema]:
     texts = {
         "exposed_seconds": "{}: its share of the step.",
         "hidden_seconds": "{}: time that is overlapped with computation.",
-        "difference_seconds": "{}: by how much longer than in the first plan.",
+        "difference_seconds": "{}: additional time over the first plan.",
     }
     return {
         f"{part}_{name}": {"type": "number", "description": text.format(part)}

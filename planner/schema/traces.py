@@ -1,4 +1,4 @@
-"""The JSON Schemas of what ``planner trace`` says."""
+"""JSON Schemas of the output of ``planner trace``."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from planner.schema.records import Schema, record_schema, tree_schema, whole
 
 
 def read_schema() -> Schema:
-    """Of ``planner trace read``: a list with an entry for each trace."""
+    """Make the schema of ``planner trace read``: a list with an entry for each trace."""
     return whole("Contents of traces", record_schema(list[TraceContents], "serialization"))
 
 
 def replay_schema() -> Schema:
-    """Of ``planner trace replay``."""
+    """Make the schema of ``planner trace replay``."""
     return whole("Replay of an iteration", tree_schema(ReplayRecord))
 
 
 def compare_schema() -> Schema:
-    """Of ``planner trace compare``."""
+    """Make the schema of ``planner trace compare``."""
     return whole("Planned and traced step", tree_schema(ComparedStepRecord))
 
 
 def what_if_schema() -> Schema:
-    """Of ``planner trace what-if``."""
+    """Make the schema of ``planner trace what-if``."""
     return whole("Changed step", tree_schema(WhatIfRecord))
 
 
 def project_schema() -> Schema:
-    """Of ``planner trace project``."""
+    """Make the schema of ``planner trace project``."""
     return whole("Projected job", tree_schema(ProjectionRecord))

@@ -1,1 +1,1 @@
-"""From a job to proven strategies."""
+"""Search of the proven fastest strategies of a job."""

@@ -1,17 +1,17 @@
 """
-Branch and bound over the rows of the space, CP-SAT inside, down to a proven optimum.
+Branch and bound over the rows of the space, with CP-SAT inside, to a proven optimum.
 
-Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. Of a batch of rows the
-choices of recomputation and offloading stay that may fit and win. Those are tabulated with all other features, reduced
-to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
-candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
+Rows are taken in the order of a lower bound of their step time, which depends on their degrees alone. Of each batch of
+rows, only the recomputation and offloading that may fit and win are kept. They are tabulated with all other features
+and reduced to candidates. CP-SAT selects one candidate within the memory. Its step time cuts the rest: slower rows and
+candidates are skipped. The search ends when the next row's bound is above that time.
 
-Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
-takes the fewest. Of candidates with the same ticks the smaller device memory wins, then the smaller host memory, both
-in MiB. Then the smaller values of the decisions win, in the order of ``DECISIONS``.
+Ties are broken outside the solver. Among equally fast overlaps, graphs and dispatchers that change time alone, a
+candidate takes the fewest. Among candidates with equal ticks the smaller device memory wins, then the smaller host
+memory, both in MiB. Then the smaller values of the decisions win, in the order of ``DECISIONS``.
 
-The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
-are facts of the job, and with them given its total time grows with its step time.
+The objective ``total_time`` orders strategies as ``step_time`` does. Failures, recovery and the cost of a checkpoint
+are facts of the job; with them given, its total time grows with its step time.
 """
 
 from __future__ import annotations
@@ -49,38 +49,38 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.incumbents import Found, IncumbentPool, Rivals
-from planner.search.listed import asked_rules, cost_whole
+from planner.search.listed import cost_whole, rules_for
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
-from planner.search.stages.exchanges import descended, least_layers, with_layout
-from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
+from planner.search.stages.exchanges import descend, least_layers, write_out_layout
+from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
-"""Rows whose bound, and rows whose memory alone is computed at once; between them the clock is asked."""
+"""Rows whose bounds, and rows whose memory is computed at once; the clock is read between such blocks."""
 
 CHECK_SECONDS = 2e-3
-"""Time that is set aside for each strategy in hand, to evaluate it again at the end."""
+"""Time reserved for each strategy in hand, to evaluate it again at the end."""
 
 INFEASIBILITY_CHECK_ROWS = 2**12
-"""Rows without a strategy that fits after which the search asks whether any row has one."""
+"""Rows without a fitting strategy after which the search checks that any row has one."""
 
 SHORTEST_SECONDS = 1e-3
-"""What a search within a search has at least."""
+"""Least time of one solve or batch."""
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
-"""Decisions that define a group of strategies, of which only the best is reported."""
+"""Decisions that define a group of strategies; only the best of a group is reported."""
 
 VPP = DECISIONS.index("vpp")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
-"""Half a tick for the reported strategy, half a tick for any that it is compared with."""
+"""Half a tick for the reported strategy, half a tick for the strategy that it is compared with."""
 
 
 class Status(StrEnum):
-    """How a search ended."""
+    """Status at the end of a search."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -91,30 +91,30 @@ class Status(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchStats:
     """
-    What the search had to do.
+    Effort of the search.
 
     Parameters
     ----------
     raw_size
         Combinations of all values before any rule.
     size
-        Strategies that satisfy every rule but those of memory.
+        Strategies that satisfy every rule except those of memory.
     bounds
-        What the search leaves out by itself, one sentence each.
+        Restrictions that the search adds by itself, one sentence each.
     num_rows, num_rows_tabulated
-        Rows of degrees; those whose features were tabulated.
+        Rows of degrees; rows whose features were tabulated.
     num_bounded
-        Strategies of the other rows whose lower bound is above what was found.
+        Strategies of the other rows, whose lower bound is above the best step time.
     pruned
-        Strategies of the tabulated rows, and how many of them were left out for what reason.
+        Strategies of the tabulated rows, and the number left out for each reason.
     num_candidates
-        Literals that CP-SAT saw.
+        Number of CP-SAT's literals.
     num_unfit
-        Those of them that were too large for device or host.
+        Candidates among them that were too large for device or host.
     num_solves
-        Times that CP-SAT ran.
+        Number of CP-SAT runs.
     stages
-        What the search over uneven stages had to do.
+        Effort of the search over uneven stages.
     build_seconds, solve_seconds
         Time for the space, tables and models; time inside CP-SAT.
     """
@@ -137,38 +137,38 @@ class SearchStats:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """
-    What the search found.
+    Result of the search.
 
     Parameters
     ----------
     status
-        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or of
-        all variants where the problem wants those). ``feasible``: time ran out with strategies in hand. ``infeasible``:
-        the conflict says why. ``unknown``: time ran out with nothing.
+        ``optimal``: nothing in the space is faster. With ``top`` strategies they are the best of as many groups, or the
+        best variants where the problem wants all. ``feasible``: time ran out with strategies in hand. ``infeasible``:
+        the conflict gives the reason. ``unknown``: time ran out without a strategy.
     strategies
-        Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
+        Best first, each with another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
-        Of each strategy by the closed form, evaluated again in floats.
+        Step time of each strategy by the closed form, evaluated again in floats.
     lower_bound_seconds
-        No strategy of the space is faster, but for the rounding bound; infinite where none exists.
+        Lower bound of all strategies of the space, except for the rounding bound; infinite where none exists.
     gap
-        How far the best strategy may be from that, as a fraction of its time; 0 when optimal.
+        Largest possible distance of the best strategy from the bound, as a fraction of its time; 0 when optimal.
     rounding_bound_seconds
-        What rounding to the solver's ticks may hide.
+        Error that rounding to the solver's ticks may cause.
     effort
         Sizes and times.
     space
-        What was searched.
+        Searched space.
     even
-        For each strategy whose stages differ the best one of its group whose stages do not.
+        For each strategy with uneven stages, the best strategy of its group with even stages.
     conflict
-        Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
+        Reason why no strategy fits, if it was asked for (:mod:`planner.infeasibility`).
     ticks
-        The best strategy's step in the solver's ticks, which nothing undercuts; 0 without one.
+        Step of the best strategy in the solver's ticks, the least possible; 0 without a strategy.
     row_bounds
         Lower bound of each row of the space in ticks.
     stages_differ
-        Whether uneven stages were looked at. By the sum over their ranks alone nothing is left that is faster.
+        True where uneven stages were searched. The proof for them compares sums over ranks alone.
     """
 
     status: Status
@@ -188,28 +188,28 @@ class Outcome:
 
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
-    The best strategies of a problem, with proof.
+    Search the best strategies of a problem, with proof.
 
     Parameters
     ----------
     problem
-        What to plan.
+        Job to plan.
     formulas
-        What strategies cost: the cost model, unless told otherwise.
+        Formulas of cost; default: the cost model.
     """
     return Search(problem, formulas).run()
 
 
 class Search:
     """
-    One run; its state is the incumbents, the bounds and the clock.
+    One run of the search; its state is the incumbents, the bounds and the clock.
 
     Parameters
     ----------
     problem
-        What to plan, each setting with one value.
+        Job to plan, each setting with one value.
     formulas
-        What strategies cost.
+        Formulas of cost.
     """
 
     def __init__(self, problem: Problem, formulas: Formulas) -> None:
@@ -235,12 +235,12 @@ class Search:
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit, but for what the final check of the strategies in hand takes."""
+        """Seconds until the time limit, less the time of the final check of the strategies in hand."""
         checks = CHECK_SECONDS * min(len(self.incumbents.groups), self.incumbents.top)
         return self.deadline - checks - time.perf_counter()
 
     def compete_with(self, rivals: Rivals) -> None:
-        """Cut by what other searches for the same job have found; groups are tuples of ``GROUP_DECISIONS``."""
+        """Cut by the results of other searches for the same job; groups are tuples of ``GROUP_DECISIONS``."""
         first = np.unique(self.group_of_row, return_index=True)[1]
         columns = [self.space.rows[name][first].tolist() for name in GROUP_DECISIONS]
         index: dict[Hashable, int] = {group: number for number, group in enumerate(zip(*columns, strict=True))}
@@ -250,7 +250,7 @@ class Search:
         self.incumbents.rivals = ticks
 
     def run(self) -> Outcome:
-        """Search; once."""
+        """Run the search; only once."""
         for rows in self.batches():
             self.tabulated[rows] = True
             for block, row in self.affordable(*self.promising(rows)):
@@ -265,16 +265,16 @@ class Search:
 
     def share_out(self) -> None:
         """
-        Look for uneven stages that are faster by the sum over their ranks, and keep the faster ones as simulated.
+        Search uneven stages by the sum over their ranks, and keep those that are faster as simulated.
 
-        A solver can add ranks up; which of them are behind a slow one, so that it waits for less, it is not told. So
-        the best are made faster layer by layer (:mod:`planner.search.stages.exchanges`), as are the best even ones of
-        interleaved pipelines where kinds of layers alternate.
+        A solver can add up ranks, but it does not know which ranks wait for a slow one. So the best results are
+        improved layer by layer (:mod:`planner.search.stages.exchanges`). So are the best even stages of interleaved
+        pipelines with alternating kinds of layers.
         """
         log_event(__name__, "uneven stages are looked for", even_groups=len(self.incumbents.groups))
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
-        self.incumbents.groups = self.summed(even)
+        self.incumbents.groups = self.sum_ranks(even)
         self.incumbents.rivals = self.rivals.summed_ticks
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
@@ -284,36 +284,36 @@ class Search:
         for group, found in even.items():
             self.keep(group, found)
         for group, found in layouts.items():
-            self.keep(group, self.repriced(found, strategy_seconds))
+            self.keep(group, self.reprice(found, strategy_seconds))
         for group, found in self.leading():
             if found.layout or (stages.pattern is not None and found.values[VPP] > 1):
                 self.exchange(group, found.strategy)
 
     def leading(self) -> list[tuple[Hashable, Found]]:
-        """The best strategies with their groups, best first, at least some."""
+        """Return the best strategies with their groups, best first: ``top`` of them, but at least ``MOST_FOUND``."""
         return sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: max(self.incumbents.top, MOST_FOUND)]
 
     def exchange(self, group: Hashable, strategy: Strategy) -> None:
-        """Move layers of an interleaved pipeline between its virtual stages as long as that makes it faster."""
-        start, fewest = with_layout(self.space.facts, strategy), least_layers(self.problem)
-        better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0, fewest=fewest)
+        """Move layers of an interleaved pipeline between its virtual stages while that makes it faster."""
+        start, fewest = write_out_layout(self.space.facts, strategy), least_layers(self.problem)
+        better, cost = descend(self.space.facts, start, self.fits, lambda: self.seconds_left > 0, fewest=fewest)
         if better.layout != start.layout and self.differs(better):
             seconds = np.asarray(cost.step_seconds)
-            self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))
+            self.keep(group, replace(self.build_found(better, cost), ticks=int(seconds_to_ticks(seconds))))
 
     def differs(self, strategy: Strategy) -> bool:
-        """Return true for stages that the decisions do not mean; those that they mean were searched before."""
+        """Tell whether stages differ from those that the decisions mean; those were searched before."""
         layout = strategy.layout
         return layout is not None and settle_layout(strategy, self.space.facts.model, layout).layout is not None
 
     def fits(self, cost: CostLike) -> bool:
-        """Whether a strategy is within the memory."""
+        """Tell whether a strategy is within the memory."""
         device, host = self.cost_table.mebibytes(cost)
         room = self.cost_table.capacity
         return bool(device <= room.device_mebibytes and host <= room.host_mebibytes)
 
-    def summed(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
-        """Strategies with even stages, by the sum over their ranks."""
+    def sum_ranks(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
+        """Return strategies with even stages, with the ticks of the sum over their ranks."""
         if not even:
             return {}
         each = [found.strategy.decisions() for found in even.values()]
@@ -323,17 +323,17 @@ class Search:
             group: replace(found, ticks=own) for (group, found), own in zip(even.items(), ticks.tolist(), strict=True)
         }
 
-    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
-        """A strategy with the ticks of another law."""
+    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+        """Return a strategy with the ticks of another cost formula."""
         return replace(found, ticks=int(seconds_to_ticks(np.asarray(law(self.space.facts, found.strategy)))))
 
     @property
     def stages_may_differ(self) -> bool:
-        """Whether uneven stages are looked at."""
+        """True where uneven stages are searched."""
         return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
 
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
-        """What of some rows may matter, and of each of the box the row and a bound in ticks."""
+        """Return the part of some rows that may matter, with the space's row and a bound in ticks of each."""
         every_set = self.problem.variants == "all" or bool(self.space.rules.timed)  # also needless ones
         cuts = self.cuts(self.group_of_row[rows])
         block, row, ticks, pruned = self.cost_table.promising(rows, cuts, every_set=every_set)
@@ -342,9 +342,9 @@ class Search:
 
     def affordable(self, block: CandidateBlock, row: Ints, ticks: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
         """
-        A box in parts, those with the least bounds first; what is found cuts the others.
+        Yield a box in parts, those with the least bounds first; each result cuts the later parts.
 
-        Parts are as large as the time left allows for at the pace so far; the rest is left when time is up.
+        The size of a part follows from the time left and the pace so far. The rest is left out when time is up.
         """
         waiting, size = np.argsort(ticks, kind="stable"), FIRST_BATCH_ROWS
         while len(waiting):
@@ -362,7 +362,7 @@ class Search:
             waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
-        """Look for the best strategy of each group."""
+        """Search the best strategy of each group."""
         competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
         candidates, row, pruned = self.cost_table.fastest(block, self.incumbents.cuts(groups), competitors)
         self.pruned += pruned
@@ -370,25 +370,25 @@ class Search:
             self.select(candidates, groups[row])
 
     def collect(self, block: CandidateBlock) -> None:
-        """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
+        """Search the best strategies of any group; each is compared by itself, without a solver."""
         found, pruned = self.cost_table.variants(block, self.incumbents.cut, self.incumbents.top)
         self.pruned += pruned
         self.incumbents.add_all(Found.of(found, index) for index in range(len(found)))
 
     def cuts(self, groups: Ints) -> Ints:
-        """Ticks above which nothing of each group is of interest."""
+        """Return the upper bound of each group, in ticks."""
         return (
             np.full(len(groups), self.incumbents.cut)
             if self.problem.variants == "all"
             else self.incumbents.cuts(groups)
         )
 
-    def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
-        """Note a strategy with uneven stages."""
-        self.keep(group, self.of_layout(strategy, cost))
+    def keep_uneven(self, group: int, strategy: Strategy, cost: CostLike) -> None:
+        """Keep a strategy with uneven stages."""
+        self.keep(group, self.build_found(strategy, cost))
 
-    def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
-        """A strategy with uneven stages, by the sum over its ranks."""
+    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
+        """Return a strategy with uneven stages, with the ticks of the sum over its ranks."""
         device, host = self.cost_table.mebibytes(cost)
         return Found(
             ticks=int(seconds_to_ticks(np.asarray(summed_strategy_seconds(self.space.facts, strategy)))),
@@ -408,7 +408,7 @@ class Search:
     # --- branch --------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Ints]:
-        """Rows that may still matter, best bound first; ends when none is left or time is up."""
+        """Yield rows that may still matter, best bound first, until none is left or time is up."""
         order = np.argsort(self.bounds, kind="stable")
         position, size, doubted = 0, FIRST_BATCH_ROWS, False
         while position < len(order) and self.bounds[order[position]] <= self.incumbents.cut:
@@ -429,17 +429,17 @@ class Search:
             position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
 
     def log_progress(self, position: int, bound: int) -> None:
-        """Say how far the search is: rows done, the best step so far, and what none can undercut."""
+        """Log the progress: rows done, the best step so far, and its lower bound."""
         best = min((found.ticks for found in self.incumbents.best), default=MAX_TICKS)
         known = {"best_seconds": best * TICK_SECONDS, "gap": 1 - bound / best} if 0 < best < MAX_TICKS else {}
         log_event(__name__, "searching", level=DEBUG, **known, bound_seconds=bound * TICK_SECONDS, rows=position)
 
     def leave(self, ticks: int) -> None:
-        """Note that time is up, and that something as fast as this may have been left."""
+        """Note that time is up, and that a strategy with these ticks may have been left out."""
         self.unresolved_ticks = min(self.unresolved_ticks, ticks)
 
     def feasible_row(self) -> int | None:
-        """A row that fits into memory, however slow; None where there is none, so that the search is over."""
+        """Return a row with a strategy that fits into memory, however slow; None ends the search."""
         found = []
         for start in range(0, self.space.num_rows, MEMORY_ROWS):
             if self.seconds_left <= 0:
@@ -459,10 +459,10 @@ class Search:
 
     def select(self, candidates: Candidates, groups: Ints) -> None:
         """
-        Let CP-SAT choose.
+        Let CP-SAT choose candidates.
 
-        Where several strategies are wanted, each group has a model of its own, and those with the fastest candidates
-        come first: what they find cuts the others.
+        With several wanted strategies each group has a model of its own. Groups with the fastest candidates come
+        first, since their results cut the others.
         """
         competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
         order = np.lexsort([candidates.ticks, competitors])
@@ -484,16 +484,16 @@ class Search:
             proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
             self.leave(max(proven, int(candidates.ticks.min())))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
-            chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
+            chosen = self.choose_preferred(candidates, candidates.ticks == round(solver.objective_value))
             self.incumbents.add(int(groups[chosen]), Found.of(candidates, chosen))
 
-    def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
-        """The preferred one of the candidates that fit and are equally fast."""
+    def choose_preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+        """Return the preferred candidate among those that fit and are equally fast."""
         fit = _fitting(candidates, self.cost_table.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
-        """The model of some candidates, which are counted."""
+        """Build the model of some candidates, and count them."""
         room = self.cost_table.capacity
         self.num_candidates += len(candidates)
         self.num_unfit += int(np.sum(~_fitting(candidates, room)))
@@ -502,7 +502,7 @@ class Search:
     def solve(
         self, model: cp_model.CpModel, *, one_of_many: bool = False
     ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
-        """Run CP-SAT as :func:`new_solver` sets it."""
+        """Run CP-SAT with the settings of :func:`new_solver`."""
         solver = new_solver(self.seconds_left, one_of_many=one_of_many)
         started = time.perf_counter()
         status = solver.solve(model)
@@ -514,7 +514,7 @@ class Search:
     # --- report --------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """What was found so far, and what of it is proven."""
+        """Return the strategies found so far, with their proof."""
         leading = self.leading()[: self.incumbents.top]
         best = [found for _, found in leading]
         proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
@@ -535,11 +535,11 @@ class Search:
         )
 
     def checked_seconds(self, found: Found) -> float:
-        """The step time again, from scalars; the strategy must break no rule."""
+        """Evaluate the step time again from scalars, and assert that the strategy breaks no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
         again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
-        asked = asked_rules(self.problem, rules, found.strategy)
+        asked = rules_for(self.problem, rules, found.strategy)
         broken = violated(facts, decisions | self.resources(again), rules=asked)
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
@@ -547,7 +547,7 @@ class Search:
         return seconds
 
     def resources(self, cost: CostLike) -> dict[str, object]:
-        """Figures of a strategy that rules of memory and time ask for."""
+        """Return the figures of a strategy that rules of memory and time need."""
         figures = {
             "device_bytes": cost.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": cost.host_bytes * (1 - FLOAT_NOISE),
@@ -558,12 +558,12 @@ class Search:
         return figures
 
     def effort(self) -> SearchStats:
-        """What it took so far."""
+        """Return the effort so far."""
         elapsed = time.perf_counter() - self.started
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
-            bounds=(*self.space.rules.bound_sentences, *left_out_of_stages(self.problem, self.space)),
+            bounds=(*self.space.rules.bound_sentences, *stage_restrictions(self.problem, self.space)),
             num_rows=self.space.num_rows,
             num_rows_tabulated=int(self.tabulated.sum()),
             num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.incumbents.cut)].sum()),
@@ -578,7 +578,7 @@ class Search:
 
 
 def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:
-    """Which candidates fit into memory."""
+    """Mark the candidates that fit into memory."""
     return (candidates.device_mebibytes <= room.device_mebibytes) & (candidates.host_mebibytes <= room.host_mebibytes)
 
 
@@ -589,7 +589,7 @@ def _status(found: bool, finished: bool) -> Status:
 
 
 def _bounds(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], bool]) -> Ints:
-    """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
+    """Return a lower bound of each row in ticks, rounded down; 0 where time ran out before."""
     bounds, num_parts = np.zeros(space.num_rows, dtype=np.int64), -(-space.num_rows // BOUND_ROWS)
     for part in range(num_parts):
         if part and not has_time():

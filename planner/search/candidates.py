@@ -1,11 +1,10 @@
 """
-Rows of the space to candidates for the solver: tabulated, reduced, in the solver's integers.
+Reduce rows of the space to candidates for the solver, in the solver's integers.
 
-Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed ones. A
-candidate that another one beats in time, device memory and host memory at once is never needed (of equals the first is
-kept).
-What fits into memory is left to the solver. Both serve the one best strategy of a group; where all variants are wanted,
-nothing is reduced, and every strategy that fits is compared with the best ones so far.
+Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed one. A
+candidate is left out where another one is better in time, device memory and host memory (of equals the first is kept).
+The solver decides which candidates fit into memory. Both reductions serve the one best strategy of a group. Where all
+variants are wanted, nothing is reduced, and every strategy that fits is compared with the best ones so far.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from planner.search.rules import Rules, needs
 from planner.search.space import TIME_ONLY, CandidateBlock, FeatureSplit, Space, spread
 
 MODES = tuple(name for name in FEATURES if name not in ("sharding", *OVERLAPS))
-"""Features that decide most of what a strategy takes in time and memory; bounds leave the others open."""
+"""Features with most of the effect on time and memory; bounds leave the others open."""
 
 TIME_MODES = tuple(name for name in MODES if name in TIME_ONLY)
-"""Those of them that change time alone, as far as the memory has no axis for them."""
+"""Modes that change time alone, as far as the memory has no axis for them."""
 
 MEMORY_MODES = tuple(name for name in MODES if name not in TIME_MODES)
 
@@ -71,11 +70,11 @@ class CostLike(MemoryLike, Protocol):
 
     @property
     def step_seconds(self) -> Any:
-        """One optimizer step."""
+        """Time of one optimizer step."""
 
     @property
     def bubble_seconds(self) -> Any:
-        """What of it the pipeline waits; asked only where a rule is about it."""
+        """Bubble of the pipeline in that time; read only where a rule limits it."""
 
 
 CostFunction: TypeAlias = Callable[..., CostLike]
@@ -93,7 +92,7 @@ class Memory:
     Parameters
     ----------
     device_bytes, host_bytes
-        Of the fullest device, and of its share of the host.
+        Bytes on the fullest device, and in its share of the host.
     """
 
     device_bytes: Floats
@@ -101,7 +100,7 @@ class Memory:
 
 
 def memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
-    """The memory of a cost without its time, which is most of the work."""
+    """Return the memory of a cost without its time, which is most of the work."""
     stages = different_ranks(facts, decisions)
     return Memory(
         device_bytes=largest(rank_bytes(facts, decisions, stages).total),
@@ -111,25 +110,25 @@ def memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
 
 def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     """
-    A lower bound of the memory of rows in every mode of the features that changes it most, shape (rows, modes).
+    Return a lower bound of the memory of rows in every mode of the features that change it most, shape (rows, modes).
 
-    Of the shardings only the furthest is looked at, of overlaps the fewest; memory falls with the one and grows with
-    the other. An eighth of the work of the memory itself.
+    Only the largest sharding and the fewest overlaps are evaluated: memory falls with the first and grows with the
+    second. This takes an eighth of the work of the memory itself.
     """
     few = {name: values.max(keepdims=True) if name == "sharding" else values for name, values in features.items()}
     few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
     function = memory_only if len(features["sharding"]) == 1 else least_memory_only
-    bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
-    return _below_noise(bound)
+    bound, _ = memory_by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
+    return _lower_by_noise(bound)
 
 
-def _below_noise(bound: MemoryLike) -> Memory:
-    """A bound that no order of summing the same terms exceeds."""
+def _lower_by_noise(bound: MemoryLike) -> Memory:
+    """Lower a bound so that no order of summing the same terms exceeds it."""
     return Memory(device_bytes=bound.device_bytes * (1 - BOUND_NOISE), host_bytes=bound.host_bytes * (1 - BOUND_NOISE))
 
 
 def least_memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
-    """A lower bound of the memory of all shardings up to the given one."""
+    """Return a lower bound of the memory of all shardings up to the given one."""
     stages = different_ranks(facts, decisions)
     return Memory(
         device_bytes=largest(least_rank_bytes(facts, decisions, stages)),
@@ -140,22 +139,23 @@ def least_memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Formulas:
     """
-    What a search asks of strategies: the cost model's own, or another with bounds that hold for it.
+    Formulas that a search evaluates: the cost model's own, or others with valid bounds.
 
     Parameters
     ----------
     cost, memory
-        Step time and memory, on request no more than bounds of steps that are slower: :func:`costmodel.step.step.cost`;
-        the memory alone.
+        Step time and memory, :func:`costmodel.step.step.cost`; slower steps may get bounds only, on request. The memory
+        alone.
     lower_bound
-        A bound of the step time from the degrees alone.
+        Bound of the step time from the degrees alone.
     least_seconds
-        A bound of the step time whatever the overlaps, for no further sharding than the given one; on request for all
-        parts of sets of modules to recompute, and with activation offload: :func:`costmodel.step.step.least_seconds`.
+        Bound of the step time over all overlaps and all shardings up to the given one,
+        :func:`costmodel.step.step.least_seconds`. On request it covers all parts of sets of modules to recompute, and
+        activation offload.
     least_memory
-        The same of the memory; overlaps are those that need least.
+        Bound of the memory over all shardings up to the given one, with the overlaps that need least.
     needless_sets
-        Which sets of modules to recompute a row does not need; :func:`costmodel.module_sets.needless_sets`.
+        Sets of modules to recompute that a row does not need; :func:`costmodel.module_sets.needless_sets`.
     """
 
     cost: CostFunction = step.cost
@@ -167,19 +167,19 @@ class Formulas:
 
 
 OWN = Formulas()
-"""The cost model's."""
+"""The cost model's own formulas."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fits:
-    """Whether strategies fit, by the memory rules: on the device and on the host."""
+    """Masks of the strategies that fit by the memory rules, on the device and on the host."""
 
     device: NDArray[np.bool_]
     host: NDArray[np.bool_]
 
 
 def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) -> Fits:
-    """What the memory rules say of device and host."""
+    """Apply the memory rules to device and host."""
     resources = {
         "device_bytes": memory.device_bytes,
         "host_bytes": memory.host_bytes,
@@ -193,8 +193,8 @@ def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) 
     return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
 
 
-def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
-    """Whether strategies have a time, and what the rules of the time say of it."""
+def satisfy_time_rules(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+    """Mark strategies that have a finite time and satisfy the rules of time."""
     answer = np.isfinite(cost.step_seconds)
     for rule in rules.timed:
         times = {"step_seconds": cost.step_seconds, "bubble_seconds": cost.bubble_seconds}
@@ -203,7 +203,7 @@ def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
 
 
 def capacity(problem: Problem) -> Capacity:
-    """Memory of the problem's devices without the headroom, in MiB rounded down."""
+    """Return the memory of the problem's devices without the headroom, in MiB rounded down."""
     device = problem.facts.cluster.device
     return Capacity(
         device_mebibytes=capacity_mebibytes(device.memory_bytes - problem.search.memory_headroom_bytes),
@@ -214,14 +214,14 @@ def capacity(problem: Problem) -> Capacity:
 def mode_memory(
     facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction
 ) -> tuple[Memory, FeatureSplit]:
-    """Memory of rows in every mode of the features, shape (rows, modes), and what the modes are."""
-    return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
+    """Return the memory of rows in every mode of the features, shape (rows, modes), and the split into modes."""
+    return memory_by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
 
 
-def by_mode(
+def memory_by_mode(
     memory: MemoryLike, num_rows: int, features: Columns, overlaps: tuple[str, ...] | None = None
 ) -> tuple[Memory, FeatureSplit]:
-    """Memory without the axes of folded overlaps, shape (rows, modes); which they are follows from it unless given."""
+    """Return memory without the axes of folded overlaps (default: those without an axis), shape (rows, modes)."""
     split = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
     if overlaps is not None:
         split = replace(split, overlaps=overlaps)
@@ -235,24 +235,24 @@ def by_mode(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pruned:
     """
-    Strategies that were tabulated and left out before the solver, each under the first reason that applies.
+    Numbers of strategies that were tabulated and left out before the solver, each by the first reason that applies.
 
     Parameters
     ----------
     tabulated
-        All of them, and those that went on.
+        All tabulated strategies, with those that reach the solver.
     bounded
-        Of rows of which no strategy fits in time: slower than what is found, whatever their overlaps.
+        Strategies of rows whose bound is slower than the best one, with any overlaps.
     timeless
-        Without a time, or refused by a rule of the time.
+        Strategies without a time, or refused by a rule of time.
     folded
         Slower or equally fast choices of overlaps that change time alone.
     cut
-        Slower than what is found already.
+        Slower than the best strategy so far.
     dominated
-        Beaten by another one in time, device memory and host memory.
+        Another strategy is better in time, device memory and host memory.
     unfit
-        Too large for device or host, where that was asked before the solver.
+        Too large for device or host, where that was checked before the solver.
     """
 
     tabulated: int = 0
@@ -264,25 +264,25 @@ class Pruned:
     unfit: int = 0
 
     def __add__(self, other: Pruned) -> Pruned:
-        """The sums of both."""
+        """Add two records."""
         return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTable:
     """
-    Tabulates rows of one problem's space.
+    Cost tables of rows of one problem's space.
 
     Parameters
     ----------
     space
-        Rows and the features that they may have.
+        Rows and their possible features.
     capacity
-        Memory.
+        Available memory.
     headroom_bytes
         Device memory to leave free.
     formulas
-        What strategies cost.
+        Formulas of cost.
     """
 
     space: Space
@@ -292,7 +292,7 @@ class CostTable:
 
     @classmethod
     def of(cls, problem: Problem, space: Space, formulas: Formulas) -> CostTable:
-        """The one of a problem."""
+        """Build the cost table of a problem."""
         headroom_bytes = problem.search.memory_headroom_bytes
         return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)
 
@@ -300,37 +300,38 @@ class CostTable:
         self, rows: Ints, cuts: Ints, *, every_set: bool = False
     ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
         """
-        The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long.
+        Return the modes of some rows with a strategy that may fit and take at most ``cuts`` ticks.
 
-        Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
-        may have is looked at, of the second the fewest. Modes that change memory come first, with the others open.
+        Sharding and overlaps, most of the features' combinations, are left open: the largest sharding of a row is
+        evaluated with the fewest overlaps. Modes that change memory come first, with the others open.
 
         Returns
         -------
         tuple
-            A box with a row for each mode; the row of the space and the bound in ticks of each; what was left out.
+            A box with a row for each mode; for each its row of the space and its bound in ticks; the strategies left
+            out.
         """
         rows, cuts, hopeless = self.hopeful(rows, cuts)
-        block, row, needless = self.by_set(self.space.block(rows), every_set=every_set)
+        block, row, needless = self.split_by_set(self.space.block(rows), every_set=every_set)
         ticks, pruned = np.zeros(len(row), np.int64), hopeless + needless
         for names in (MEMORY_MODES, TIME_MODES):
             if len(row):
-                block, at, ticks, left_out = self.narrowed(block, cuts[row], names)
+                block, at, ticks, left_out = self.split_modes(block, cuts[row], names)
                 row, pruned = row[at], pruned + left_out
         return block, rows[row], ticks, pruned
 
-    def narrowed(
+    def split_modes(
         self, block: CandidateBlock, cuts: Ints, names: tuple[str, ...]
     ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
         """
-        The values of some modes of which a strategy may fit and be at most ``cuts`` ticks long, each a row of its own.
+        Split off the values of some modes with a strategy that may fit and take at most ``cuts`` ticks, each as a row.
 
-        Modes that have an axis still are left open, too: any may fit, and the fastest is looked at.
+        Modes that still have an axis are left open, too: any of them may fit, and the fastest is evaluated.
 
         Returns
         -------
         tuple
-            The box; the row of each; its bound in ticks; what was left out.
+            The box; the old row of each; its bound in ticks; the strategies left out.
         """
         few = {name: block.features[name] for name in (*names, *TIME_MODES) if name in block.features}
         chosen = {name: values for name, values in few.items() if name in names}
@@ -358,12 +359,12 @@ class CostTable:
 
     def hopeful(self, rows: Ints, cuts: Ints) -> tuple[Ints, Ints, Pruned]:
         """
-        Those rows that may have a strategy that fits and is in time, with their cuts.
+        Return rows that may have a strategy that fits and is fast enough, with their cuts.
 
-        Nothing keeps less than the largest sets and whole layers, nothing is faster than without recomputation. Rows
-        that fit with whole layers alone are at least as slow as with those.
+        The largest sets of modules and whole layers keep least memory; no recomputation is fastest. Rows that fit only
+        with whole layers are at least as slow as with whole layers.
         """
-        largest_sets = self.space.with_largest_sets()
+        largest_sets = self.space.keep_largest_sets()
         if len(largest_sets.features["recompute"]) == len(self.space.features["recompute"]):
             return rows, cuts, Pruned()
         block = largest_sets.block(rows)
@@ -385,7 +386,7 @@ class CostTable:
         return rows[hopeful], cuts[hopeful], Pruned(tabulated=bounded + unfit, bounded=bounded, unfit=unfit)
 
     def may_fit_without_time(self, block: CandidateBlock) -> NDArray[np.bool_]:
-        """Whether rows may fit with each recomputation and what else they may have: (rows, recompute, others ...)."""
+        """Mark rows that may fit with each recomputation and any other features: (rows, recompute, others ...)."""
         facts = self.space.facts
         values = {name: block.features[name] if name not in TIME_ONLY else block.features[name][:1] for name in MODES}
         degrees = {**block.degrees, "sharding": block.furthest_sharding}
@@ -398,9 +399,9 @@ class CostTable:
 
     def least_of_sets(self, block: CandidateBlock, rows: Ints, sets: Ints) -> Floats:
         """
-        A bound of the seconds of some rows of a box that recompute whole layers, or else any part of some sets.
+        Return a bound of the seconds of some rows of a box that recompute whole layers, or else any part of some sets.
 
-        Axes are those of :meth:`may_fit_without_time` but for the recomputation; with activation offload or without.
+        Axes are those of :meth:`may_fit_without_time` without the recomputation. Activation offload may be on or off.
         """
         every = self.space.features  # not the box's own, so that layers are the same in each
         still_open = {name: every[name].tolist() for name in TIME_MODES}
@@ -423,8 +424,8 @@ class CostTable:
         seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
         return np.asarray(seconds.take(0, axis=1 + MODES.index("recompute")))
 
-    def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
-        """A box with a row for each set of modules that a row may need, or for every set, and where that row was."""
+    def split_by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
+        """Split a box into one row for each set of modules that may be needed, or every set; return the old rows."""
         axis = 1 + list(block.features).index("recompute")
         per_class = block.of_class.sum(axis=tuple(other for other in range(1, block.of_class.ndim) if other != axis))
         counts = per_class[block.class_of_row]
@@ -443,21 +444,21 @@ class CostTable:
         return kept, row, Pruned(tabulated=num_needless, dominated=num_needless)
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
-        """Whether a bound of the memory fits; what the noise of floats could decide does."""
-        fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
+        """Tell whether a bound of the memory fits; differences within float noise count as fitting."""
+        fit = fits(self.space.facts, self.space.rules, _lower_by_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
     def fastest(self, block: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """
-        What of a box may be the fastest strategy that fits, at most ``cuts`` ticks long, and its row in the box.
+        Return the candidates of a box that may be the fastest fitting strategy within ``cuts`` ticks, and their rows.
 
-        Candidates compete with those of their own group only. The last part of the answer counts the others.
+        Candidates compete only within their group. The last part of the result counts the others.
         """
         at_most = most_seconds(cuts).reshape(-1, *(1,) * len(block.features))
         costs = self.formulas.cost(self.space.facts, block.decisions, at_most=at_most)
         allowed = block.allowed
-        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
-        memory, split = by_mode(costs, len(groups), block.features)
+        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
+        memory, split = memory_by_mode(costs, len(groups), block.features)
         every = split.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
@@ -482,13 +483,13 @@ class CostTable:
 
     def variants(self, block: CandidateBlock, cut: int, most: int) -> tuple[Candidates, Pruned]:
         """
-        The strategies of a box that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
+        Return the ``most`` preferred strategies of a box that fit and take at most ``cut`` ticks.
 
-        Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
+        Nothing is folded or dominated: slower strategies with the same degrees are wanted here.
         """
         costs = self.formulas.cost(self.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
         allowed = block.allowed
-        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
+        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
         within = possible & (ticks <= cut)
         device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
@@ -511,7 +512,7 @@ class CostTable:
         )
 
     def least_bubble(self, rows: Ints) -> float:
-        """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
+        """Return the smallest bubble fraction of fitting strategies of some rows; infinite where none fits."""
         block = self.space.block(rows)
         costs = self.formulas.cost(self.space.facts, block.decisions)
         fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
@@ -520,8 +521,8 @@ class CostTable:
         return float(np.where(possible, shares, np.inf).min(initial=np.inf))
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
-        """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
-        block = self.space.with_largest_sets().block(rows)
+        """Return the candidates of some rows with least memory, at any time (0 ticks), and the row of each."""
+        block = self.space.keep_largest_sets().block(rows)
         memory, split = mode_memory(self.space.facts, block.degrees, block.features, self.formulas.memory)
         device, host = self.mebibytes(memory)
         allowed = split.flat(block.allowed)
@@ -534,7 +535,7 @@ class CostTable:
         return candidates, rows[row]
 
     def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
-        """Device and host memory in the solver's integers."""
+        """Convert device and host memory to the solver's integers."""
         fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
         return (
             bytes_to_mebibytes(memory.device_bytes, fit.device, self.capacity.device_mebibytes),
@@ -543,12 +544,12 @@ class CostTable:
 
 
 def _any_of_each(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether anything of a row holds; rows are on the first axis."""
+    """Tell for each row that any of its entries is true; rows are on the first axis."""
     return np.asarray(table.reshape(len(table), -1).any(axis=1))
 
 
 def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
-    """Candidates that no other one of their group beats in everything, ascending; of equals the first."""
+    """Return candidates that no other one of their group beats in everything, ascending; of equals the first."""
     order = np.lexsort([host, device, ticks, group])
     kept = []
     for rest in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
@@ -560,7 +561,7 @@ def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
 
 
 def _fewest_of_the_fastest(features: Columns, split: FeatureSplit, seconds: Floats) -> Ints:
-    """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
+    """Return the fastest combination of folded overlaps of each candidate; of equals, to the tick, the fewest."""
     combinations = np.arange(seconds.shape[-1])
     flags = split.chosen(features, np.zeros_like(combinations), combinations)
     num_on = np.sum([flags[name] != 0 for name in split.overlaps], axis=0) if split.overlaps else combinations

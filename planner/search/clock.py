@@ -1,4 +1,4 @@
-"""How much time is left."""
+"""Clock of a time limit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 
 class OutOfTimeError(Exception):
-    """A clock is over; whoever set it says what is not known."""
+    """Time ran out; the caller reports the incomplete result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """
-    A span of time that has begun.
+    A running time limit.
 
     Parameters
     ----------
     seconds
-        Its length.
+        Length of the limit.
     """
 
     seconds: float
@@ -26,22 +26,22 @@ class Clock:
 
     @property
     def seconds_left(self) -> float:
-        """What is left of it; negative once it is over."""
+        """Remaining seconds; negative once time is up."""
         return self.seconds - (time.perf_counter() - self.started)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left of it."""
+        """True once time is up."""
         return self.seconds_left <= 0
 
     def require(self) -> None:
         """
-        Go on only where something is left of it.
+        Check that time is left.
 
         Raises
         ------
         OutOfTimeError
-            If nothing is.
+            If time is up.
         """
         if self.is_over:
             raise OutOfTimeError

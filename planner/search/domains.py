@@ -1,4 +1,4 @@
-"""Values of each decision that a search tries: the job's own, or else all that could make sense."""
+"""Values of each decision that a search tries: the job's own, or else all useful ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from planner.uncertainty.evidence.features import evidence_for
 Columns = dict[str, NDArray[Any]]
 
 MAX_MICRO_BATCH_SIZE = 16
-"""Largest micro-batch that the search tries unless the job says otherwise."""
+"""Largest micro-batch that the search tries; the job may say otherwise."""
 
 ROW_DECISIONS = (
     "tp",
@@ -56,29 +56,29 @@ FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 
 
 def row_domains(problem: Problem) -> Columns:
-    """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
+    """Return the values of each degree: the job's own, or else all useful ones. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
     domains = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem))
-    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
+    united = {name: _unite(values, _candidate_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
-    given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
+    given = _unite(chosen.get("group", ()), _candidate_values(problem, "group"))
     return columns | ({"group": column("group", given)} if given else default_microbatch_groups(columns["pp"]))
 
 
 def default_microbatch_groups(pp: NDArray[np.int64]) -> Columns:
-    """Values of ``group`` that the job does not limit: as many as ranks, or 1."""
+    """Return the values of ``group`` that the job does not limit: the number of pipeline ranks, or 1."""
     return {"group": np.unique([1, *pp.tolist()])}
 
 
 def free_replicas(problem: Problem) -> tuple[int, ...]:
-    """Values of ``dp`` beside the one that uses all devices: none, or whatever the batch divides by."""
+    """Return other values of ``dp`` than the one that uses all devices: none, or divisors of the batch."""
     most = problem.search.max_devices
     batch = divisors(problem.facts.workload.global_batch_size)
     return tuple(value for value in batch if most is not None and value <= most)
 
 
 def most_tp(problem: Problem) -> int | None:
-    """The largest tp that a search tries: the scale-up domain's devices, or as many as there are (None)."""
+    """Return the largest tp that a search tries: devices of the scale-up domain; None: all devices."""
     return problem.facts.cluster.scale_up_size if problem.search.preferences else None
 
 
@@ -86,12 +86,12 @@ def default_domains(
     facts: Facts, max_devices: int | None = None, *, most_tp: int | None = None
 ) -> dict[str, tuple[int, ...]]:
     """
-    Values of each degree that the job does not limit.
+    Return the values of each degree that the job does not limit.
 
     tp: divisors of the devices up to ``most_tp`` (None: all). cp, pp: all divisors. etp: 1 or a value of tp. ep:
     divisors of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the batch.
-    Schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
-    number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
+    Schedule and vocabulary: the usual ones. With ``max_devices`` tp is any number up to it, cp a divisor of the
+    sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)
     largest = most_tp or facts.cluster.num_devices
@@ -119,20 +119,20 @@ def default_domains(
 
 
 def feature_values(problem: Problem) -> Columns:
-    """Values of each feature: the job's own, or else all."""
+    """Return the values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
     usual = default_features(problem.facts)
     if problem.search.needs_evidence:
         usual |= proven_features(problem.facts, usual)
-    defaults = {name: _united(values, _listed_values(problem, name)) for name, values in usual.items()}
+    defaults = {name: _unite(values, _candidate_values(problem, name)) for name, values in usual.items()}
     return {name: column(name, chosen.get(name, defaults[name])) for name in FEATURES}
 
 
 def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     """
-    Values of each feature that the job does not limit.
+    Return the values of each feature that the job does not limit.
 
-    Of CUDA graphs: none, one of the whole iteration, and all modules that may be captured beside every other feature.
+    CUDA graphs: none, the whole iteration, and all modules that may be captured together with every other feature.
     """
     model = facts.model
     values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
@@ -150,14 +150,14 @@ def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
 
 def proven_features(facts: Facts, usual: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """
-    Values of features that enough measured runs have.
+    Return the values of features that enough measured runs have.
 
-    Of CUDA graphs those sets of modules that runs have shown, whatever else could be captured.
+    CUDA graphs: the sets of modules that runs have used, and no other sets.
 
     Parameters
     ----------
     facts
-        Decides which runs count.
+        Facts that decide which runs count.
     usual
         Values of each feature that software has.
     """
@@ -175,9 +175,9 @@ def proven_features(facts: Facts, usual: Mapping[str, tuple[int, ...]]) -> dict[
 
 def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
-    Nothing, everything, and every set of modules of the model that the framework's release can recompute alone.
+    Return no and full recomputation, and every set of modules that the framework's release can recompute alone.
 
-    Modules are those that Megatron-LM names; of a release that recomputes certain sets alone, those sets instead.
+    Modules are those that Megatron-LM names. For a release that recomputes certain sets alone, those sets are returned.
     """
     modules = [name for name in recomputable_modules(model) if name != "shared_experts" or _has_shared_experts(model)]
     some = chain.from_iterable(combinations(modules, number) for number in range(1, len(modules) + 1))
@@ -189,11 +189,14 @@ def default_recompute(model: Model, framework: Framework | None) -> tuple[Recomp
 
 def cheap_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
-    Of :func:`default_recompute` nothing, everything, and the modules that are cheap to compute again.
+    Return no and full recomputation, and the modules that are cheap to compute again.
 
-    Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
-    ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
-    ``core_attn``, the default of its selective recomputation).
+    Cheap modules are attention core, norms, the up-projections of latent attention and the activation of experts.
+
+    References
+    ----------
+    Megatron-LM, ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act
+    layernorm``, and ``core_attn``, the default of its selective recomputation.
     """
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
     cheap = (
@@ -209,19 +212,19 @@ def cheap_recompute(model: Model, framework: Framework | None) -> tuple[Recomput
 
 
 def _own_sets(framework: Framework) -> set[Recompute]:
-    """Sets of modules that a release names."""
+    """Return the sets of modules that a release names."""
     members = {member.text for member in Recompute}
     return {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
 
 
 def _has_shared_experts(model: Model) -> bool:
-    """Whether some layers have experts that every token visits."""
+    """Tell whether some layers have experts that every token visits."""
     experts = (kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts))
     return any(one.shared_ffn_hidden_size for one in experts)
 
 
 def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
-    """An all-to-all, and on devices that run HybridEP all that the framework has."""
+    """Return all-to-all, and on devices that run HybridEP all dispatchers of the framework."""
     framework = cluster.framework
     if not hybridep_runs_since_ampere(cluster, token_dispatcher=TokenDispatcher.HYBRIDEP):
         return (TokenDispatcher.ALLTOALL,)
@@ -232,49 +235,49 @@ def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
 
 def default_graphs(model: Model) -> CudaGraphs:
     """
-    Modules that CUDA graphs hold beside every other feature.
+    Return the modules that CUDA graphs capture together with every other feature.
 
-    Not ``moe``, whose tokens would have to be dropped and padded; nor, beside experts, dense feed-forwards, which
-    overlapped expert-parallel communication excludes: few layers of such models (Megatron-Bridge's recipes leave them
-    out, too).
+    ``moe`` is left out: its tokens would have to be dropped and padded. In MoE models dense feed-forwards are left out
+    as well, since they exclude overlapped expert-parallel communication. They are few layers of such models
+    (Megatron-Bridge's recipes leave them out, too).
     """
     left_out = ("moe", "mlp") if model.has_experts else ("moe",)
     return CudaGraphs.of(*(name for name in graph_modules(model) if name not in left_out))
 
 
 def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """The job's own values of each decision whose values it names."""
+    """Return the job's own values of each decision that it limits."""
     search = problem.search
     own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
     given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
-    listed = {name: _listed_values(problem, name) for name in given}
+    listed = {name: _candidate_values(problem, name) for name in given}
     return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
 
 
-def pinned_values(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Every value that an entry of the job names, also where another entry excludes it."""
+def job_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Return every value that an entry of the job names, also where another entry excludes it."""
     search = problem.search
     own = pinned(pin=search.pin, allow=search.allow, limits=search.limits)
-    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
+    return {name: _unite(own.get(name, ()), _candidate_values(problem, name)) for name in DECISIONS}
 
 
-def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
-    """Values that the job's candidates give to a decision."""
+def _candidate_values(problem: Problem, name: str) -> tuple[int, ...]:
+    """Return the values that the job's candidates give to a decision."""
     return problem.search.candidates.values(name) if problem.search.candidates else ()
 
 
-def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+def _unite(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*values, *more)))
 
 
 def column(name: str, values: Sequence[int]) -> NDArray[Any]:
-    """Values of a decision in the type that formulas and rules expect."""
+    """Convert the values of a decision to the type that formulas and rules expect."""
     return np.array(values, dtype=bool if name in FLAGS else np.int64)
 
 
 def divisors(number: int) -> tuple[int, ...]:
     """
-    All divisors in ascending order.
+    Return all divisors in ascending order.
 
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)

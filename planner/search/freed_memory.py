@@ -1,4 +1,4 @@
-"""Memory that a search took, back to the system."""
+"""Return of freed memory to the system after a search."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 def releases_memory(verb: Verb) -> Verb:
     """
-    Let go of a job's tables when a verb has returned, and give freed memory back to the system.
+    Drop a job's tables when a verb has returned, and give freed memory back to the system.
 
     glibc raises its thresholds with the largest array that is freed, then keeps up to 64 MB at the top of the heap
-    (mallopt(3), M_MMAP_THRESHOLD). A process that plans many jobs would hold what the largest of them took. It takes a
-    hundredth of a second. Other C libraries have no such call, and keep what they keep.
+    (mallopt(3), M_MMAP_THRESHOLD). A process that plans many jobs would keep the memory of the largest one. The call
+    takes a hundredth of a second. Other C libraries have no such call and keep their memory.
     """
 
     @wraps(verb)

@@ -1,4 +1,4 @@
-"""What a search has found so far: strategies in the order of preference, the best of each group, the cut."""
+"""Results of a search so far: strategies in the order of preference, the best of each group, and the cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Found:
 
     @classmethod
     def of(cls, candidates: Candidates, index: int) -> Found:
-        """One of some candidates."""
+        """Return one of some candidates."""
         return cls(
             ticks=int(candidates.ticks[index]),
             device_mebibytes=int(candidates.device_mebibytes[index]),
@@ -42,30 +42,30 @@ class Found:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rivals:
     """
-    The best of each group that other searches for the same job have found: what is slower need not be.
+    Best ticks of each group that other searches for the same job have found; slower strategies are not needed.
 
     Parameters
     ----------
     ticks, summed_ticks
-        By the closed form, and by the sum over ranks that uneven stages are searched by.
+        Ticks by the closed form, and by the sum over ranks that uneven stages are searched by.
     """
 
     ticks: Mapping[Hashable, int] = field(default_factory=dict)
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
 
-    def beside(self, others: Rivals) -> Rivals:
-        """These and others, of other groups."""
+    def merge(self, others: Rivals) -> Rivals:
+        """Merge the rivals of other groups into these."""
         return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
 
 
 NO_RIVALS = Rivals()
-"""Nothing is known of other searches."""
+"""No other search has results."""
 
 
 @dataclass(kw_only=True, slots=True)
 class IncumbentPool:
     """
-    The best strategy of each group so far, and the cut that follows; of all variants each is a group.
+    The best strategy of each group so far, and the cut that follows; with all variants each is a group.
 
     Ticks of rivals cut as well, though they are not among the best.
     """
@@ -79,7 +79,7 @@ class IncumbentPool:
         self.groups[group] = min(found, self.groups.get(group, found))
 
     def add_all(self, variants: Iterable[Found]) -> None:
-        """Keep the best of what is known and of some more strategies."""
+        """Keep the best of the known and some more strategies."""
         known = sorted({*self.groups.values(), *variants})
         self.groups = {(found.values, found.layout): found for found in known[: self.top]}
 
@@ -90,7 +90,7 @@ class IncumbentPool:
 
     @property
     def cut(self) -> int:
-        """Ticks above which nothing is of interest."""
+        """Ticks above which no strategy is of interest."""
         least = {group: found.ticks for group, found in self.groups.items()}
         for group, ticks in self.rivals.items():
             least[group] = min(ticks, least.get(group, ticks))
@@ -98,7 +98,7 @@ class IncumbentPool:
         return best[self.top - 1] if len(best) >= self.top else MAX_TICKS
 
     def cuts(self, groups: Ints) -> Ints:
-        """The cuts for rows of given groups: a group's own strategy cuts it too."""
+        """Return the cuts for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
         rivals = self.rivals
         own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]

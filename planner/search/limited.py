@@ -1,4 +1,4 @@
-"""A search for what is faster than a time that is given."""
+"""Search of strategies that are faster than a given time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LIMIT = "limit"
 
 def search_below(problem: Problem, seconds: float, *, summed_seconds: float | None = None) -> Outcome:
     """
-    The fastest strategy of a problem, with proof, cut from the beginning by a step.
+    Search the fastest strategy of a problem, with proof, with a given step time as the first cut.
 
-    Slower ones may be found all the same: uneven stages are compared by another law.
+    Slower strategies may still be found: uneven stages are compared by another formula.
 
     Parameters
     ----------
     problem
-        What to plan, each setting with one value.
+        Job to plan, each setting with one value.
     seconds
         The longest step that is of interest.
     summed_seconds
-        The same by the sum over ranks that uneven stages are searched by; None: not known.
+        The longest step by the sum over ranks that uneven stages are searched by; None: not known.
     """
     run = Search(replace(problem, top=1), OWN)
     run.compete_with(Rivals(ticks=_rival(seconds), summed_ticks=_rival(summed_seconds)))

@@ -1,4 +1,4 @@
-"""The job's list of strategies (``search.candidates``): which of them the rules forbid, and those that are whole."""
+"""The job's list of strategies (``search.candidates``): rows that the rules forbid, and whole strategies."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MAX_EXPLAINED = 5
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateListReport:
     """
-    What the rules leave of a list.
+    Possible and impossible rows of a list.
 
     Parameters
     ----------
     source
-        Its name.
+        Name of the list.
     num_rows, num_impossible
-        Its strategies; those that rules forbid, memory apart.
+        Strategies of the list; those that rules forbid, memory apart.
     impossible
-        The first of them: where it stands, and the sentences of the rules that forbid it. None where no rule alone
-        does, but nothing that the row leaves open satisfies all of them.
+        The first impossible ones: the place of each, and the sentences of the rules that forbid it. No sentence where
+        no single rule forbids the row, but no completion satisfies all rules.
     """
 
     source: str
@@ -48,14 +48,14 @@ class CandidateListReport:
     impossible: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def listed(problem: Problem, space: Space) -> CandidateListReport | None:
-    """What the rules leave of a problem's list; None without one."""
+def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
+    """Check a problem's list against the rules; None without a list."""
     candidate_list = problem.search.candidates
     if candidate_list is None:
         return None
     matches = _Matches(space)
     impossible = [number for number, row in enumerate(candidate_list.rows) if not matches.any(row)]
-    judged = [broken_by(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
+    judged = [find_broken_rules(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
     wrong = [(place, rules) for place, rules in zip(candidate_list.whole_places, judged, strict=True) if rules]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
     return CandidateListReport(
@@ -73,14 +73,14 @@ def listed(problem: Problem, space: Space) -> CandidateListReport | None:
 
 
 class _Matches:
-    """Which rows of a list occur in a space."""
+    """Lookup of rows of a list in a space."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.classes: dict[tuple[str, ...], dict[tuple[int, ...], set[int]]] = {}
 
     def any(self, row: Mapping[str, int]) -> bool:
-        """Whether a strategy of the space has all the values of a row."""
+        """Tell whether a strategy of the space has all the values of a row."""
         degrees = tuple(name for name in row if name in self.space.rows)
         found = self.classes_by(degrees).get(tuple(int(row[name]) for name in degrees), ())
         axes: list[Any] = []
@@ -89,7 +89,7 @@ class _Matches:
         return any(self.space.allowed[one][np.ix_(*axes)].any() for one in found)
 
     def classes_by(self, degrees: tuple[str, ...]) -> dict[tuple[int, ...], set[int]]:
-        """Classes of features by the values of some degrees."""
+        """Return the classes of features by the values of some degrees."""
         if degrees not in self.classes:
             known: dict[tuple[int, ...], set[int]] = {}
             columns = [self.space.rows[name].astype(np.int64).tolist() for name in degrees]
@@ -101,7 +101,7 @@ class _Matches:
 
 
 def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) -> tuple[str, ...]:
-    """The rules that forbid a row whatever it leaves open."""
+    """Return the sentences of the rules that forbid a row by its given values alone."""
     values = dict(row)
     uses_all = problem.search.max_devices is None
     if uses_all and "dp" not in values and {"tp", "cp", "pp"} <= values.keys():
@@ -116,21 +116,21 @@ def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) ->
 EVEN_STAGES = "search.stages: even: all virtual stages hold as many layers as the search deals them."
 
 NO_RESOURCES: dict[str, Any] = {}
-"""Figures of a strategy that was not costed; rules of memory and time are not asked then."""
+"""Figures of a strategy that was not costed; rules of memory and time are then skipped."""
 
 
-def asked_rules(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:
-    """Return the rules that hold for a strategy: of one that the list gives whole neither bounds nor the list."""
+def rules_for(problem: Problem, rules: Rules, strategy: Strategy) -> list[Rule]:
+    """Return the rules for a strategy; a whole strategy of the list is exempt from bounds and from the list."""
     candidate_list = problem.search.candidates
     is_whole = candidate_list is not None and strategy in candidate_list.whole
     others = {*rules.bounds, *rules.candidate_list} if is_whole else set()
     return [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in others]
 
 
-def broken_by(problem: Problem, rules: Rules, strategy: Strategy, resources: dict[str, Any]) -> tuple[str, ...]:
-    """Sentences of the rules that forbid a strategy which a list gives whole."""
+def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resources: dict[str, Any]) -> tuple[str, ...]:
+    """Return the sentences of the rules that forbid a whole strategy of a list."""
     later = () if resources else (*rules.memory, *rules.timed)
-    asked = [rule for rule in asked_rules(problem, rules, strategy) if rule not in later]
+    asked = [rule for rule in rules_for(problem, rules, strategy) if rule not in later]
     broken = [sentence(rule) for rule in violated(problem.facts, strategy.decisions() | resources, rules=asked)]
     is_even = problem.search.stages != StageChoice.EVEN or strategy.layout is None
     return tuple(dict.fromkeys([*broken, *([] if is_even else [EVEN_STAGES])]))
@@ -140,7 +140,7 @@ def broken_by(problem: Problem, rules: Rules, strategy: Strategy, resources: dic
 
 
 class Run(Protocol):
-    """The search that the list belongs to."""
+    """Interface of the search that the list belongs to."""
 
     problem: Problem
     space: Space
@@ -148,26 +148,26 @@ class Run(Protocol):
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit."""
+        """Seconds until the time limit."""
 
     def leave(self, ticks: int) -> None:
-        """Note that something as fast as this was left."""
+        """Note that a strategy with these ticks may have been left out."""
 
     def resources(self, cost: CostLike) -> dict[str, Any]:
-        """Figures that rules of memory and time ask for."""
+        """Return the figures that rules of memory and time need."""
 
     def keep(self, group: Hashable, found: Found) -> None:
-        """Note a strategy."""
+        """Keep a strategy if it is among the best."""
 
-    def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
-        """A strategy with what it costs."""
+    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
+        """Return a strategy with its cost."""
 
-    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
-        """A strategy with the ticks of another law."""
+    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+        """Return a strategy with the ticks of another cost formula."""
 
 
 def cost_whole(run: Run) -> None:
-    """Cost the strategies that a list gives with their stages, each as it is, and note those that the rules allow."""
+    """Cost the whole strategies of a list, and keep those that the rules allow."""
     candidate_list = run.problem.search.candidates
     for strategy in candidate_list.whole if candidate_list else ():
         if run.seconds_left <= 0:
@@ -175,12 +175,12 @@ def cost_whole(run: Run) -> None:
             return
         facts = run.space.facts
         cost = strategy_cost(facts, strategy)
-        if not broken_by(run.problem, run.space.rules, strategy, run.resources(cost)):
-            run.keep(_group_of(run, strategy), run.repriced(run.of_layout(strategy, cost), strategy_seconds))
+        if not find_broken_rules(run.problem, run.space.rules, strategy, run.resources(cost)):
+            run.keep(_group_of(run, strategy), run.reprice(run.build_found(strategy, cost), strategy_seconds))
 
 
 def _group_of(run: Run, strategy: Strategy) -> Hashable:
-    """The group of a strategy, whether or not the space has others of it."""
+    """Return the group of a strategy, whether or not the space has others of it."""
     values = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep")}
     same = np.logical_and.reduce([run.space.rows[name] == value for name, value in values.items()])
     return int(run.group_of_row[same][0]) if same.any() else tuple(values.values())

@@ -1,4 +1,4 @@
-"""The rules of a problem by what they need: rules of the project, of the job, and bounds of the search."""
+"""Rules of a problem by their inputs: rules of the project, rules of the job, and bounds of the search."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from planner.uncertainty.evidence.features import MEGATRON, line_of
 from planner.uncertainty.evidence.rules import evidence_rules
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
-"""Rows grow in this order: what the rules cut most comes first."""
+"""Order in which rows grow: degrees that rules cut most come first."""
 
 
 def micro_batches_are_small(*, mbs: Ints) -> Holds:
@@ -50,7 +50,7 @@ def sequence_is_split_where_it_can_be(cluster: Cluster, *, tp: Ints, sequence_pa
     """
     The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that).
 
-    Where the framework's release has none, it is never used.
+    It is never used if the framework's release lacks it.
     """
     has_it = cluster.framework is None or not lacks(cluster.framework, "sequence_parallel", 1)
     answer: Holds = np.equal(np.asarray(sequence_parallel), (np.asarray(tp) > 1) & has_it)
@@ -94,10 +94,10 @@ def graphs_are_used_where_they_can_be(
 
 
 SOME_GRAPHS = (CudaGraphs.FULL_ITERATION, CudaGraphs.of(*GRAPH_MODULES))
-"""One of the whole iteration, and those of modules: what a release has of CUDA graphs, it has of either kind."""
+"""CUDA graphs of the whole iteration, and of modules; a release has both kinds or none."""
 
 USES_ALL = topology.degrees_multiply_to_the_devices
-"""What a job's own number of devices replaces."""
+"""The rule that ``max_devices`` replaces."""
 
 SEARCH_BOUNDS: dict[str, Rule] = {
     "mbs": micro_batches_are_small,
@@ -108,18 +108,18 @@ SEARCH_BOUNDS: dict[str, Rule] = {
     "token_dispatcher": dispatchers_are_the_framework_s_own,
     "cuda_graphs": graphs_are_used_where_they_can_be,
 }
-"""What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
+"""Bounds that the search adds by default, by the decision whose pin or allow lifts the bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
     """
-    The rules of a problem, by what they need.
+    Rules of a problem, by their inputs.
 
     Parameters
     ----------
     rows
-        Rules of degrees alone; the search's own bounds are among them.
+        Rules of degrees alone, with the search's own bounds.
     mixed
         Rules of degrees and features, or of features alone.
     memory
@@ -127,15 +127,15 @@ class Rules:
     timed
         Rules of its time.
     limits
-        Those of the others that the job's pin, allow, limits and forbid made.
+        Rules among the others that follow from the job's pin, allow, limits and forbid.
     bounds
-        Those of the others that are the search's own.
+        Rules among the others that are the search's own bounds.
     preferences
-        Those of the others that the search prefers, though software runs what they leave out.
+        Rules among the others that the search prefers, though software runs without them.
     frameworks
-        Those of the others that are of frameworks, or of the job's target.
+        Rules among the others of frameworks, or of the job's target.
     candidate_list
-        Those of the others that say that the strategy is one of the job's candidates.
+        Rules among the others that restrict strategies to the job's candidates.
     """
 
     rows: tuple[Rule, ...]
@@ -150,17 +150,17 @@ class Rules:
 
     @property
     def every(self) -> tuple[Rule, ...]:
-        """All of them."""
+        """All rules."""
         return (*self.rows, *self.mixed, *self.memory, *self.timed)
 
     @property
     def bound_sentences(self) -> tuple[str, ...]:
-        """What the search leaves out by itself, in words."""
+        """Sentences of the search's own bounds."""
         return tuple(sentence(bound) for bound in self.bounds)
 
 
 def problem_rules(problem: Problem) -> Rules:
-    """Physics, frameworks and preferences if the job wants them, the job's own limits, the search's bounds."""
+    """Collect the rules of physics, of the job and of the search, and those of frameworks if the job wants them."""
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
     candidate_list = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
@@ -191,7 +191,7 @@ def problem_rules(problem: Problem) -> Rules:
 
 
 def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
-    """Rules that leave out what too few measured runs have; none where the job says otherwise or lists strategies."""
+    """Make rules of evidence: enough measured runs; none where the job says otherwise or lists strategies."""
     if not problem.search.needs_evidence:
         return ()
     return evidence_rules(problem.facts, chosen_values(problem))
@@ -199,9 +199,9 @@ def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:
     """
-    The rules of the job's target, else those of any framework; none where the job does without.
+    Return the rules of the job's target, else those of any framework; none where the job switches them off.
 
-    A plan without anything unproven can be exported: for frameworks that are Megatron Core, its rules hold.
+    Plans without unproven features can be exported: for frameworks with Megatron Core its rules are added.
     """
     if not search.framework_rules:
         return ()
@@ -212,6 +212,6 @@ def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:
 
 
 def needs(rule: Rule) -> set[str]:
-    """The decisions that a rule is about."""
+    """Return the decisions that a rule depends on."""
     names = set(signature(rule)[1])
     return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names

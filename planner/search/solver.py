@@ -1,4 +1,4 @@
-"""How CP-SAT is set: one worker and one seed, so that the same job has the same answer."""
+"""Settings of CP-SAT: one worker and one seed, so that each job has one answer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from ortools.sat.python import cp_model
 
 def new_solver(seconds: float, *, one_of_many: bool = False) -> cp_model.CpSolver:
     """
-    One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
+    Make a solver with one worker and one seed, so that answers repeat.
+
+    OR-Tools issue 5293 asks for the inclusion limit.
 
     Parameters
     ----------
     seconds
-        When it stops.
+        Time limit.
     one_of_many
-        Whether it chooses one of a list, in which probing, symmetries and relaxations find nothing for more than half
-        of the time.
+        True where it chooses one entry of a list. Probing, symmetries and relaxations then find nothing and take more
+        than half of the time.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1

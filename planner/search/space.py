@@ -1,9 +1,9 @@
 """
 The space of a problem: every combination of degrees (a row) and features that the rules allow.
 
-Rows grow one degree at a time, and each rule is asked as soon as its decisions are known. Rules that mix degrees and
-features sort the rows into few classes, each with one table of the features that it allows. The memory rules need the
-cost of a strategy and are left to the solver.
+Rows grow one degree at a time, and each rule is applied as soon as its decisions are known. Rules of degrees and
+features sort the rows into few classes, each with one table of allowed features. The memory rules need the cost of a
+strategy and are left to the solver.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from planner.search.node_counts import fast_enough
 from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
 TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
-"""Features that change nothing but time where the memory has no axis for them."""
+"""Features that change time alone where the memory has no axis for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
     """
-    Rows of degrees, and the features that each may have.
+    Rows of degrees, and the features of each.
 
     Parameters
     ----------
     facts
-        What is given.
+        Facts of the job.
     rules
-        What made it.
+        Rules that made the space.
     rows
         One value per row for each of ``ROW_DECISIONS``; rows are in ascending order of them.
     features
         Values of each feature, one axis each.
     feature_class
-        For each row the index of its table in ``allowed``.
+        Index in ``allowed`` of each row's table.
     allowed
-        Which features rows of a class may have; the classes on the first axis, then the features' axes in order.
+        Allowed features of the rows of each class: classes on the first axis, then the features' axes in order.
     raw_size
-        Strategies before any rule, the number of devices and usual groups apart: the product of the domains.
+        Strategies before any rule, the product of the domains; the number of devices and usual groups are left out.
     """
 
     facts: Facts
@@ -82,44 +82,44 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Complete strategies that satisfy every rule but those of memory."""
+        """Number of complete strategies that satisfy every rule except those of memory."""
         return int(self.row_sizes.sum())
 
     @property
     def row_sizes(self) -> NDArray[np.int64]:
-        """Strategies of each row."""
+        """Number of strategies of each row."""
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
         return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
     def groups(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The group of each row by the first few decisions; rows ascend, so that one begins wherever those change."""
+        """Return the group of each row by the first few decisions; rows ascend, so a group begins where they change."""
         assert ROW_DECISIONS[: len(names)] == tuple(names)
         columns = np.stack([self.rows[name] for name in names])
         return np.concatenate([[0], np.cumsum((columns[:, 1:] != columns[:, :-1]).any(axis=0))])[: self.num_rows]
 
     def degrees(self, rows: Any) -> Columns:
-        """The decisions of some rows, one axis."""
+        """Return the decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def with_largest_sets(self) -> Space:
+    def keep_largest_sets(self) -> Space:
         """
-        The same rows without the sets of modules to recompute that are part of another one with the same features.
+        Return the space without sets of modules to recompute that are part of another set with the same features.
 
-        What fits with one of them fits with the larger one, which keeps less.
+        A strategy that fits with such a set also fits with the larger one, which keeps less.
         """
         axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
         tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
         kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
-        return self.with_values("recompute", kept)
+        return self.keep_values("recompute", kept)
 
-    def with_values(self, name: str, chosen: Collection[int]) -> Space:
-        """The same rows with some values of a feature alone."""
+    def keep_values(self, name: str, chosen: Collection[int]) -> Space:
+        """Return the space with only some values of a feature."""
         kept = [index for index, value in enumerate(self.features[name].tolist()) if value in chosen]
         allowed = self.allowed.take(kept, axis=1 + list(self.features).index(name))
         return replace(self, features=self.features | {name: self.features[name][kept]}, allowed=allowed)
 
     def block(self, rows: NDArray[np.int64]) -> CandidateBlock:
-        """Some rows with all the features that any of them may have."""
+        """Return some rows with all features that any of them may have."""
         classes, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
         allowed, features = self.allowed[classes], dict(self.features)
         for axis, where in enumerate(np.nonzero(allowed.any(axis=0).reshape(allowed.shape[1:]))):
@@ -132,7 +132,7 @@ class Space:
 
 
 def _is_part_of_another(index: int, sets: Sequence[int], tables: Sequence[bytes]) -> bool:
-    """Whether a set of modules, each of them a bit, is part of another one that the same features go with."""
+    """Tell whether a set of modules, one bit each, is part of another set that allows the same features."""
     own, is_set = sets[index], sets[index] % Recompute.first_bit() == 0
     return is_set and any(
         other != own and other % Recompute.first_bit() == 0 and own & other == own and tables[index] == table
@@ -143,7 +143,7 @@ def _is_part_of_another(index: int, sets: Sequence[int], tables: Sequence[bytes]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateBlock:
     """
-    Some rows, and the smallest table of features around what they may have.
+    Some rows, and the smallest table of features that covers them.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ class CandidateBlock:
     features
         Values of each feature.
     of_class
-        Which features rows of a class may have; the classes on the first axis, then the features' axes in order.
+        Allowed features of the rows of each class: classes on the first axis, then the features' axes in order.
     class_of_row
-        The class of each row.
+        Class of each row.
     """
 
     degrees: Columns
@@ -164,28 +164,28 @@ class CandidateBlock:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Which features each row may have, rows on the first axis: made anew each time."""
+        """Allowed features of each row, rows on the first axis; computed anew each time."""
         return self.of_class[self.class_of_row]
 
     @property
     def row_sizes(self) -> NDArray[np.int64]:
-        """Combinations of features that each row may have."""
+        """Number of allowed combinations of features of each row."""
         per_class = self.of_class.sum(axis=tuple(range(1, self.of_class.ndim)), dtype=np.int64)
         return np.asarray(per_class[self.class_of_row], dtype=np.int64)
 
     @property
     def width(self) -> int:
-        """Combinations of features, allowed or not."""
+        """Number of combinations of features, allowed or not."""
         return prod(len(values) for values in self.features.values())
 
     def take(self, which: NDArray[np.int64]) -> CandidateBlock:
-        """Some of the rows."""
+        """Return some of the rows."""
         degrees = {name: values[which] for name, values in self.degrees.items()}
         return replace(self, degrees=degrees, class_of_row=self.class_of_row[which])
 
     @property
     def furthest_sharding(self) -> NDArray[np.int64]:
-        """The largest sharding that each row may have."""
+        """Largest sharding of each row."""
         axis = 1 + list(self.features).index("sharding")
         others = tuple(other for other in range(1, self.of_class.ndim) if other != axis)
         allowed = np.asarray(self.of_class.any(axis=others))
@@ -193,7 +193,7 @@ class CandidateBlock:
         return furthest[self.class_of_row]
 
     def alike(self, name: str) -> NDArray[np.int64]:
-        """A number for each row and value of a feature, equal where the row may have the same other features."""
+        """Number each row and value of a feature; equal numbers allow the same other features."""
         tables = np.moveaxis(self.of_class, 1 + list(self.features).index(name), 1)
         numbers: dict[bytes, int] = {}
         of_class = [[numbers.setdefault(one.tobytes(), len(numbers)) for one in table] for table in tables]
@@ -201,12 +201,12 @@ class CandidateBlock:
 
     def split(self, chosen: NDArray[np.bool_], names: Sequence[str]) -> tuple[CandidateBlock, NDArray[np.int64]]:
         """
-        Some combinations of features as rows of their own, and the row of each.
+        Split some combinations of features into rows of their own; also return the old row of each.
 
         Parameters
         ----------
         chosen
-            Rows on the first axis, then the features of ``names``.
+            Mask with rows on the first axis, then the features of ``names``.
         names
             Features that become columns; the others keep their axes.
         """
@@ -231,12 +231,12 @@ class CandidateBlock:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSplit:
     """
-    The features in two parts: modes, which change memory, and overlaps (and alike) that change time alone.
+    The features in two parts: modes, which change memory, and overlaps and the like, which change time alone.
 
     Parameters
     ----------
     features, overlaps
-        All of them in the order of their axes; those of the second part.
+        All features in the order of their axes; features of the second part.
     """
 
     features: tuple[str, ...]
@@ -244,7 +244,7 @@ class FeatureSplit:
 
     @classmethod
     def of(cls, features: Iterable[str], *memory: Any) -> FeatureSplit:
-        """The fold of memory tables with rows on the first axis: an overlap without an axis of its own is folded."""
+        """Split features by memory tables with rows on the first axis: a feature without an axis in them is folded."""
         names = tuple(features)
         shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))
         axes = dict(zip(names, shape[1:], strict=True))
@@ -256,14 +256,14 @@ class FeatureSplit:
         return tuple(name for name in self.features if name not in self.overlaps)
 
     def flat(self, table: NDArray[Any]) -> NDArray[Any]:
-        """A table with rows and each feature on an axis of its own as (rows, modes, overlaps)."""
+        """Reshape a table with rows and each feature on an axis of its own to (rows, modes, overlaps)."""
         order = [1 + self.features.index(name) for name in (*self.modes, *self.overlaps)]
         moved = table.transpose(0, *order)
         sizes = moved.shape[1 : 1 + len(self.modes)]
         return moved.reshape(moved.shape[0], prod(sizes), prod(moved.shape[1 + len(self.modes) :]))
 
     def chosen(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
-        """Values of the features from flat indices of modes and overlaps."""
+        """Return the values of the features at flat indices of modes and overlaps."""
         columns: Columns = {}
         for names, flat in ((self.modes, mode), (self.overlaps, overlaps)):
             indices = np.unravel_index(flat, tuple(len(features[name]) for name in names)) if names else ()
@@ -272,13 +272,13 @@ class FeatureSplit:
 
 
 def strategy_of(values: Mapping[str, int]) -> Strategy:
-    """A strategy from one number per decision."""
+    """Build a strategy from one number per decision."""
     kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
     return Strategy(**{name: kinds.get(name, int)(values[name]) for name in DECISIONS})
 
 
 def build_space(problem: Problem) -> Space:
-    """Everything that the problem's rules allow, memory apart."""
+    """Build the space of everything that the problem's rules allow, memory apart."""
     rules = problem_rules(problem)
     domains = row_domains(problem)
     replicas = free_replicas(problem)
@@ -289,8 +289,8 @@ def build_space(problem: Problem) -> Space:
 
 
 def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, raw_size: int) -> Space:
-    """Some rows with the features that the rules allow them; rows that may have none are left out."""
-    classes, allowed = allowed_features(facts, rows, features, rules.mixed)
+    """Build the space of some rows with their allowed features; rows without any are left out."""
+    classes, allowed = tabulate_features(facts, rows, features, rules.mixed)
     useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
     if not useful.all():
         rows, classes = {name: values[useful] for name, values in rows.items()}, classes[useful]
@@ -306,7 +306,7 @@ def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, ra
 
 
 def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
-    """Degrees on the first axis, each feature on an axis of its own."""
+    """Put degrees on the first axis, and each feature on an axis of its own."""
     axes = len(features)
     spread_degrees = {name: np.reshape(values, (-1, *(1,) * axes)) for name, values in degrees.items()}
     spread_features = {
@@ -317,7 +317,7 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 
 
 def _raw_size(problem: Problem, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
-    """Combinations before any rule; ``dp`` follows from the others, and ``group`` where the job says nothing of it."""
+    """Count combinations before any rule; ``dp`` follows from the others, as does ``group`` unless the job gives it."""
     counted = [values for name, values in domains.items() if name != "group" or name in chosen_values(problem)]
     return prod(len(values) for values in (*counted, *features.values()))
 
@@ -331,26 +331,25 @@ def grow(
     replicas: Iterable[int] = (),
 ) -> tuple[Columns, Classes]:
     """
-    Rows of degrees, grown one degree at a time.
+    Grow rows of degrees, one degree at a time.
 
     Parameters
     ----------
     facts
-        What is given.
+        Facts of the job.
     domains
-        Values of each degree but ``dp``.
+        Values of each degree except ``dp``.
     rules
-        Rules of degrees alone, each asked as soon as it can be.
+        Rules of degrees alone, each applied as soon as its degrees are known.
     tolerate
-        Rules that a row may break; it then belongs to the class of the rules that it breaks. Rows that break another
-        rule are dropped.
+        Rules that a row may break; broken ones decide the row's class. Rows that break another rule are dropped.
     replicas
-        Values of ``dp`` beside the one that follows from the other degrees.
+        Further values of ``dp``, besides the one that follows from the other degrees.
 
     Returns
     -------
     tuple
-        The rows, and which of the tolerated rules each breaks.
+        The rows, and the classes of tolerated rules that they break.
     """
     tolerated = set(tolerate)
     columns: Columns = {}
@@ -381,7 +380,7 @@ def _next_column(
     replicas: Iterable[int],
     size: int,
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The cross product of the rows so far with one more column: index of the row, value of the column."""
+    """Return the cross product of the rows so far and one more column: index of the row, value of the column."""
     if name != "dp":
         values = domains[name]
         return np.repeat(np.arange(size), len(values)), np.tile(values, size)
@@ -405,10 +404,10 @@ def _ascending(rows: Columns) -> Columns:
     return {name: rows[name][order] for name in ROW_DECISIONS}
 
 
-def allowed_features(
+def tabulate_features(
     facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each row the class of features that it allows, and the table of each class."""
+    """Return the class of allowed features of each row, and the table of each class."""
     shape = tuple(len(values) for values in features.values())
     if not len(rows["tp"]):
         return np.zeros(0, dtype=np.int64), np.zeros((0, *shape), dtype=bool)
@@ -428,7 +427,7 @@ def allowed_features(
 def classify_features(
     facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule], classes: Classes | None = None
 ) -> Classes:
-    """Rows that no rule tells apart, whatever the features, are one class; ``classes`` are split further."""
+    """Put rows that no rule tells apart, with any features, into one class; ``classes`` are split further."""
     classes = Classes.one(len(rows["tp"])) if classes is None else classes
     for rule in rules:
         own = {name: values for name, values in features.items() if name in needs(rule)}
@@ -446,7 +445,7 @@ def classify_features(
 
 
 def _different(columns: Columns) -> tuple[Columns, NDArray[np.int64]]:
-    """The different rows of some columns, of which there are few, and which of them each row is."""
+    """Return the few distinct rows of some columns, and the index of each row among them."""
     key = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
     for values in columns.values():
         whole = values.astype(np.int64)

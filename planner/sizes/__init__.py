@@ -1,1 +1,1 @@
-"""Other numbers of devices, and of sequences, than those of the job."""
+"""Other numbers of devices, and other batch sizes, than the job's own."""

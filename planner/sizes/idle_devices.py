@@ -1,13 +1,13 @@
 """
 Fewer devices than a job has, where that is faster: whole nodes stay idle.
 
-Degrees must multiply to the devices and divide batch, layers and heads. Of 504 devices a batch of 1,024 keeps 448
-busier than all. So after the search that uses every device, smaller numbers of whole nodes are searched for what is
-faster than its best. Their strategies are rows of one space, cut by that best, as if they were one more setting.
+Degrees must multiply to the devices and divide batch, layers and heads. With 504 devices a batch of 1,024 is faster on
+448 of them than on all. So after the search on all devices, smaller numbers of whole nodes are searched for faster
+strategies. These are rows of one space, cut by the best strategy on all devices, as if the number were a setting.
 
-Few numbers matter. What the layers take on all devices together has a lower bound
-(:func:`costmodel.step.step.least_layers_seconds`), so that below some number no step can be as short. The others are
-searched from the largest down, a number and the half of it at once: what is found excludes more of the smaller ones.
+Few numbers matter. The time of the layers on all devices together has a lower bound
+(:func:`costmodel.step.step.least_layers_seconds`), so below some number no step can be as short. The other numbers are
+searched from the largest down, all from one to its half at once. Results exclude more of the smaller numbers.
 """
 
 from __future__ import annotations
@@ -20,32 +20,39 @@ import numpy as np
 
 from constraints.encoding import seconds_to_ticks
 from costmodel.step.layouts import summed_strategy_seconds
-from planner.alternatives import AlternativeOutcome, JointOutcome, explained, joined, rivals_of, search_each
+from planner.alternatives import (
+    AlternativeOutcome,
+    JointOutcome,
+    explain_failure,
+    join_outcomes,
+    rivals_of,
+    search_each,
+)
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
 from planner.search.incumbents import NO_RIVALS, Rivals
-from planner.search.node_counts import least_nodes, may_leave_idle, on_nodes, smaller_nodes
+from planner.search.node_counts import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FewerDevices:
     """
-    What became of numbers of devices below a job's own.
+    Results for smaller numbers of devices than the job's own.
 
     Parameters
     ----------
     all_devices
-        What the search that uses all devices found.
+        Result of the search on all devices.
     parts
-        What was searched of smaller numbers, the largest first; cut by what was known before, each found only what is
-        faster.
+        Results for smaller numbers, the largest first; each holds only strategies that are faster than those known
+        before.
     fewest_nodes, most_nodes
-        Whole nodes of the plans that were searched. On fewer than the fewest nothing can be as fast; both are 0 where
-        that holds of all smaller numbers, or of none for want of time.
+        Whole nodes of the searched plans. On fewer than the fewest no plan can be as fast. Both are 0 where that holds
+        for all smaller numbers, or where time left none to search.
     is_proven
-        Whether what was found is proven the best of all smaller numbers, or that nothing of them is faster.
+        True where the best of all smaller numbers is proven, or that none of them is faster.
     """
 
     all_devices: JointOutcome
@@ -56,7 +63,7 @@ class FewerDevices:
 
     @property
     def are_faster(self) -> bool:
-        """Whether plans that leave devices idle are faster than all that use every device."""
+        """True where plans that leave devices idle are faster than all that use every device."""
         return any(one.outcome.strategies for one in self.parts)
 
 
@@ -64,33 +71,33 @@ def search_numbers(
     problem: Problem, formulas: Formulas = OWN, *, explains: bool = True
 ) -> tuple[JointOutcome, FewerDevices | None]:
     """
-    The best strategies on all devices, or on fewer where those are faster, with proof; or why no strategy fits.
+    Search the best strategies on all devices, or on fewer where those are faster, with proof; else explain the failure.
 
     Parameters
     ----------
     problem
-        What to plan; its time limit is that of all searches together.
+        Job to plan; its time limit covers all searches together.
     formulas
-        What strategies cost.
+        Formulas of cost.
     explains
-        Whether reasons are looked for where no strategy fits, which takes longer than the search.
+        True where reasons are searched if no strategy fits; that takes longer than the search.
 
     Returns
     -------
     tuple
-        What was found, and what became of smaller numbers; None for the latter where the job wants none of them.
+        The result, and the results for smaller numbers; None for the latter where the job wants none of them.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     whole = search_each(problem, formulas)
     fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
     if fewer is not None and fewer.are_faster:
         each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
-        return joined(problem, tuple(each)), fewer
-    return explained(problem, whole, formulas, clock) if explains else whole, fewer
+        return join_outcomes(problem, tuple(each)), fewer
+    return explain_failure(problem, whole, formulas, clock) if explains else whole, fewer
 
 
 def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clock) -> FewerDevices:
-    """Smaller numbers, from the largest down, until nothing smaller can be as fast as what is known."""
+    """Search smaller numbers, from the largest down, until no smaller one can be as fast as the best."""
     known = FewerDevices(all_devices=whole)
     if whole.outcome.status not in PROVEN:
         return replace(known, is_proven=False)
@@ -98,7 +105,7 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
     slowest, rivals, most = limit, _rivals(problem, whole), smaller_nodes(problem)
     while most >= (least := least_nodes(problem, slowest)):
         fewest = max(least, most // 2 + 1)
-        part = on_nodes(problem, fewest, most)
+        part = limit_nodes(problem, fewest, most)
         left = max(clock.seconds_left, SHORTEST_SECONDS)
         found = search_each(part.with_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
         each = tuple(_faster(one, limit, part) for one in found.of_each)
@@ -107,23 +114,23 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
         if found.outcome.status not in PROVEN:
             return replace(known, is_proven=False)
         slowest = _slowest_wanted(problem, known.parts, limit)
-        rivals = rivals.beside(rivals_of((one.problem, one.outcome) for one in each))
+        rivals = rivals.merge(rivals_of((one.problem, one.outcome) for one in each))
         most = fewest - 1
     return known
 
 
 PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
-"""How a search ends that had time enough."""
+"""Statuses of a search that had enough time."""
 
 
 def _slowest_wanted(problem: Problem, parts: Sequence[AlternativeOutcome], limit: float) -> float:
-    """The step of the last of as many plans as are wanted; of fewer, the limit."""
+    """Return the step of the last wanted plan; with fewer plans, the limit."""
     steps = sorted(seconds for one in parts for seconds in one.outcome.step_seconds)
     return steps[problem.top - 1] if len(steps) >= problem.top else limit
 
 
 def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> AlternativeOutcome:
-    """What was found of a part that is faster than a limit: uneven stages may be by the sum over their ranks alone."""
+    """Keep the strategies below a limit: uneven stages may be below it by the sum over their ranks alone."""
     num_faster = sum(seconds < limit for seconds in one.outcome.step_seconds)
     outcome = replace(
         one.outcome,
@@ -135,7 +142,7 @@ def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> Alternative
 
 
 def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
-    """The best on all devices in as many groups as plans are wanted: only what is faster than that is of interest."""
+    """Return the best ticks on all devices for each wanted plan: only faster strategies are of interest."""
     if not whole.ranked:
         return NO_RIVALS
     job, strategy = whole.ranked[0]

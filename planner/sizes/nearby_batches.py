@@ -1,10 +1,10 @@
 """
-Near-by batches that keep all devices busy, where the job's own does not.
+Near-by batch sizes that keep all devices busy, where the job's own does not.
 
-A batch of 1,024 divides among few numbers of data-parallel ranks that 504 devices can form; 1,008 divides among 63. Of
-the sizes within some per cent of a job's the few that share the largest divisor with its devices are searched, for
-what trains more tokens per second than the job's own plan. It is advice: bounded in time, and with no proof that no
-other size is better.
+A batch of 1,024 can be divided among few of the data-parallel sizes that 504 devices allow; 1,008 among 63 ranks. The
+sizes within some per cent of the job's batch that share the largest divisor with its devices are searched. Sizes that
+train more tokens per second than the job's own plan are reported. This is advice: its time is bounded, and there is no
+proof that no other size is better.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from planner.search.clock import Clock
 from planner.search.limited import search_below
 
 MOST_CHANGE = 0.05
-"""Fraction by which a near-by batch differs at most: learning rates hold for it."""
+"""Largest change of a near-by batch, as a fraction: learning rates hold for it."""
 
 MOST_TRIED, MOST_REPORTED = 4, 3
-"""Sizes that are searched, and reported."""
+"""Numbers of sizes that are searched, and reported."""
 
 LEAST_GAIN = 0.01
-"""Fraction of the tokens per second that a size gains at least to be worth a line."""
+"""Least gain in tokens per second, as a fraction, of a reported size."""
 
 POORER = 2
-"""Times that another size shares a larger divisor with the devices where the job's own divides them poorly."""
+"""Factor by which another size's shared divisor with the devices is larger if the job's own divides poorly."""
 
 LONGEST_SECONDS = 10.0
-"""What all searches together take at most, however much is left of the time limit."""
+"""Longest time of all searches together, within the time limit."""
 
 
 def nearby_batches(
     problem: Problem, best: tuple[Problem, Strategy], step_seconds: float, clock: Clock
 ) -> tuple[tuple[Problem, Strategy], ...]:
     """
-    Batch sizes near a job's own with which all of its devices train faster, the nearest first, each faster than those.
+    Search batch sizes near a job's own with which all of its devices train faster, the nearest first.
 
     Parameters
     ----------
@@ -50,15 +50,15 @@ def nearby_batches(
         The job.
     best
         The job with the settings of its best strategy, and that strategy.
-    step_seconds
+    Step of that strategy.
         Its step.
-    clock
-        What is left of the job's time limit.
+    Clock of the job's time limit.
+        Clock of the job's time limit.
 
     Returns
     -------
     tuple
-        The job with each size, and the best strategy for it.
+        The job with each size, and the best strategy for it. Each is faster than those before.
     """
     own = problem.facts.workload.global_batch_size
     clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
@@ -68,7 +68,7 @@ def nearby_batches(
         promising_sizes(own, problem.facts.cluster.num_devices), key=lambda size: (abs(size - own), size)
     ):
         log_event(__name__, "near-by batches are tried", sequences=size)
-        asked = _with_batch(best[0], size, clock)
+        asked = _change_batch(best[0], size, clock)
         times = size / own / least_gain
         if faster := _faster(asked, best, step_seconds, times):
             strategy, seconds = faster
@@ -79,7 +79,7 @@ def nearby_batches(
 
 def divides_poorly(global_batch_size: int, num_devices: int) -> bool:
     """
-    Whether a near-by batch shares a much larger divisor with the devices.
+    Tell whether a near-by batch shares a much larger divisor with the devices.
 
     >>> divides_poorly(1024, 504), divides_poorly(1024, 512), divides_poorly(15360, 2048)
     (True, False, False)
@@ -92,7 +92,7 @@ def divides_poorly(global_batch_size: int, num_devices: int) -> bool:
 
 def promising_sizes(global_batch_size: int, num_devices: int) -> list[int]:
     """
-    Sizes near a batch whose greatest common divisor with the devices is larger than its own, the largest first.
+    Return sizes near a batch with a larger common divisor with the devices than its own, the largest divisor first.
 
     >>> promising_sizes(1024, 504)
     [1008, 1071, 1064, 1050]
@@ -105,8 +105,8 @@ def promising_sizes(global_batch_size: int, num_devices: int) -> list[int]:
     return [int(sizes[at]) for at in order[:MOST_TRIED] if divisors[at] > shared]
 
 
-def _with_batch(problem: Problem, size: int, clock: Clock) -> Problem:
-    """The job with so many sequences per step, on all devices, and what is left of the time."""
+def _change_batch(problem: Problem, size: int, clock: Clock) -> Problem:
+    """Return the job with so many sequences per step, on all devices, with the time left."""
     workload = replace(problem.facts.workload, global_batch_size=size)
     everything = problem.with_limits(
         idle_devices=False,
@@ -121,7 +121,7 @@ def _with_batch(problem: Problem, size: int, clock: Clock) -> Problem:
 def _faster(
     asked: Problem, best: tuple[Problem, Strategy], step_seconds: float, times: float
 ) -> tuple[Strategy, float] | None:
-    """The best strategy for a batch with its step, if that takes less than some part of the step of another batch."""
+    """Return the best strategy and step for a batch, if below ``times`` the step of another batch; else None."""
     summed = summed_strategy_seconds(best[0].facts, best[1])
     outcome = search_below(asked, step_seconds * times, summed_seconds=summed * times)
     found = zip(outcome.strategies, outcome.step_seconds, strict=True)

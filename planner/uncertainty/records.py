@@ -29,11 +29,12 @@ DOUBTFUL_OF_ANOTHER = 0.25
 """
 Fraction for a model without records, which is compared with the best run of the nearest models.
 
-Of the 123 models, generations and bits with records 102 are at most so far above that of the other models.
+In 102 of the 123 models, generations and bits with records, the record is at most this far above that of the nearest
+models.
 """
 
 NEAR = 1.0
-"""Sum of binary logarithms of two ratios, of FLOPs per token and of parameters, up to which models are as large."""
+"""Largest distance of models of about equal size: the sum of binary logarithms of two ratios, FLOPs and parameters."""
 
 MONTHS = 12
 """Largest age in months of a run's release relative to the costed one for the run to raise a doubt."""
@@ -177,10 +178,10 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     """
     Find the best published run of a job's model and device that is comparable, else that of the nearest model.
 
-    Comparable runs have as many bits per operand of their matmuls and sequences at most ``FURTHEST_SEQUENCE`` times
-    longer or shorter, the nearest length alone. Rates of other lengths are compared by their model FLOP/s. Where the
-    model has no such run, the best one counts of the family's models that are about as large, on devices of the same
-    generation; None where there is none either.
+    Comparable runs have an equal number of bits per operand of their matmuls, and sequences at most
+    ``FURTHEST_SEQUENCE`` times longer or shorter; only the nearest length counts. Rates of other lengths are compared
+    by their model FLOP/s. If the model has no such run, the best run of models of the family of about equal size
+    counts, on devices of the same generation. None where there is none either.
 
     Parameters
     ----------
@@ -223,7 +224,7 @@ def _find_comparable(facts: Facts) -> list[RunRecord]:
 
 
 def _records_of_nearest_model(facts: Facts) -> list[RunRecord]:
-    """Runs of the family's models that are about as large, or of the nearest one, on devices of the generation."""
+    """Return the runs of the family's models of about equal size, or of the nearest one, on the device generation."""
     device, work = facts.cluster.device, facts.workload
     kind, flops = (architecture_of(facts.model), num_bits(work.precision)), _flops(facts, None)
     others = [one for one in _records_of_generation(device.architecture) if (one.architecture, one.num_bits) == kind]
@@ -291,7 +292,7 @@ def interval_and_record(
 
 
 def reach_record(interval: Interval, best: BestRun | None) -> Interval:
-    """Return the interval of a step whose slow end reaches the record's step where the prediction is doubted."""
+    """Return the interval of a step; for a doubted prediction its slow end reaches the record's step."""
     if best is None or not best.is_doubtful or interval.high_seconds >= best.record_step_seconds:
         return interval
     basis = f"{interval.basis}; its slow end is the best published run"

@@ -13,17 +13,17 @@ from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, STARTS, Chance, chance_to_fit, law_of
 
 RUNS_FAST = 0.95
-"""Least chance to be fast that the default headroom leaves."""
+"""Least chance to be fast with the default headroom."""
 
 ROUTED = 0.04
 r"""
-Share of the memory that routed tokens may take beyond those of an even router, for which peaks are predicted.
+Share of the memory for routed tokens beyond those of an even router; peaks are predicted for an even router.
 
 A rank saves the tokens of e local experts in each of its L layers. With independent loads of deviation s the fullest
 rank has :math:`3 s / \sqrt{L e}` more than the mean. Routers with an auxiliary loss load the fullest of 64 experts
 0.5 to 0.7 above the mean (MaxVio, Wang et al., arXiv 2408.15664, Table 2). The largest of 64 normal deviates is 2.4
-deviations, so that s is 0.25. For 8 layers and 4 experts that is 13 % of the tokens that experts save, whose tensors
-take up to a third of a full device.
+deviations, so s is 0.25. For 8 layers and 4 experts that is 13 % of the experts' saved activations, which take up to a
+third of a full device.
 """
 
 TAIL, MIDDLE = 0.3, 0.4
@@ -60,8 +60,8 @@ def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
     """
     Return the device memory that a search leaves free by default, in bytes: chances of ``STARTS`` and ``RUNS_FAST``.
 
-    That is to fit, and to be fast where weights are whole; where sharded weights are gathered, retries begin earlier,
-    and the chance of each strategy says so. A search leaves ``ROUTED`` more for a model with experts.
+    These are the chances to fit, and to be fast with unsharded weights. With FSDP / ZeRO-3 retries begin earlier, and
+    each strategy's own chance accounts for it. For an MoE model ``ROUTED`` of the memory is added.
     """
     memory_bytes, share = cluster.device.memory_bytes, share_without_retries(cluster.device.behaviour.memory)
 

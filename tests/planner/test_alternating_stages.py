@@ -23,7 +23,7 @@ from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status, search
 from planner.search.space import build_space
 from planner.search.stages.options import RankChoices, can_improve_incumbent, rank_choices
-from planner.search.stages.search import left_out_of_stages
+from planner.search.stages.search import stage_restrictions
 from tests.builders import a_model
 
 GEMMA = {
@@ -158,7 +158,7 @@ def test_what_stages_of_alternating_layers_leave_out_is_said():
         pins = {"tp": 8, "cp": 1, "pp": 2, "mbs": 1}
         search_section = {"stages": "free", "evidence": "any", "pin": pins}
         problem = load({**GEMMA, "model": model, "cluster": cluster, "search": search_section})
-        told[model] = " ".join(left_out_of_stages(problem, build_space(problem)))
+        told[model] = " ".join(stage_restrictions(problem, build_space(problem)))
 
     assert "repeat no short pattern" in told["nemotron-h-8b"]
     assert "recompute all of their layers alike" in told["gemma-2-27b"]

@@ -16,7 +16,7 @@ from planner.jobs.problem import load
 from planner.plan import plan
 from planner.report import render
 from planner.search.branch_and_bound import Status
-from planner.search.listed import listed
+from planner.search.listed import check_list
 from planner.search.space import build_space
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
@@ -122,7 +122,7 @@ def test_impossible_rows_are_counted_with_their_rules(read):
     candidate_list = read("tp,pp,pp_overlap\n2,2,false\n16,1,false\n1,1,true\n")
     problem = with_candidates(problem, candidate_list)
 
-    found = listed(problem, build_space(problem))
+    found = check_list(problem, build_space(problem))
 
     assert (found.num_rows, found.num_impossible) == (3, 2)
     (place, rules), (other_place, other_rules) = found.impossible

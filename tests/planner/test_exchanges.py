@@ -11,7 +11,7 @@ from costmodel.step.estimate import Estimate, estimate
 from costmodel.step.layouts import dealt_passes, layout_cost, layout_passes
 from planner import load
 from planner.search.branch_and_bound import search
-from planner.search.stages.exchanges import descended, moved, with_layout
+from planner.search.stages.exchanges import descend, move_layers, write_out_layout
 from tests.planner.test_alternating_stages import fits, with_layers
 from tests.planner.test_alternating_stages import moved as moved_one_by_one
 
@@ -54,7 +54,7 @@ def test_a_descent_gains_what_the_sum_over_the_ranks_does_not_see(outcome):
     """The plan is faster than the even stages that it descends from or beside."""
     problem = load(JOB)
     [best] = outcome.strategies
-    even = with_layout(problem.facts, replace(best, layout=None))
+    even = write_out_layout(problem.facts, replace(best, layout=None))
 
     assert estimate(problem.facts, best).step_seconds < 0.999 * estimate(problem.facts, even).step_seconds
 
@@ -64,7 +64,7 @@ def test_even_stages_in_a_layout_cost_what_they_cost_without(outcome):
     problem = load(JOB)
     even = replace(outcome.strategies[0], layout=None)
 
-    told = with_layout(problem.facts, even)
+    told = write_out_layout(problem.facts, even)
 
     assert sum(told.layout.layers) == 36
     assert estimate(problem.facts, told).step_seconds == pytest.approx(estimate(problem.facts, even).step_seconds)
@@ -74,14 +74,14 @@ def test_moves_are_those_of_one_layer():
     """All of them, each once; none takes a layer from a stage without one."""
     sizes = (2, 0, 3, 1)
 
-    assert sorted(map(tuple, moved(np.array(sizes)).tolist())) == sorted(moved_one_by_one(sizes))
+    assert sorted(map(tuple, move_layers(np.array(sizes)).tolist())) == sorted(moved_one_by_one(sizes))
 
 
 def test_dealings_are_timed_as_layouts_of_their_own(outcome):
     """Passes of many dealings at once are those of the strategy with each as its layout."""
     problem = load(JOB)
     [best] = outcome.strategies
-    dealings = moved(np.array(best.layout.layers))[::17]
+    dealings = move_layers(np.array(best.layout.layers))[::17]
 
     together = dealt_passes(problem.facts, best, dealings)
 
@@ -96,9 +96,9 @@ def test_dealings_are_timed_as_layouts_of_their_own(outcome):
 def test_a_descent_ends_where_nothing_fits_or_time_is_up(outcome, may_fit, has_time):
     """It is then the layout that it began with."""
     facts = load(JOB).facts
-    start = with_layout(facts, replace(outcome.strategies[0], layout=None))
+    start = write_out_layout(facts, replace(outcome.strategies[0], layout=None))
 
-    found, cost = descended(facts, start, lambda _: may_fit, lambda: has_time)
+    found, cost = descend(facts, start, lambda _: may_fit, lambda: has_time)
 
     assert found == start
     assert cost.step_seconds == layout_cost(facts, start).step_seconds
@@ -107,10 +107,10 @@ def test_a_descent_ends_where_nothing_fits_or_time_is_up(outcome, may_fit, has_t
 def test_layers_in_full_do_not_descend(outcome):
     """Which of a rank's layers are recomputed in full is the solver's: such a layout stays."""
     facts = load(JOB).facts
-    start = with_layout(facts, replace(outcome.strategies[0], layout=None))
+    start = write_out_layout(facts, replace(outcome.strategies[0], layout=None))
     full = replace(start, layout=replace(start.layout, full_layers=(1, 0, 0, 0)))
 
-    assert descended(facts, full, lambda _: True, lambda: True)[0] == full
+    assert descend(facts, full, lambda _: True, lambda: True)[0] == full
 
 
 def test_a_plan_keeps_within_the_memory_as_it_descends(outcome):

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, CudaGraphs
 from planner import cli
-from planner.explanation.explain import Kind, explain, released_problems
+from planner.explanation.explain import Kind, explain, release_limits
 from planner.infeasibility.conflict import search_or_explain
 from planner.jobs.problem import load
 from planner.plan import estimate
@@ -159,7 +159,7 @@ def test_one_entry_is_released_at_a_time():
     forbid = [{"cp": 2}, {"cp": 4}, {"mbs": 1}, {"mbs": 1}]
     problem = a_problem(pin={"tp": 2, "pp": 1}, allow={"dp": (2, 4)}, forbid=forbid)
 
-    released = released_problems(problem)
+    released = release_limits(problem)
 
     assert set(released) == {
         "search.pin: tp is 2.",

@@ -241,7 +241,7 @@ def test_lists_that_are_cut_say_so():
         patch.setattr("planner.infeasibility.repairs.MAX_LISTED", 2)
         cut = search_or_explain(problem).conflict
     assert len(cut.releases) == 2
-    assert cut.left_out == ("Of 5 smallest repairs, the smallest 2 are listed.",)
+    assert cut.left_out == ("Only 2 of 5 smallest repairs are listed.",)
 
 
 def with_memory(problem, memory_bytes):

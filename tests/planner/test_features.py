@@ -33,7 +33,7 @@ def test_what_a_job_asks_for_its_framework_has(entries, place):
 
     assert message.startswith(f"{place}: megatron-bridge-26.04 has no schedule 'zb_v'. These have it: ")
     assert {"torchtitan-0.1", "zero-bubble-2023"} <= set(message.partition("have it: ")[2].split(" (")[0].split(", "))
-    assert message.endswith(" (cluster.framework). What it would cost all the same: search.framework_rules: false.")
+    assert message.endswith(" (cluster.framework). To cost it nevertheless: search.framework_rules: false.")
 
 
 @pytest.mark.parametrize("name", ["torchtitan-0.1", "zero-bubble-2023", "mofa"])

@@ -20,7 +20,7 @@ from planner.saved_plan import read_plan
 from planner.search.branch_and_bound import search
 from planner.search.clock import Clock
 from planner.search.domains import row_domains
-from planner.search.node_counts import on_nodes, smaller_nodes
+from planner.search.node_counts import limit_nodes, smaller_nodes
 from planner.search.space import build_space
 from planner.sizes.idle_devices import search_numbers
 from planner.sizes.nearby_batches import divides_poorly, promising_sizes
@@ -243,7 +243,7 @@ def test_the_certificate_is_of_every_number():
 
 def test_what_is_left_out_of_fewer_devices_is_slower():
     """With and without the bound by the layers a search finds the same, in fewer rows."""
-    problem = on_nodes(load(a_job(num_nodes=13, batch=100)), 1, 12)
+    problem = limit_nodes(load(a_job(num_nodes=13, batch=100)), 1, 12)
     best = search(problem)
 
     narrowed = problem.with_limits(faster_than_seconds=best.step_seconds[0] * 1.001)
@@ -288,7 +288,7 @@ def test_no_row_undercuts_the_bound_by_its_layers(model):
     job["training"]["precision"] = "fp16" if job["cluster"]["device"].startswith("v100") else "bf16"
     job["search"] = {"preferences": False}
     problem = load(job)
-    space = build_space(on_nodes(problem, 1, smaller_nodes(problem)))
+    space = build_space(limit_nodes(problem, 1, smaller_nodes(problem)))
     rows = space.degrees(np.sort(np.random.default_rng(0).permutation(space.num_rows)[:20_000]))
     domains = row_domains(problem)
     (tp, cp), where = np.unique(np.stack([rows["tp"], rows["cp"]]), axis=1, return_inverse=True)

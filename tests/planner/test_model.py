@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodel import catalog
-from planner.jobs.model import Changes, read, with_changes
+from planner.jobs.model import Changes, apply_changes, read
 from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job, message_of
 
@@ -55,7 +55,7 @@ def test_latent_attention_has_no_key_value_heads():
     """Nothing to change, and nothing is."""
     known = catalog.model("deepseek-v3")
 
-    assert with_changes(known, Changes(num_kv_heads=1)) == known
+    assert apply_changes(known, Changes(num_kv_heads=1)) == known
 
 
 def test_embeddings_positions_and_predictions_differ():

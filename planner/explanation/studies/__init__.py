@@ -1,1 +1,1 @@
-"""Many searches."""
+"""Studies: answers from many searches."""

@@ -1,9 +1,9 @@
 """
 The verb ``plan_for_sizes``: the best plan for each number of devices that may be free.
 
-A size stands for all plans that use at most so many devices: a batch that 37 nodes cannot share evenly trains on 32 of
-them. So the best plan for a size is the best for every smaller size that still holds it, and one search, begun at the
-largest size, answers them all. The next search begins below the devices that its plan uses.
+The plan for a size may use fewer devices: a batch that 37 nodes cannot divide evenly trains on 32 of them. So the best
+plan for a size is also the best for every smaller size that still holds it. One search at the largest size answers all
+of these. The next search begins below the devices of its plan.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from planner.search.branch_and_bound import Status
 
 MAX_SIZES = 100_000
-"""Sizes that one question may ask about."""
+"""Largest number of sizes in one question."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizedPlan:
     """
-    What to do with so many free devices.
+    Plan for a number of free devices.
 
     Parameters
     ----------
     num_devices, num_nodes
-        Free ones; nodes that are begun count.
+        Free devices; nodes, the last of which may be partial.
     plan
-        The fastest that uses at most so many; None where there is none.
+        Fastest plan on at most so many devices; None where there is none.
     status
-        How its search ended: ``optimal`` is proven, ``infeasible`` too.
+        Status of the search: ``optimal`` and ``infeasible`` are proven.
     """
 
     num_devices: int
@@ -48,12 +48,12 @@ class SizedPlan:
 
     @property
     def num_idle(self) -> int:
-        """Free devices that the plan leaves alone."""
+        """Number of free devices that the plan does not use."""
         return self.num_devices - (self.plan.cluster.num_devices if self.plan else 0)
 
     @property
     def tokens_per_second(self) -> float:
-        """What all devices of the plan train together; 0 without a plan."""
+        """Tokens per second of all devices of the plan; 0 without a plan."""
         return self.plan.tokens_per_second if self.plan else 0.0
 
 
@@ -65,9 +65,9 @@ class PlansBySize:
     Parameters
     ----------
     sizes
-        In ascending order.
+        Plans in ascending order of devices.
     num_searches
-        Searches that it took.
+        Number of searches.
     """
 
     sizes: tuple[SizedPlan, ...]
@@ -75,12 +75,12 @@ class PlansBySize:
 
     @property
     def best(self) -> SizedPlan | None:
-        """The smallest size with the highest throughput; None where no strategy fits on any."""
+        """Smallest size with the highest throughput; None where no strategy fits on any."""
         best = max(self.sizes, key=lambda size: (size.tokens_per_second, -size.num_devices))
         return best if best.plan else None
 
     def __getitem__(self, num_devices: int) -> SizedPlan:
-        """The answer for one of the sizes, by its number of devices."""
+        """Return the answer for one of the sizes, by its number of devices."""
         return {size.num_devices: size for size in self.sizes}[num_devices]
 
 
@@ -96,9 +96,9 @@ def plan_for_sizes(
     Parameters
     ----------
     job
-        The job; how many devices it names is of no matter, nor how many plans it wants.
+        The job; its own numbers of devices and plans are not used.
     num_nodes, num_devices
-        The sizes, in nodes or in devices: one of the two.
+        Sizes, either in nodes or in devices.
 
     Raises
     ------
@@ -122,13 +122,13 @@ def plan_for_sizes(
     if problem.objective != "step_time":
         raise SpecError("objective", "plans for several sizes are compared by their step.", "Set objective: step_time.")
     sizes = _sizes(problem, num_nodes, num_devices)
-    problem = _enlarged(problem, sizes[-1]).with_limits(simplest=False)
+    problem = _enlarge(problem, sizes[-1]).with_limits(simplest=False)
     answers: list[SizedPlan] = []
     report: PlanReport | None = None
     num_searches = 0
     for size in reversed(sizes):
         if report is None or not _holds(report, size):
-            report = plan(_limited(problem, size), certified=False)
+            report = plan(_limit_devices(problem, size), certified=False)
             num_searches += 1
         found = report.plans[0] if report.plans else None
         nodes = -(-size // problem.facts.cluster.device.devices_per_node)
@@ -137,7 +137,7 @@ def plan_for_sizes(
 
 
 def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Iterable[int] | None) -> list[int]:
-    """Numbers of devices, ascending."""
+    """Return the numbers of devices, ascending."""
     if (num_nodes is None) == (num_devices is None):
         raise SpecError("sizes", "expected num_nodes or num_devices, one of the two.")
     name, given = ("num_nodes", num_nodes) if num_devices is None else ("num_devices", num_devices)
@@ -152,20 +152,20 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
     return sorted(number * per_size for number in numbers)
 
 
-def _enlarged(problem: Problem, num_devices: int) -> Problem:
-    """The job on so many devices."""
+def _enlarge(problem: Problem, num_devices: int) -> Problem:
+    """Return the job on so many devices."""
     return replace(problem.with_cluster(num_devices=num_devices), top=1)
 
 
-def _limited(problem: Problem, num_devices: int) -> Problem:
-    """The job with at most so many devices, or with what it allows itself."""
+def _limit_devices(problem: Problem, num_devices: int) -> Problem:
+    """Return the job with at most so many devices, or with its own limit."""
     given = problem.search.max_devices
     most = num_devices if given is None else min(given, num_devices)
     return problem.with_limits(max_devices=most)
 
 
 def _holds(report: PlanReport, num_devices: int) -> bool:
-    """Whether the answer for a larger size is this one's, too: its plan fits, or it was proven that there is none."""
+    """Tell whether a larger size's answer holds here, too: its plan fits, or it is proven that there is none."""
     if report.plans:
         return report.plans[0].cluster.num_devices <= num_devices
     return report.exit_code == 1

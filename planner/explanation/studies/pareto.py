@@ -1,4 +1,4 @@
-"""The front of step time and memory: the fastest strategy for each amount of memory that a GPU may use."""
+"""Front of step time and memory: the fastest strategy for each amount of memory that a GPU may use."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from planner.search.space import build_space
 MEBIBYTE_BYTES = 2**20
 
 NUM_STEPS = 8
-"""Amounts between the least memory that a strategy takes and what a GPU has."""
+"""Number of steps from the least memory of a strategy to the memory of a GPU."""
 
 LARGER = (1.25, 1.75)
-"""GPUs with more memory, as multiples of the job's own: about what the next two generations have."""
+"""GPUs with more memory, as multiples of the job's own: about the memory of the next two generations."""
 
 LEAST_SECONDS = 0.2
-"""A search that would have less time is not begun."""
+"""Least time of a search; with less it is not begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +39,11 @@ class Point:
     Parameters
     ----------
     allowed_bytes
-        What a GPU may use.
+        Memory that a GPU may use.
     estimate
-        The strategy and what it uses.
+        The strategy with its memory use.
     is_proven
-        Whether nothing within the memory has a shorter closed form than what was found; else time ran out.
+        True where no strategy within the memory has a shorter closed form; else time ran out.
     """
 
     allowed_bytes: float
@@ -59,11 +59,11 @@ class ParetoFront:
     Parameters
     ----------
     points
-        Least memory first.
+        Points, least memory first.
     least_bytes
         Memory below which no strategy fits, with even stages; None where time ran out before it was known.
     left_out
-        Amounts of memory that were not searched for want of time.
+        Amounts of memory that were not searched for lack of time.
     """
 
     points: tuple[Point, ...]
@@ -75,15 +75,16 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     """
     Search again with less and with more memory, with even stages: many searches in the time of one.
 
-    A strategy that is fastest within some memory and takes less of it is so for all amounts between; these are not
-    searched. What matters most comes first: all that a GPU has, the middle, larger GPUs, then ever finer.
+    A strategy that is fastest within some memory and takes less of it is fastest for all amounts between; these are not
+    searched. The most important amounts come first: all of a GPU's memory, the middle, larger GPUs, then ever finer
+    steps.
 
     Parameters
     ----------
     report
-        The job's answer, whose plan is the first point.
+        Report of the job; its plan is the first point.
     clock
-        How long this may take.
+        Clock of the time limit.
     """
     problem = report.chosen
     device = problem.facts.cluster.device
@@ -103,7 +104,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
         if clock.seconds_left < LEAST_SECONDS:
             late.append(amount)
             continue
-        points += _searched(problem, amount, clock)
+        points += _search_point(problem, amount, clock)
     return ParetoFront(
         points=tuple(_fastest(points, one) for one in sorted(points, key=lambda point: point.allowed_bytes)),
         least_bytes=least,
@@ -112,14 +113,14 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
 
 
 def _fastest(points: Sequence[Point], within: Point) -> Point:
-    """The strategy with the fastest simulated step among all that fit into a point's memory."""
+    """Return the strategy with the fastest simulated step among all that fit into a point's memory."""
     fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
     return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
 
 
 def _least_bytes(problem: Problem, clock: Clock) -> float | None:
-    """What the strategy takes that needs least memory, in whole MiB as the solver counts."""
-    none = _with_memory(problem, MEBIBYTE_BYTES)
+    """Return the least memory of any strategy, in whole MiB as the solver counts."""
+    none = _limit_memory(problem, MEBIBYTE_BYTES)
     try:
         memory_gap = closest(none, build_space(none), memory_only, clock)
     except OutOfTimeError:
@@ -130,7 +131,7 @@ def _least_bytes(problem: Problem, clock: Clock) -> float | None:
 
 
 def _amounts(least: float, whole: float) -> list[float]:
-    """Amounts of memory, what matters most first."""
+    """Return amounts of memory, the most important first."""
     largest = max(whole, least)
     between = [least + (largest - least) * step / NUM_STEPS for step in _coarse_first(NUM_STEPS)]
     larger = [largest * times for times in LARGER]
@@ -139,7 +140,7 @@ def _amounts(least: float, whole: float) -> list[float]:
 
 def _coarse_first(number: int) -> Sequence[int]:
     """
-    Steps from 1 on: those with many factors of two first.
+    Return steps from 1 on, those with many factors of two first.
 
     >>> _coarse_first(8)
     [4, 2, 6, 1, 3, 5, 7]
@@ -147,8 +148,8 @@ def _coarse_first(number: int) -> Sequence[int]:
     return sorted(range(1, number), key=lambda step: (-(step & -step), step))
 
 
-def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
-    limited = _with_memory(problem, amount)
+def _search_point(problem: Problem, amount: float, clock: Clock) -> list[Point]:
+    limited = _limit_memory(problem, amount)
     outcome = search(limited.with_limits(time_limit_seconds=clock.seconds_left / 2))
     if not outcome.strategies:
         return []
@@ -156,7 +157,7 @@ def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
     return [Point(allowed_bytes=amount, estimate=found, is_proven=EXIT_CODES[outcome.status] == 0)]
 
 
-def _with_memory(problem: Problem, nbytes: float) -> Problem:
-    """The problem on GPUs with so much memory, all of which may be used, and one strategy with even stages to find."""
+def _limit_memory(problem: Problem, nbytes: float) -> Problem:
+    """Return the problem on GPUs with so much usable memory, with one strategy with even stages to find."""
     limited = on_device(problem, memory_bytes=nbytes).with_limits(memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
     return replace(limited, top=1)

@@ -1,4 +1,4 @@
-"""Lines in a job file: those of ``strategy`` and ``search.pin`` as mappings, their settings among the job's."""
+"""Lines in a job file: ``strategy`` and ``search.pin`` become mappings, their settings become the job's."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> Non
     """
     Write a job's lines as mappings, and their settings as the job's.
 
-    A pinned line that is whole stays a line: it means one strategy, not only the decisions that it says. It is
-    expanded where an override is about one of its decisions.
+    A whole pinned line stays a line: it means one strategy, not only the decisions that it names. An override of one of
+    its decisions expands it.
 
     >>> job = {"strategy": "TP8 moments_dtype=bf16"}
     >>> expand_lines(job)
@@ -40,27 +40,27 @@ def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> Non
     Raises
     ------
     SpecError
-        If a line is wrong, or says another value of a setting than the job.
+        If a line is wrong, or gives another value of a setting than the job.
     """
     if isinstance(document.get("strategy"), str):
-        document["strategy"] = _expanded(document, document["strategy"], "strategy", "strategy")
+        document["strategy"] = _expand_line(document, document["strategy"], "strategy", "strategy")
     search = document.get("search")
     if isinstance(search, dict) and isinstance(search.get("pin"), str):
         given = read_words(search["pin"].split(), PIN)
         is_changed = any(one.strip().startswith(f"{PIN}.") for one in overrides)
-        entries = _expanded(document, search["pin"], PIN, PIN)
+        entries = _expand_line(document, search["pin"], PIN, PIN)
         if is_changed or not is_whole(given):
             document["search"] = {**search, "pin": entries}
 
 
 def pinned_overrides(words: Sequence[str], overrides: Sequence[str] = ()) -> list[str]:
     """
-    Write words of a command line as entries of a job that pin them; a whole line takes the place of all pins.
+    Write words of a command line as entries that pin them; a whole line replaces all pins.
 
     Raises
     ------
     SpecError
-        If one of the overrides beside them pins the same decision.
+        If one of the overrides pins the same decision.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def pinned_overrides(words: Sequence[str], overrides: Sequence[str] = ()) -> lis
 
 
 def plain_entries(given: StrategyFile) -> dict[str, Any]:
-    """Write what is given of a strategy as a job file has it."""
+    """Write the given part of a strategy as in a job file."""
     decisions = {name: plain_value(name, int(value)) for name, value in given.decisions.items()}
     if given.layout is None:
         return decisions
@@ -87,19 +87,19 @@ def plain_entries(given: StrategyFile) -> dict[str, Any]:
 
 
 def _plain(name: str, value: int) -> str | int | bool:
-    """A value of a rank; numbers of layers stay."""
+    """Write a value of a rank; numbers of layers stay."""
     return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
 
 
-def _expanded(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+def _expand_line(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
     given = read_words(line.split(), where)
     if given.settings:
-        document["settings"] = _with_settings(document.get("settings") or {}, given.settings, said_by)
+        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, said_by)
     return plain_entries(given)
 
 
-def _with_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
-    """Settings of a job with those that a line says, where the job leaves them open."""
+def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+    """Merge the settings of a line into those of a job; refuse a value that the job does not allow."""
     for name, value in said.items():
         given = own.get(name)
         if given in (None, ANY, value) or (isinstance(given, list) and value in given):

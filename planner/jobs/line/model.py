@@ -1,4 +1,4 @@
-"""A line against the model of its job: decisions about experts are of another model where it has none."""
+"""Check a line against the model of its job: only models with experts accept decisions about experts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ OF_EXPERTS = ("shared_experts", "expert_activation", "experts", "moe", "moe_rout
 """Modules that only models with experts have."""
 
 OFF: Mapping[str, int] = {"ep": 1, "etp": 1, "token_dispatcher": 0, "ep_overlap": 0}
-"""Decisions about experts, with the values that models without any have."""
+"""Decisions about experts, with their values in models without experts."""
 
 
 def require_parts(model: Model, given: StrategyFile, where: str = STRATEGY) -> None:
     """
-    Refuse a line with decisions about experts for a model that has none.
+    Refuse decisions about experts in a line for a model that has none.
 
     Raises
     ------
     SpecError
-        With the decision.
+        With the wrong decision.
     """
     if model.has_experts:
         return

@@ -1,4 +1,4 @@
-"""A line, or some words of one, read: decisions, stages and settings."""
+"""Read a line, or some words of one: decisions, stages and settings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STRATEGY = "strategy"
 EXAMPLE = "such as TP4 PP2 DP8 MBS1 ZeRO1 recompute=none overlap=tp,dp"
 
 MOST_WORDS = 200
-"""Far above what a line has."""
+"""Largest number of words that is read; a line has far fewer."""
 
 
 def read_strategy(entry: object, where: str = STRATEGY) -> StrategyFile:
     """
-    Read a strategy, or a part of one, as a line or as a mapping of decisions; what was read already stays.
+    Read a strategy, in part or whole, from a line or a mapping of decisions; return a read one unchanged.
 
     >>> read_strategy("TP8 zero1").decisions, read_strategy({"tp": 8}).decisions
     ({'tp': 8, 'sharding': <Sharding.OPTIMIZER: 1>}, {'tp': 8})
@@ -44,7 +44,7 @@ def read_strategy(entry: object, where: str = STRATEGY) -> StrategyFile:
     Raises
     ------
     SpecError
-        If it is neither, or a name or a value is wrong.
+        If the entry is neither, or a name or a value is wrong.
     """
     if isinstance(entry, StrategyFile):
         return entry
@@ -59,9 +59,9 @@ def read_strategy(entry: object, where: str = STRATEGY) -> StrategyFile:
 
 def read_words(words: Sequence[str], where: str = STRATEGY, others: Sequence[str] = ()) -> StrategyFile:
     """
-    Read the words of a line; an entry of several words, as quotation marks make it, is read as these.
+    Read the words of a line; a quoted argument may hold several words.
 
-    ``others`` are names that stand beside such words, for hints.
+    ``others`` are names of other entries that hints may suggest.
 
     >>> read_words(["TP4", "overlap=tp", "layout=5+6x3+5"]).layout
     {'layers': (5, 6, 6, 6, 5)}
@@ -69,7 +69,7 @@ def read_words(words: Sequence[str], where: str = STRATEGY, others: Sequence[str
     Raises
     ------
     SpecError
-        With every word that is none, has a wrong value, or says what another one says.
+        With every unknown word, wrong value and decision that is given twice.
     """
     decisions: dict[str, int] = {}
     layout: Mapping[str, tuple[int, ...]] | None = None
@@ -97,7 +97,7 @@ def read_words(words: Sequence[str], where: str = STRATEGY, others: Sequence[str
 
 def split_words(words: Sequence[str]) -> list[str]:
     """
-    Split what quotation marks held together, where all of it is words of a line.
+    Split quoted arguments into words where all of it is a line.
 
     >>> split_words(["TP4 PP2", "layout={layers: [3, 4]}"])
     ['TP4', 'PP2', 'layout={layers: [3, 4]}']
@@ -110,7 +110,7 @@ def split_words(words: Sequence[str]) -> list[str]:
 
 def read_decisions(words: Sequence[str]) -> dict[str, object]:
     """
-    Read decisions and stages from words of a command line, as values by name.
+    Read decisions and stages from words of a command line.
 
     >>> read_decisions(["TP8", "recompute=selective"])
     {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
@@ -124,7 +124,7 @@ def read_decisions(words: Sequence[str]) -> dict[str, object]:
 
 
 def _entries(text: str, where: str, others: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The decisions and settings that a word says, with their values as they are written."""
+    """Yield the decisions and settings of a word, with their values as written."""
     name, value = _split(text, where, others)
     name = name.lower().removeprefix(SETTINGS)
     word = BY_TEXT.get(name)
@@ -152,11 +152,11 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     if own is None:
         raise unknown_word(text)
     if not value:
-        raise _without_value(text)
+        raise _missing_value(text)
     return name, value
 
 
-def _without_value(text: str) -> SpecError:
+def _missing_value(text: str) -> SpecError:
     word = BY_TEXT.get(text.partition("=")[0].strip().lower())
     example = f"{word.text}2" if word and word.form is Form.NUMBER else f"{text.rstrip('=')}=VALUE"
     return SpecError(shown(text), "has no value.", f"Write {example}.")
@@ -167,14 +167,14 @@ def unknown_word(text: str) -> SpecError:
     problem = "expected key=value, such as training.global_batch_size=512, or a word of a line, such as TP4."
     letters = text.rstrip("0123456789").lower()
     if text.lower() in BY_TEXT:
-        return _without_value(text)
+        return _missing_value(text)
     near = [f"'{word.text}'" for word in WORDS if _is_near(letters, word.text.lower())]
     hint = f"Did you mean {alternatives(near)}?" if near else ""
     return SpecError(shown(text), problem, hint)
 
 
 def _is_near(seen: str, known: str) -> bool:
-    """Whether a word differs from a known one in one letter, or in the order of its letters."""
+    """Tell whether a word differs from a known one in one letter, or in the order of its letters."""
     if seen == known or abs(len(seen) - len(known)) > 1 or not seen:
         return seen == known
     if len(seen) == len(known):
@@ -184,7 +184,7 @@ def _is_near(seen: str, known: str) -> bool:
 
 
 def _value(word: Word, text: str, where: str) -> Any:
-    """What the text of a word stands for in a job file."""
+    """Return the value of a word as a job file has it."""
     if word.form is Form.MODULES:
         return text.lower().replace(",", "+")
     if word.form is Form.STAGES:
@@ -201,7 +201,7 @@ def _value(word: Word, text: str, where: str) -> Any:
 
 
 def _stages(text: str, where: str) -> Any:
-    """Layers such as ``5+6x3``, with what ranks do unlike others behind slashes: ``5+6x3/recompute:none,full``."""
+    """Read layers such as ``5+6x3``, with entries of ranks behind slashes: ``5+6x3/recompute:none,full``."""
     if text.startswith(("{", "[")) or "/" not in text:
         return parse(text, where)
     layers, *parts = text.split("/")
@@ -219,13 +219,13 @@ def _stages(text: str, where: str) -> Any:
 
 
 def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
-    """Every flag of a word: those that are listed are on, the others off."""
+    """Yield every flag of a word: the listed ones are on, the others off."""
     listed = [] if text.lower() == NONE else text.lower().replace("+", ",").split(",")
     for name in listed:
         if name not in word.decisions:
             known = f"{', '.join(word.decisions)}, joined by commas, or {NONE}"
             problem = f"expected {known}, got {shown(name)}."
-            raise SpecError(f"{where}.{word.text}", problem, _meant(name, word.decisions))
+            raise SpecError(f"{where}.{word.text}", problem, _suggest(name, word.decisions))
         if listed.count(name) > 1:
             raise SpecError(f"{where}.{word.text}", f"names {name} twice.")
     for name, decision in word.decisions.items():
@@ -233,6 +233,6 @@ def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
         yield decision, name in listed
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest(name: str, known: Iterable[str]) -> str:
     hint = did_you_mean(name, known)
     return hint if hint.startswith("Did") else ""

@@ -16,8 +16,8 @@ class Form(StrEnum):
     """
     The form of a word and its value.
 
-    ``NUMBER``: both in one, ``TP4``. ``VALUE``: ``schedule=zb_v``. ``MODULES``: names joined by ``+``. ``FLAGS``: those
-    of several flags that are on, joined by commas. ``STAGES``: layers of virtual stages.
+    ``NUMBER``: name and number in one, ``TP4``. ``VALUE``: ``schedule=zb_v``. ``MODULES``: names joined by ``+``.
+    ``FLAGS``: the flags that are on, joined by commas. ``STAGES``: layers of virtual stages.
     """
 
     NUMBER = "number"
@@ -30,16 +30,16 @@ class Form(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Word:
     """
-    One row of the table.
+    One word of a line.
 
     Parameters
     ----------
     text
-        The word as a line has it.
+        The word as it is written in a line.
     form
         The form of its value.
     decisions
-        The decisions that it says, by what a line calls each; the word itself where it says one.
+        Decisions of the word, by their names in a line; the word itself where it has only one.
     """
 
     text: str
@@ -76,10 +76,10 @@ WORDS = (
     ),
     _one("layout", Form.STAGES, LAYOUT),
 )
-"""In the order of a line; behind them settings by their own names, such as ``gradient_dtype=bf16``."""
+"""Words in the order of a line. Settings follow by their own names, such as ``gradient_dtype=bf16``."""
 
 NONE = "none"
-"""The value of a word of modules or flags of which none is on."""
+"""Value of a word of modules or flags that are all off."""
 
 BY_TEXT = {word.text.lower(): word for word in WORDS}
 
@@ -92,15 +92,15 @@ SHARDED = re.compile(r"zero-?([0-9])", re.IGNORECASE)
 """ZeRO as papers write it, with or without a hyphen."""
 
 NAMES = (*(word.text for word in WORDS), *(name for name in DECISIONS if name not in BY_TEXT), *CHOOSABLE)
-"""All names that may stand before ``=``: words, decisions as job files call them, settings."""
+"""All names that may stand before ``=``: words, decisions by their names in job files, and settings."""
 
 SETTINGS = "settings."
-"""The path of a setting in a job file, which a line may keep."""
+"""Path of a setting in a job file; a line may use it."""
 
 
 def is_word(text: str) -> bool:
     """
-    Return whether a text is a word of a line by its name, whatever its value.
+    Tell whether a text is a word of a line, by its name and not by its value.
 
     >>> is_word("TP4"), is_word("zero-1"), is_word("Overlap=tp,dp"), is_word("64xh100"), is_word("TQ4")
     (True, True, True, False, False)
@@ -112,14 +112,14 @@ def is_word(text: str) -> bool:
 
 
 FLAG_WORDS = {"sp": ("SP", "1"), "fsdp": ("ZeRO", "3")}
-"""Words that say their value by being there: sequence parallelism, and FSDP, which is ZeRO-3."""
+"""Words that need no value: sequence parallelism, and FSDP, which is ZeRO-3."""
 
 _KNOWN = {name.lower() for name in NAMES}
 
 
 def is_line(text: str) -> bool:
     """
-    Return whether a text is a line, or a part of one: every word of it is a word of a line.
+    Tell whether all words of a text are words of a line.
 
     >>> is_line("TP4 DP16 ZeRO3"), is_line("llama3-70b 64xh100"), is_line("")
     (True, False, False)

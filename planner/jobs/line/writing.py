@@ -1,4 +1,4 @@
-"""A strategy as a line: the words that must be said for it to be read back as the same strategy."""
+"""Write a strategy as the shortest line that is read back as the same strategy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) 
     Parameters
     ----------
     facts, strategy
-        The job, and a strategy for it.
+        Facts of the job, and a strategy for it.
     settings
-        The values of settings of which the job gives several.
+        Values of settings for which the job gives several.
     """
-    said = needed(facts, strategy)
+    said = necessary_decisions(facts, strategy)
     words = list(_words(facts.model, strategy.decisions(), said))
     if LAYOUT in said:
         words.append(f"layout={_stages(strategy, facts.model)}")
@@ -40,23 +40,23 @@ def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) 
 
 
 def write_completed(facts: Facts, strategy: Strategy, given: Collection[str]) -> str:
-    """Write those words of a strategy's line that were not given."""
-    said = needed(facts, strategy) - {*given}
+    """Write the words of a strategy's line that were not given."""
+    said = necessary_decisions(facts, strategy) - {*given}
     words = list(_words(facts.model, {name: own for name, own in strategy.decisions().items() if name in said}, said))
     return " ".join([*words, *([f"layout={_stages(strategy, facts.model)}"] if LAYOUT in said else [])])
 
 
 def write_words(model: Model, decisions: Mapping[str, Any]) -> str:
-    """Write some decisions as words of a line; flags of one word of which one is missing stand by their own names."""
+    """Write decisions as words of a line; flags of one word are written by name where one of them is missing."""
     return " ".join(_words(model, decisions, decisions))
 
 
-def needed(facts: Facts, strategy: Strategy) -> set[str]:
+def necessary_decisions(facts: Facts, strategy: Strategy) -> set[str]:
     """
-    Return the decisions that a line must say of a strategy, ``layout`` among them where its stages must be.
+    Return the decisions that a line must name, and ``layout`` where its stages must be given.
 
-    Those that make a line whole, degrees above 1, and whatever :func:`planner.jobs.completion.completed` would not
-    fill in from these.
+    These are the decisions that make a line whole and the degrees above 1. Decisions that
+    :func:`planner.jobs.completion.completed` would fill in differently are added.
     """
     whole = strategy.decisions()
     said = set(ALWAYS_SAID) | {name for name in ("tp", "cp", "pp", "vpp", "ep") if whole[name] > 1}
@@ -98,9 +98,9 @@ def _word(word: Word, model: Model, decisions: Mapping[str, Any]) -> str:
 
 def recompute_text(model: Model, recompute: int) -> str:
     """
-    Write what is recomputed, modules as Megatron-LM calls those that it can recompute alone in this model.
+    Write the recomputed modules, by Megatron-LM's names for modules that it can recompute alone in this model.
 
-    Modules inside another one that is recomputed whole are not named beside it.
+    Modules inside another recomputed module are left out.
     """
     names = Recompute(recompute).text.split("+")
     inside = {part for name in names for part in INSIDE.get(name, ())}
@@ -109,7 +109,7 @@ def recompute_text(model: Model, recompute: int) -> str:
 
 
 def _stages(strategy: Strategy, model: Model) -> str:
-    """The layers of virtual stages as a sum, behind slashes what ranks do unlike others."""
+    """Write the layers of virtual stages as a sum, with the entries of ranks that differ behind slashes."""
     entries: dict[str, Sequence[Any]] = dict(layout_entries(strategy, model))
     parts = [layers_text(entries.pop("layers"))]
     for name, values in entries.items():

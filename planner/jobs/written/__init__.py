@@ -1,1 +1,1 @@
-"""Jobs as people write them: where each entry stands, a line of a few words, and a file with comments."""
+"""Jobs as people write them: the place of each entry, a job in one line, and a file with comments."""

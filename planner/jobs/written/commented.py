@@ -1,4 +1,4 @@
-"""A job as a YAML file with comments: what it says, and what else it could say."""
+"""Write a job as a YAML file whose comments explain its entries and the defaults of all others."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ SECTIONS: Mapping[str, type] = {
     "costs": Costs,
     "search": SearchSection,
 }
-"""Sections of which every entry is shown."""
+"""Sections whose entries are all shown."""
 
 HEAD = """\
-Entries that are commented out have the value that holds without them. Every entry: planner schema job.
+Entries that are commented out show their defaults. Every entry: planner schema job.
 Numbers may have units: 15T tokens, batches of 1k (1,000), sequences of 8k (8,192), 80GiB, 50GB/s, 5min.
 """
 
 WIDTH = 116
 
 WORD = re.compile(r"[A-Za-z0-9][\w./+-]*", re.ASCII)
-"""Text that YAML takes without quotes."""
+"""Text that YAML reads without quotes."""
 
 ROLE = re.compile(r":\w+:`([^`]+)`")
-"""A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; only its last name is shown."""
+"""A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; its last name is shown."""
 
 
 def descriptions(record_type: type) -> dict[str, str]:
     """
-    What the docstring of a record says of each field.
+    Read the description of each field from the docstring of a record.
 
     >>> descriptions(TrainingSection)["sequence_length"].partition(";")[0]
     'Tokens per sequence'
@@ -63,14 +63,14 @@ def descriptions(record_type: type) -> dict[str, str]:
 
 def commented(document: Mapping[str, Plain], title: str) -> str:
     """
-    A job file whose entries are explained, all others of its sections commented out with their defaults.
+    Write a job file with a comment on each entry; missing entries are commented out with their defaults.
 
     Parameters
     ----------
     document
         A valid job as plain data.
     title
-        Its first line.
+        First line of the file.
     """
     texts = descriptions(Job)
     lines = [*_comment(title, ""), *(f"# {line}" for line in HEAD.splitlines())]
@@ -87,7 +87,7 @@ def commented(document: Mapping[str, Plain], title: str) -> str:
 
 
 def rebased(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A job whose paths, which were relative to the working directory, are relative to a folder."""
+    """Rewrite the paths of a job, which are relative to the working directory, as relative to a folder."""
     moved = dict(document)
     for section, name in (("", "model"), ("cluster", "device"), ("search", "candidates")):
         entries = moved.get(section) if section else moved
@@ -108,7 +108,7 @@ def _section(record: type, given: Mapping[str, Plain], mark: str) -> Iterator[st
 
 
 def _entry(entry: Field[Any], given: Mapping[str, Plain], indent: str, *, is_commented: bool = False) -> str:
-    """An entry that is given, or its default, commented out."""
+    """Write a given entry, or its default commented out."""
     if entry.name in given:
         return f"{indent}{entry.name}: {_text(given[entry.name])}"
     default = entry.default if entry.default is not MISSING else None
@@ -124,7 +124,7 @@ def _comment(text: str, indent: str, mark: str = "") -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value as YAML on one line; JSON where that is not as plain."""
+    """Write a value as YAML on one line, or as JSON where YAML needs quotes."""
     if isinstance(value, str) and WORD.fullmatch(value) and parse(value, "") == value:
         return value
     if isinstance(value, list):

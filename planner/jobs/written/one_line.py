@@ -25,7 +25,7 @@ JOINED = re.compile(r"((?:[0-9]+x)?[0-9]+)(?!e[0-9])([A-WYZa-wyz][A-WYZa-wyz-]*[
 DEEPER = re.compile(r"(?:[0-9]+x){3,}[A-Za-z].*")
 DEVICE = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_DEVICES = ("gpu", "gpus", "device", "devices", "node", "nodes")
-"""Words that count devices without saying which."""
+"""Words that count devices without naming them."""
 
 OPTIONS = {
     "batch": "training.global_batch_size",
@@ -33,12 +33,12 @@ OPTIONS = {
     "tokens": "training.tokens",
     "price": "costs.price_per_device_hour",
 }
-"""Entries of a job by the option that gives them."""
+"""Entries of a job by their option."""
 
 
 def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
     """
-    The job of one line.
+    Build the job of one line.
 
     Parameters
     ----------
@@ -47,17 +47,17 @@ def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
     cluster
         Such as ``512xh100``.
     numbers
-        Texts by option, those of ``OPTIONS``.
+        Texts by option of ``OPTIONS``.
 
     Returns
     -------
     Document
-        Mistakes in the cluster's spelling are among its mistakes.
+        Mistakes in the spelling of the cluster are among its mistakes.
 
     Raises
     ------
     SpecError
-        If the model stands where the cluster belongs.
+        If the model and the cluster are swapped.
     """
     if CLUSTER.fullmatch(model) and not CLUSTER.fullmatch(cluster):
         fix = f"The model comes first: {cluster} {model}."
@@ -75,7 +75,7 @@ def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
 
 
 def _plain(text: str) -> Plain:
-    """A number where it is one without a unit; what is no YAML is no number either."""
+    """Return the number that a text means, or the text where it has a unit or is no YAML."""
     try:
         return parse(text, "")
     except SpecError:
@@ -84,16 +84,16 @@ def _plain(text: str) -> Plain:
 
 def cluster_entries(text: str) -> dict[str, Plain]:
     """
-    A cluster of one word as the section of a job.
+    Read a cluster in one word as the section of a job.
 
-    Nodes that are smaller than the device's own are NVLink domains of their own, where the device's domain is a node.
+    Nodes smaller than the device's own get NVLink domains of their size, where the device's domain is a node.
 
     >>> cluster_entries("64x8xh100")
     {'device': 'h100', 'num_devices': 512, 'devices_per_node': 8}
     >>> cluster_entries("128x4xh100-80gb-sxm")
     {'device': 'h100-80gb-sxm', 'num_devices': 512, 'devices_per_node': 4, 'scale_up_size': 4}
 
-    Of machines that are named, not devices, as many:
+    Names of machines, instead of devices, count their devices:
 
     >>> cluster_entries("32xp5.48xlarge")
     {'device': 'p5.48xlarge', 'num_devices': 256}
@@ -101,7 +101,7 @@ def cluster_entries(text: str) -> dict[str, Plain]:
     Raises
     ------
     SpecError
-        If it is spelled in another way, with the right one.
+        If it is spelled in another way; the hint gives the right spelling.
     """
     found = CLUSTER.fullmatch(text)
     if found is None or found[3].lower() in NO_DEVICES or JOINED.fullmatch(text):
@@ -124,7 +124,7 @@ def _domain(device: str, node: int) -> dict[str, Plain]:
 
 
 def _count(text: str, cluster: str) -> int:
-    """How many nodes or devices."""
+    """Read a number of nodes or devices."""
     try:
         return whole(text, COUNT, "cluster")
     except SpecError as error:
@@ -132,7 +132,7 @@ def _count(text: str, cluster: str) -> int:
 
 
 def _spelling(text: str) -> str:
-    """What was probably meant."""
+    """Suggest the cluster that was probably meant."""
     if found := SWAPPED.fullmatch(text):
         return f"Write {found[2]}x{found[1]}."
     if found := JOINED.fullmatch(text):
@@ -149,7 +149,7 @@ def _spelling(text: str) -> str:
 
 
 def _name(model: str, cluster: str) -> str:
-    """What reports call the job."""
+    """Name the job for reports."""
     path = Path(model)
     stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.name
     return f"{stem}-{cluster}"

@@ -1,4 +1,4 @@
-"""Where entries were written: a line and a column of a file, or an option; and mistakes that say so."""
+"""Places of entries: a line and a column of a file, or an option; and errors that name them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from costmodel.errors import SpecError, mistakes_of, together
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """
-    Where one entry was written.
+    Place in which one entry was written.
 
     Parameters
     ----------
     where
-        Such as ``job.yaml, line 4, column 16`` or ``--batch``.
+        File, line and column, or an option, such as ``job.yaml, line 4, column 16`` or ``--batch``.
     text
-        A value as it is spelled there; empty: the entry has others inside.
+        The value as it is spelled there; empty for an entry with entries inside.
     """
 
     where: str
@@ -26,26 +26,26 @@ class Place:
 
 
 Places = Mapping[str, Place]
-"""By dotted path, in the order in which they were written."""
+"""Places by dotted path, in the order in which they were written."""
 
 NOWHERE = Place(where="")
-"""The place of what has none, such as an entry that was changed later."""
+"""Place of an entry that was not written, such as one that was changed later."""
 
 
 WHOLE = ""
-"""The path of a whole document: where what is missing at its top would be, behind all that it has."""
+"""Path of a whole document. Missing entries at its top are reported there, after all others."""
 
 
 def placed(errors: Iterable[SpecError], places: Places) -> SpecError:
     """
-    Mistakes as one error that says where each was written.
+    Merge mistakes into one error that names the place of each.
 
     Parameters
     ----------
     errors
-        Mistakes; of several on one entry, or inside an entry that is wrong itself, the first is kept.
+        Mistakes. Only the first of several on one entry is kept, and none inside an entry that is wrong itself.
     places
-        Where entries were written.
+        Place of each entry.
     """
     kept: dict[str, SpecError] = {}
     for error in (one for several in errors for one in mistakes_of(several)):
@@ -53,10 +53,10 @@ def placed(errors: Iterable[SpecError], places: Places) -> SpecError:
             kept[error.where] = error
     order = {path: index for index, path in enumerate(places)}
     ranked = sorted(kept.values(), key=lambda error: order.get(_nearest(error.where, places), len(order)))
-    return together([_placed(error, places) for error in ranked])
+    return together([_add_place(error, places) for error in ranked])
 
 
-def _placed(error: SpecError, places: Places) -> SpecError:
+def _add_place(error: SpecError, places: Places) -> SpecError:
     path = _nearest(error.where, places)
     place = places.get(path, NOWHERE)
     if error.place or not place.where:
@@ -68,12 +68,12 @@ def _placed(error: SpecError, places: Places) -> SpecError:
 
 
 def _is_respelled(text: str) -> bool:
-    """Whether a number is written with an exponent or a unit, which messages that compute with it do not repeat."""
+    """Tell whether a number is written with an exponent or a unit; messages repeat that spelling."""
     return text[:1].isdigit() and not text.isdigit()
 
 
 def _nearest(path: str, places: Places) -> str:
-    """The entry itself, or the nearest around it that was written; else the whole document."""
+    """Return the path of the entry itself, or of the nearest written entry around it; else the whole document."""
     while path and path not in places:
         path = path.rpartition(".")[0]
     return path

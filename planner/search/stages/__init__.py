@@ -1,1 +1,1 @@
-"""Pipelines whose stages differ: what their ranks may hold, branch and bound over them, exchanges of their layers."""
+"""Uneven pipeline stages: possible contents of ranks, branch and bound over them, exchanges of their layers."""

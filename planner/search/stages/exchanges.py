@@ -1,9 +1,9 @@
 """
-Layouts made faster as simulated, one layer from one virtual stage to another at a time.
+Make layouts faster as simulated, by moving one layer at a time between virtual stages.
 
-A solver compares layouts by the sum over their ranks. Simulated pass by pass, they take less, and interleaved ones of
-unlike stages less or more: which rank waits for which depends on the order of their stages. So what a solver has chosen
-is where a descent begins.
+A solver compares layouts by the sum over their ranks. Simulated pass by pass, they take less time; interleaved
+pipelines with unlike stages may take less or more. The order of the stages decides which rank waits for which. So the
+solver's layout is the start of a descent.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from planner.jobs.problem import Problem
 from planner.search.candidates import CostLike, Ints
 
 MOST_MOVES = 1024
-"""Moves that are simulated at once, those between near stages first; a matter of time only."""
+"""Moves that are simulated at once, those between near stages first; affects time only."""
 
 MOST_CHECKED = 4
-"""Moves, the fastest first, of which memory is asked before a descent ends; a matter of time only."""
+"""Fastest moves whose memory is checked before a descent ends; affects time only."""
 
 MOST_STEPS = 64
-"""Moves after which a descent ends; a matter of time only."""
+"""Moves after which a descent ends; affects time only."""
 
 
 def least_layers(problem: Problem) -> int:
     """
-    Layers that each virtual stage has at least: none where embedding or head may be alone, else one.
+    Return the least number of layers of a virtual stage: 0 where embedding or head may be alone, else 1.
 
     References
     ----------
@@ -43,27 +43,27 @@ def least_layers(problem: Problem) -> int:
     return int(problem.search.framework_rules and problem.facts.model.has_single_blocks)
 
 
-def descended(
+def descend(
     facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool], *, fewest: int = 0
 ) -> tuple[Strategy, CostLike]:
     """
-    A layout that no move of one layer makes faster, from a given one on; with what it costs.
+    Move single layers from a given layout on until no move makes it faster; also return the cost.
 
-    Derivation: steepest descent. All moves of one layer between two virtual stages are simulated together. Of the
-    fastest the first that fits is made, until none is faster than what there is, or there is no time.
+    Derivation: steepest descent. All moves of one layer between two virtual stages are simulated together. The fastest
+    move that fits is made, until none is faster than the current layout, or time is up.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     strategy
-        With a layout, none of whose ranks recomputes some layers in full, or it is left as it is.
+        Strategy with a layout; it is returned unchanged if a rank recomputes some layers in full.
     fits
-        Whether a cost is within the memory.
+        Tells whether a cost is within the memory.
     has_time
-        Whether to go on.
+        Tells whether time is left.
     fewest
-        Layers that each virtual stage keeps.
+        Least number of layers of each virtual stage.
     """
     cost: CostLike = layout_cost(facts, strategy)
     order = pipeline_order(strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))})
@@ -87,10 +87,10 @@ def _faster(
     fits: Callable[[CostLike], bool],
     fewest: int,
 ) -> Iterator[tuple[Strategy, CostLike]]:
-    """Neighbours of a layout that are faster and fit, the one of the shortest pipeline first."""
+    """Yield neighbours of a layout that are faster and fit, the one with the shortest pipeline first."""
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)
-    dealings = np.concatenate([sizes[None], moved(sizes, fewest=fewest)])
+    dealings = np.concatenate([sizes[None], move_layers(sizes, fewest=fewest)])
     passes = dealt_passes(facts, strategy, dealings)
     spans = spans_seconds(
         forward=np.asarray(passes.forward),
@@ -108,20 +108,20 @@ def _faster(
             yield neighbour, own
 
 
-def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
+def move_layers(sizes: Ints, *, fewest: int = 0) -> Ints:
     """
-    All dealings with one layer less in one virtual stage and one more in another: shape (N, pp * vpp).
+    Return all layouts with one layer less in one virtual stage and one more in another: shape (N, pp * vpp).
 
     Parameters
     ----------
     sizes
         Layers of each virtual stage, (pp * vpp,).
     fewest
-        Layers that each virtual stage keeps.
+        Least number of layers of each virtual stage.
 
-    >>> moved(np.array([1, 2, 0])).tolist()
+    >>> move_layers(np.array([1, 2, 0])).tolist()
     [[0, 3, 0], [2, 1, 0], [1, 1, 1], [0, 2, 1]]
-    >>> moved(np.array([1, 2, 1]), fewest=1).tolist()
+    >>> move_layers(np.array([1, 2, 1]), fewest=1).tolist()
     [[2, 1, 1], [1, 1, 2]]
     """
     giver, taker = np.nonzero((sizes[:, None] > fewest) & ~np.eye(len(sizes), dtype=bool))
@@ -130,6 +130,6 @@ def moved(sizes: Ints, *, fewest: int = 0) -> Ints:
     return np.asarray(sizes + change[taker[near]] - change[giver[near]])
 
 
-def with_layout(facts: Facts, strategy: Strategy) -> Strategy:
-    """A strategy with its layout written out, as a descent begins with."""
+def write_out_layout(facts: Facts, strategy: Strategy) -> Strategy:
+    """Return a strategy with its layout written out, the start of a descent."""
     return replace(strategy, layout=stage_layout(strategy, facts.model))

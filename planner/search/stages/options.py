@@ -1,4 +1,4 @@
-"""What the ranks of one pipeline may hold, recompute and offload, with what it costs each: the solver's options."""
+"""Options of pipeline ranks for the solver: possible layers, recomputation and offload, with their costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from costmodel.strategy import OVERLAPS, Recompute, StageLayout
 from costmodel.tables import Facts
 
 Mode = tuple[int, bool]
-"""What a rank's layers compute again, and whether their activations are offloaded."""
+"""Recomputation of a rank's layers, and the flag of activation offload."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,17 +40,17 @@ class RankChoices:
     Parameters
     ----------
     contents
-        What the rank holds.
+        Contents of the rank.
     sizes
         Layers of the chunks, a tuple per entry.
     num_leading
         Layers of the model's leading kind; 0 where kinds alternate.
     continues
-        Whether the first chunk holds nothing else.
+        True where the first chunk holds nothing else.
     recompute, activation_offload, num_full
         Decisions of the rank.
     starts
-        Where the entries of another rank or with other layers begin, shape (S,).
+        Start of the entries of each rank and number of layers, shape (S,).
     """
 
     contents: Contents
@@ -69,11 +69,11 @@ class RankChoices:
 
     @property
     def num_layers(self) -> Ints:
-        """Layers without those of multi-token prediction."""
+        """Number of layers without those of multi-token prediction."""
         return np.asarray(self.kinds.sum(axis=1))
 
     def chunks(self, which: Ints) -> Chunks:
-        """What the chunks of some entries hold."""
+        """Return the layers in the chunks of some entries."""
         sizes = [self.sizes[one] for one in which.tolist()]
         full = [full_by_chunk(num, own) for num, own in zip(self.num_full[which].tolist(), sizes, strict=True)]
         return Chunks(
@@ -85,9 +85,9 @@ class RankChoices:
 
 def num_leading(model: Model) -> int | None:
     """
-    Layers in front of the first of another kind, 0 where all are alike; None where kinds alternate.
+    Return the number of layers before the first of another kind, 0 where all are alike; None where kinds alternate.
 
-    Only where a model is one run of equal layers, or two, does a rank's content follow from how many it holds.
+    The number of a rank's layers determines its content only in a model of one or two runs of equal layers.
     """
     changes = [position for position, (one, other) in enumerate(pairwise(model.layers), start=1) if one != other]
     if not changes:
@@ -96,7 +96,7 @@ def num_leading(model: Model) -> int | None:
 
 
 class _Row(NamedTuple):
-    """One content of a rank; ``kinds`` and ``full_kinds`` are its layers of each kind, and those in full."""
+    """One content of a rank; ``kinds`` and ``full_kinds`` count its layers, and its fully recomputed ones, by kind."""
 
     rank: int
     num: int
@@ -113,25 +113,25 @@ def rank_choices(
     model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool, *, fewest: int = 0
 ) -> RankChoices:
     """
-    Everything that ranks may hold.
+    List all possible contents of ranks.
 
-    Where kinds alternate, a chunk is taken to begin at any place of the pattern. The solver then keeps to those where
-    the chunk in front ends.
+    With alternating kinds a chunk may begin at any place of the pattern. The solver then keeps the contents that begin
+    where the chunk before ends.
 
     Parameters
     ----------
     model
-        What is shared out.
+        Model whose layers are divided.
     pp, vpp
-        Ranks, chunks per rank.
+        Ranks, and chunks per rank (VPP).
     most
         Most layers of a rank.
     modes
-        What a rank may do with its activations.
+        Possible recomputation and offload of a rank.
     full_of_some
-        Whether a rank may recompute some of its layers in full and the others not at all.
+        True where a rank may recompute some of its layers in full and the others not at all.
     fewest
-        Layers that each chunk has; with none, embedding or head may be alone.
+        Least number of layers of each chunk; with 0, embedding or head may be alone.
     """
     leading, head_equivalent, pattern = num_leading(model), beside_layers(model), layer_pattern(model)
     alone = fewest == 0
@@ -161,24 +161,24 @@ def rank_choices(
 def _leading_rows(
     pattern: LayerPattern, leading: int, rank: int, sizes: tuple[int, ...], kept: Sequence[tuple[Mode, int]]
 ) -> Iterator[_Row]:
-    """A rank with some layers, in every way that they may be kept and recomputed; its first chunk may lead."""
+    """Yield a rank with some layers, for every recomputation and offload; its first chunk may hold leading layers."""
     first, last = pattern.kinds[[0, -1]].tolist()
 
-    def of_kinds(leading: int, num: int) -> tuple[int, ...]:
+    def count_kinds(leading: int, num: int) -> tuple[int, ...]:
         return tuple(leading * (kind == first) + (num - leading) * (kind == last) for kind in range(pattern.num_kinds))
 
     num_leading_here = min(leading, sizes[0]) if rank <= leading else 0
     for here in range(num_leading_here if rank == 0 else 0, num_leading_here + 1):
-        own = of_kinds(here, sum(sizes))
+        own = count_kinds(here, sum(sizes))
         for mode, num_full in kept:
             leading_full = min(full_by_chunk(num_full, sizes)[0], here) if num_full and here else 0
-            yield _Row(rank, sum(sizes), own, here, sizes, mode, num_full, of_kinds(leading_full, num_full))
+            yield _Row(rank, sum(sizes), own, here, sizes, mode, num_full, count_kinds(leading_full, num_full))
 
 
 def _alternating_rows(
     pattern: LayerPattern, rank: int, sizes: tuple[int, ...], kept: Sequence[tuple[Mode, int]]
 ) -> Iterator[_Row]:
-    """A rank with some layers, of every kind that they may be, in every way that they may be kept and recomputed."""
+    """Yield a rank with some layers, for every possible kind of them and every recomputation and offload."""
     for num_full in sorted({num_full for _, num_full in kept}):
         modes = [mode for mode, own in kept if own == num_full]
         for kinds in _sums_of_kinds(pattern, sizes, full_by_chunk(num_full, sizes), is_first=rank == 0):
@@ -190,7 +190,7 @@ def _alternating_rows(
 def _sums_of_kinds(
     pattern: LayerPattern, sizes: Sequence[int], full: Sequence[int], *, is_first: bool
 ) -> list[tuple[int, ...]]:
-    """What chunks may hold together: layers of each kind, then those of each kind in full; the first is in front."""
+    """Return possible sums over chunks: layers of each kind, then fully recomputed ones of each kind."""
     chunks = list(zip(sizes, full, strict=True))
     if not is_first:
         return [tuple(one) for one in _sums_anywhere(pattern, tuple(sorted(chunks))).tolist()]
@@ -200,7 +200,7 @@ def _sums_of_kinds(
 
 @lru_cache(maxsize=2**11)
 def _sums_anywhere(pattern: LayerPattern, chunks: tuple[tuple[int, int], ...]) -> Ints:
-    """The different sums of what chunks of some layers, and of some in full, may hold from any place on: (N, 2 K)."""
+    """Return the distinct sums of layers, and of fully recomputed ones, of chunks that begin at any place: (N, 2 K)."""
     if not chunks:
         return np.zeros((1, 2 * pattern.num_kinds), dtype=np.int64)
     sums = _sums_anywhere(pattern, chunks[:-1])[:, None] + np.unique(kinds_met(pattern, *chunks[-1]), axis=0)
@@ -245,22 +245,22 @@ NOT_IN_TIME = ("sharding", "optimizer_offload", "pp_overlap", "dp_overlap")
 NOT_IN_MEMORY = ("token_dispatcher", "cuda_graphs", "tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
 NOT_IN_ENDING = ("pp_overlap",)
 NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel", "token_dispatcher", "cuda_graphs")
-"""Decisions on which a rank's passes, its memory, what follows its last pass, and its update do not depend."""
+"""Decisions on which a rank's passes, its memory, the time after its last pass, and its update do not depend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
     """
-    What every content costs in pipelines of one shape: (C, A).
+    Costs of every content in pipelines of one shape: (C, A).
 
     Parameters
     ----------
     seconds, steady_state_seconds
-        One micro-batch, without and with what the rank waits meanwhile.
+        Seconds of one micro-batch, without and with the waiting time of the rank.
     device_bytes, host_bytes
-        Memory.
+        Device and host memory.
     update_seconds
-        Update of the parameters, for one content of each rank and layers: (C, S).
+        Update of the parameters, for one content of each rank and number of layers: (C, S).
     """
 
     seconds: Any
@@ -272,7 +272,7 @@ class Costs:
 
 def costs_of(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Costs:
     """
-    What every content costs with the other decisions of pipelines of one shape.
+    Compute the costs of every content with the other decisions of pipelines of one shape.
 
     Each part is computed once for every combination of the decisions that it depends on.
 
@@ -283,7 +283,7 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -
     decisions
         Every decision: ``pp`` and ``vpp`` as scalars, the others as arrays of shape (C,).
     choices
-        What ranks may hold.
+        Possible contents of ranks.
     """
     device, host = _part(facts, decisions, choices, _both_bytes, NOT_IN_MEMORY)
     seconds, pace = _part(facts, decisions, choices, _both_seconds, NOT_IN_TIME)
@@ -313,7 +313,7 @@ def _part(
     *,
     once: bool = False,
 ) -> Any:
-    """A quantity of every content, or ``once`` for each rank and layers, computed once where nothing else differs."""
+    """Compute a quantity of every content, or with ``once`` of each rank and layers, once per set of its decisions."""
     names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
     given = np.stack([decisions[name] for name in names])
     _, index, inverse = np.unique(given, axis=1, return_index=True, return_inverse=True)
@@ -329,12 +329,12 @@ def _part(
 
 
 def ending_seconds(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Any:
-    """What follows the last micro-batch for every content; parameters as in :func:`costs_of`, shape (C, A)."""
+    """Return the time after the last micro-batch for every content, shape (C, A); parameters as in :func:`costs_of`."""
     return _part(facts, decisions, choices, contents_ending_seconds, NOT_IN_ENDING)
 
 
 def least_of_each(values: Any, choices: RankChoices) -> Any:
-    """The least over what a rank may do with the same layers: from (..., A) to (..., S)."""
+    """Return the minimum over all treatments of the same layers of a rank: from (..., A) to (..., S)."""
     return np.minimum.reduceat(values, choices.starts, axis=-1)
 
 
@@ -342,20 +342,22 @@ def options_of(
     choices: RankChoices, seconds: Any, pace: Any, ending: Any, *, slowest: float, alternate: bool = False
 ) -> tuple[StageOptions, Ints]:
     """
-    The options that fit, are not too slow and not needless, and which of the contents each is.
+    Select the options that fit, are fast enough and not dominated, and the content of each.
 
-    Of those of a rank that hold the same, one that takes, waits and ends no sooner than another is needless.
+    Options of one rank with the same layers are compared. One that takes, waits and ends no sooner than another is left
+    out.
 
     Parameters
     ----------
     choices
-        What ranks may hold.
+        Possible contents of ranks.
     seconds, pace, ending
-        One micro-batch, infinite for what does not fit, without and with what a rank waits; what follows the last one.
+        Seconds of one micro-batch without and with waiting, infinite for contents that do not fit; seconds after the
+        last one.
     slowest
         Longest time of a rank that is of interest, in seconds.
     alternate
-        Whether kinds of layers alternate: it is then the same that options hold if all their chunks do.
+        True where kinds of layers alternate: options then hold the same only if all their chunks do.
     """
     index = np.flatnonzero(np.isfinite(seconds) & (seconds <= slowest))
     ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
@@ -370,7 +372,7 @@ def options_of(
     holds = dict(zip(index.tolist(), np.stack(columns, axis=1).tolist(), strict=True))
     kept: list[int] = []
     for _, alike in groupby(index[order].tolist(), key=holds.__getitem__):
-        kept += _needed(alike, costs)
+        kept += _drop_dominated(alike, costs)
     which = np.array(kept, dtype=np.int64)
     options = StageOptions(
         rank=choices.contents.rank[which],
@@ -386,8 +388,8 @@ def options_of(
     return options, which
 
 
-def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
-    """The options that no other one with the same layers dominates in every cost."""
+def _drop_dominated(alike: Iterable[int], costs: Ints) -> list[int]:
+    """Return the options that no other one with the same layers dominates in every cost."""
     needed: list[int] = []
     for one in alike:
         if not any((costs[other] <= costs[one]).all() for other in needed):
@@ -396,7 +398,7 @@ def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
 
 
 def layout_of(choices: RankChoices, chosen: Ints) -> StageLayout:
-    """The layout that one content per rank makes."""
+    """Build the layout of one content per rank."""
     sizes = np.array([choices.sizes[one] for one in chosen])
     full = [
         int(choices.contents.full_layers[one].sum()) if choices.recompute[one] != Recompute.FULL else 0
@@ -422,24 +424,25 @@ def can_improve_incumbent(
     of_kinds: Any = None,
 ) -> Any:
     """
-    Which of some pipelines of one shape may take less than their limits, shape (C,).
+    Mark pipelines of one shape that may take less than their limits, shape (C,).
 
     A limit and the least sum of all ranks bound the time of the slowest rank. The least sum of the ranks within that
-    bound tightens the bound again. It ends where no ranks are left within the bound, or where the ranks of the least
-    sum are below the limit. What follows the last micro-batch counts with the least that places all layers.
+    bound tightens the bound again. The iteration ends where no ranks are within the bound, or where the least sum is
+    below the limit. Time after the last micro-batch counts with the least value that places all layers.
 
     Parameters
     ----------
     choices
-        What ranks may hold.
+        Possible contents of ranks.
     seconds, pace, ending
-        The least of each rank and layers: one micro-batch without and with waiting, what follows the last; (C, S).
+        Minimum of each rank and layers: one micro-batch without and with waiting, time after the last one; (C, S).
     pipeline
-        Their shape; its micro-batches do not count.
+        Shape of the pipelines; its number of micro-batches is not used.
     num_microbatches, limits
-        Of each: micro-batches, and seconds per step without its constant part, shape (C,).
+        Micro-batches of each pipeline, and seconds per step without its constant part, shape (C,).
     of_kinds
-        Where kinds alternate: seconds of a layer of each kind, (C, K). Any will do; true ones bound well.
+        With alternating kinds: seconds of a layer of each kind, (C, K). Any values are valid; true ones give good
+        bounds.
     """
     rest, weight, within = _rest_of_limits(choices, pace, ending, pipeline, num_microbatches, limits)
     slowest = np.full(len(seconds), np.inf)
@@ -465,9 +468,9 @@ def is_within_limits(
     choices: RankChoices, pace: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
 ) -> Any:
     """
-    What :func:`can_improve_incumbent` asks first: whether the slowest rank alone is below the limits, shape (C,).
+    Mark pipelines whose slowest rank alone is below the limits, shape (C,).
 
-    Parameters as there; it takes a fraction of the time.
+    A quick check before :func:`can_improve_incumbent`, with the same parameters.
     """
     return _rest_of_limits(choices, pace, ending, pipeline, num_microbatches, limits)[-1]
 
@@ -475,14 +478,14 @@ def is_within_limits(
 def _rest_of_limits(
     choices: RankChoices, pace: Any, ending: Any, pipeline: Pipeline, num_microbatches: Ints, limits: Any
 ) -> tuple[Any, Any, Any]:
-    """Chunk times of a limit without what follows the last micro-batch, how often the slowest counts, if it fits."""
+    """Return the chunk time within the limit, the weight of the slowest rank, and a mask of possible pipelines."""
     rest = (limits - _least_maximum(choices, ending, pipeline)) * pipeline.vpp
     weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
     return rest, weight, rest > weight * _least_maximum(choices, pace, pipeline)
 
 
 def _least_maximum(choices: RankChoices, values: Any, pipeline: Pipeline) -> Any:
-    """The least that the largest value of all ranks can be: all layers behind the leading ones need a place; (C,)."""
+    """Return the least possible maximum over all ranks, (C,): all layers behind the leading ones need a place."""
     rank, num_trailing = (
         choices.contents.rank[choices.starts],
         (choices.num_layers - choices.num_leading)[choices.starts],
@@ -502,11 +505,11 @@ def _least_maximum(choices: RankChoices, values: Any, pipeline: Pipeline) -> Any
 
 
 MOST_ROUNDS = 12
-"""Rounds after which a pipeline is taken to undercut its limit; a matter of time only."""
+"""Rounds after which a pipeline counts as below its limit; affects time only."""
 
 
 def _least_sums(choices: RankChoices, seconds: Any, pipeline: Pipeline, of_kinds: Any) -> Any:
-    """The least sum over all ranks of any way to share the layers out, or a bound of it; shape (C,)."""
+    """Return the least sum over all ranks of any division of the layers, or a bound of it; shape (C,)."""
     if pipeline.pattern is None:
         return _least_sums_in_runs(choices, seconds, pipeline)
     if pipeline.vpp == 1:
@@ -515,7 +518,7 @@ def _least_sums(choices: RankChoices, seconds: Any, pipeline: Pipeline, of_kinds
 
 
 def _least_sums_by_place(choices: RankChoices, seconds: Any, pipeline: Pipeline, pattern: LayerPattern) -> Any:
-    """By dynamic programming over the layers so far, which say where a rank begins and so what kinds it holds."""
+    """Compute least sums by dynamic programming over the layers so far, which determine the kinds that a rank holds."""
     at, length = choices.starts, pipeline.num_layers + 1
     ranks, num, kinds = choices.contents.rank[at], choices.num_layers[at], choices.kinds[at]
     met = {size: pattern.counts(size)[pattern.place_after(np.arange(length))] for size in np.unique(num).tolist()}
@@ -535,11 +538,13 @@ def _least_sums_beside_kinds(
     choices: RankChoices, seconds: Any, pipeline: Pipeline, pattern: LayerPattern, of_kinds: Any
 ) -> Any:
     """
-    A lower bound: what ranks take beside their layers at some seconds of each kind, and all layers at those.
+    Return a lower bound of the sum over ranks, with assumed seconds of a layer of each kind.
 
-    Derivation: the layers of each kind that the ranks hold sum to those of the model, so that the seconds of kinds
-    cancel, whatever they are (a Lagrangian relaxation of these sums). What is left depends on the number of layers
-    nearly alone. Each rank may have the kinds that are best for it.
+    It is the time of ranks besides their layers, plus all layers at these seconds.
+
+    Derivation: the layers of each kind on all ranks sum to those of the model, so the seconds of kinds cancel, whatever
+    they are (a Lagrangian relaxation of these sums). The rest depends almost only on the number of layers. Each rank
+    may have the kinds that are best for it.
     """
     at = choices.starts
     ranks, num, kinds = choices.contents.rank[at], choices.num_layers[at], choices.kinds[at]
@@ -560,9 +565,10 @@ def _least_sums_beside_kinds(
 
 def _least_sums_in_runs(choices: RankChoices, seconds: Any, pipeline: Pipeline) -> Any:
     """
-    By dynamic programming where a model is one run of equal layers, or two; shape (C,).
+    Compute least sums by dynamic programming for a model of one or two runs of equal layers; shape (C,).
 
-    Its states are whether the next rank may still begin with leading layers, leading layers so far, all layers so far.
+    A state is a flag that the next rank may still begin with leading layers, the leading layers so far, and all layers
+    so far.
     """
     at = choices.starts
     ranks, continues = choices.contents.rank[at], choices.continues[at]

@@ -1,9 +1,9 @@
 """
 Uneven stages: branch and bound over the decisions of the whole pipeline, CP-SAT for the layers of its ranks.
 
-A bound of every combination of degrees and features comes first, of ranks that share the model evenly. Combinations are
-taken in its order. For each the possible contents of ranks are costed, and a second bound is made of those that fit.
-CP-SAT then shares the layers out, if that is faster than the best strategy so far.
+The first bound of every combination of degrees and features assumes that ranks share the model evenly. Combinations are
+taken in its order. For each the possible contents of ranks are costed, and a second bound is computed from those that
+fit. If that bound is below the best strategy so far, CP-SAT divides the layers.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from planner.search.stages.options import (
 )
 
 ROWS_AT_ONCE = 512
-"""Rows whose features are bounded at once; a matter of memory only."""
+"""Rows whose features are bounded at once; affects memory only."""
 
 FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 8, 2**14
-"""Combinations whose ranks are costed at once."""
+"""Numbers of combinations whose ranks are costed at once."""
 
 MOST_FOUND = 5
-"""Best strategies with even stages whose recomputation is tried: as many, however many plans are wanted beyond."""
+"""Best strategies with even stages whose recomputation is tried, for any number of wanted plans."""
 
 NOTHING_AGAIN = {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-"""Activations stay where they are: no step is faster."""
+"""Decisions without recomputation and offload: no step is faster."""
 
 BALANCE = tuple(field.name for field in fields(Balance))
 
@@ -71,16 +71,16 @@ BALANCE = tuple(field.name for field in fields(Balance))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSearchStats:
     """
-    What a stage search had to do.
+    Effort of a search over uneven stages.
 
     Parameters
     ----------
     pipelines
         Combinations of decisions for the whole pipeline whose bound is within the cut.
     costed
-        Those of them whose ranks were costed; what was found meanwhile excludes the others.
+        Combinations among them whose ranks were costed; results found meanwhile exclude the others.
     solved
-        Those of them whose layers CP-SAT shared out.
+        Combinations among them whose layers CP-SAT divided.
     """
 
     pipelines: int = 0
@@ -89,7 +89,7 @@ class StageSearchStats:
 
 
 class Run(Protocol):
-    """What a stage search needs of the search that it is a part of."""
+    """Interface of the search that a stage search belongs to."""
 
     problem: Problem
     cost_table: CostTable
@@ -97,28 +97,28 @@ class Run(Protocol):
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit."""
+        """Seconds until the time limit."""
 
     def cuts(self, groups: Ints) -> Ints:
-        """Ticks above which nothing of each group is of interest."""
+        """Return the upper bound of each group, in ticks."""
 
     def leave(self, ticks: int) -> None:
-        """Note that something as fast as this was left unresolved."""
+        """Note that a strategy with these ticks may have been left out."""
 
     def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT."""
 
-    def found(self, group: int, strategy: Strategy, cost: Any) -> None:
-        """Note a strategy."""
+    def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
+        """Keep a strategy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Outer:
     """
-    A combination of decisions for the whole pipeline, and the modes that its ranks may have.
+    A combination of decisions for the whole pipeline, and the possible modes of its ranks.
 
-    Its step takes at least ``seconds``, of which ``constant_seconds`` whatever the ranks hold; a rank takes
-    ``mean_seconds`` in the mean at least, and a layer ``layer_seconds``.
+    Its step takes at least ``seconds``, with ``constant_seconds`` for any contents of the ranks. A rank takes at least
+    ``mean_seconds`` in the mean, a layer ``layer_seconds``.
     """
 
     seconds: float
@@ -133,7 +133,7 @@ class _Outer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Inner:
-    """One combination with what its ranks may hold."""
+    """One combination with the possible contents of its ranks."""
 
     outer: _Outer
     choices: RankChoices
@@ -142,31 +142,31 @@ class _Inner:
     ending: Any
 
 
-def tried_in_stages(problem: Problem) -> tuple[int, ...]:
-    """Recomputation that is tried in uneven stages: the job's own, or else the usual sets of modules."""
+def recompute_to_try(problem: Problem) -> tuple[int, ...]:
+    """Return the recomputation to try in uneven stages: the job's own, or else the usual sets of modules."""
     own = chosen_values(problem).get("recompute")
     return own or cheap_recompute(problem.facts.model, problem.facts.cluster.framework)
 
 
 MOST_PLACES = 16
-"""Places of a pattern of layers up to which interleaved pipelines are searched: their chunks may begin at any."""
+"""Longest pattern of layers with which interleaved pipelines are searched: their chunks may begin at any place."""
 
 
 def alternating_pattern(model: Model) -> LayerPattern | None:
-    """The order of a model's kinds of layers; None where they are one run of equal layers, or two."""
+    """Return the order of a model's kinds of layers; None for one or two runs of equal layers."""
     return layer_pattern(model) if num_leading(model) is None else None
 
 
 def interleaves_unevenly(pattern: LayerPattern | None) -> bool:
-    """Whether chunks of interleaved pipelines may differ, in the pattern of a model whose kinds of layers alternate."""
+    """Tell whether chunks of interleaved pipelines may differ, by the pattern of a model with alternating layers."""
     return pattern is None or pattern.num_places <= MOST_PLACES
 
 
-def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
-    """What the search over uneven stages leaves out by itself, in sentences."""
+def stage_restrictions(problem: Problem, space: Space) -> Iterator[str]:
+    """Yield a sentence for each restriction that the search over uneven stages adds by itself."""
     if problem.search.stages == StageChoice.EVEN:
         return
-    if not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
+    if not {*space.features["recompute"].tolist()} <= {*recompute_to_try(problem)}:
         yield (
             "Uneven stages recompute nothing, whole layers, the modules that are cheap to recompute or what the best "
             "strategies with even stages do (search.allow.recompute changes that)."
@@ -182,19 +182,21 @@ def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
 
 class StageSearch:
     """
-    One run over the uneven stages of a problem.
+    One search over the uneven stages of a problem.
 
     Parameters
     ----------
     run
         The search that it is part of.
     found
-        What the best strategies with even stages recompute, the best first.
+        Recomputation of the best strategies with even stages, best first.
     """
 
     def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
         self.run = run
-        self.space = run.cost_table.space.with_values("recompute", {*tried_in_stages(run.problem), *found[:MOST_FOUND]})
+        self.space = run.cost_table.space.keep_values(
+            "recompute", {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
+        )
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.pattern = alternating_pattern(self.facts.model)
@@ -205,11 +207,11 @@ class StageSearch:
 
     @property
     def effort(self) -> StageSearchStats:
-        """What it took so far."""
+        """Effort so far."""
         return StageSearchStats(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
 
     def search(self) -> None:
-        """Improve on what the run has found, or prove that no uneven stages do."""
+        """Improve on the results of the run, or prove that no uneven stages do."""
         outer = sorted(self.outer(), key=lambda one: one.seconds)
         self.num_outer = len(outer)
         position, size = 0, FIRST_BATCH
@@ -221,23 +223,23 @@ class StageSearch:
             position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH)
 
     def cuts(self, some: Sequence[_Outer]) -> Ints:
-        """Ticks that a strategy of each of some combinations must undercut to be of interest."""
+        """Return the ticks that a strategy of each combination must undercut."""
         return self.run.cuts(np.array([one.group for one in some], dtype=np.int64))
 
     # --- outer ---------------------------------------------------------------------------------------------
 
     def outer(self) -> Iterator[_Outer]:
-        """Combinations whose bound is within the cut and whose average rank fits into memory."""
+        """Yield combinations whose bound is within the cut and whose average rank fits into memory."""
         rows = self.rows()
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[start : start + ROWS_AT_ONCE]
             if self.run.seconds_left <= 0:
                 self.run.leave(self.least_ticks)
                 return
-            yield from self.of_rows(some)
+            yield from self.combine_rows(some)
 
     def rows(self) -> Ints:
-        """Rows of pipelines in 1F1B with embedding and head at their ends, whose bound is within the cut."""
+        """Return rows with 1F1B, with embedding and head at the ends, whose bound is within the cut."""
         columns = self.space.rows
         pipelined = (columns["pp"] > 1) | self.free
         is_default = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
@@ -252,9 +254,9 @@ class StageSearch:
         self.least_ticks = int(bounds.min())
         return kept
 
-    def of_rows(self, rows: Ints) -> Iterator[_Outer]:
-        """The combinations of some rows."""
-        rows = self.near(rows)
+    def combine_rows(self, rows: Ints) -> Iterator[_Outer]:
+        """Yield the combinations of some rows."""
+        rows = self.filter_rows(rows)
         if not len(rows):
             return
         block = self.space.block(rows)
@@ -284,8 +286,8 @@ class StageSearch:
                 pipeline=self.pipeline(decisions_of_one, number),
             )
 
-    def near(self, rows: Ints) -> Ints:
-        """Those of some rows whose bound is within the cut even if nothing is computed again."""
+    def filter_rows(self, rows: Ints) -> Ints:
+        """Return rows whose bound is within the cut without any recomputation."""
         block = self.space.block(rows)
         seconds = balance_of(self.facts, {**block.decisions, **NOTHING_AGAIN}).seconds
         least: Any = np.broadcast_to(seconds, (len(rows), *seconds.shape[1:])).reshape(len(rows), -1).min(axis=1)
@@ -293,18 +295,18 @@ class StageSearch:
         return near
 
     def least_decisions(self, block: CandidateBlock) -> Mapping[str, Any]:
-        """The decisions of a box; nothing is recomputed or offloaded where ranks choose."""
+        """Return the decisions of a box; without recomputation and offload where ranks choose them."""
         return {**block.decisions, **NOTHING_AGAIN} if self.free else block.decisions
 
     def least_recompute_seconds(self, block: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
-        """What ranks spend at least to fit into memory, where they choose how."""
+        """Return the least recomputation time with which ranks fit into memory, where they choose it."""
         if not self.free:
             return 0.0
         available_bytes = self.facts.cluster.device.memory_bytes - self.run.cost_table.headroom_bytes
         return least_recompute_seconds(self.facts, decisions, self.all_modes(block), available_bytes)
 
     def light_enough(self, block: CandidateBlock, shape: tuple[int, ...]) -> Any:
-        """Whether an average rank fits with what saves most memory."""
+        """Tell whether an average rank fits with the modes that save most memory."""
         of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(block)]
         lightest = np.zeros(shape, dtype=bool)
         for own in of_modes if self.free else [{}]:
@@ -312,13 +314,13 @@ class StageSearch:
         return lightest
 
     def fit(self, device: Any, host: Any) -> Any:
-        """Whether bytes fit, by the memory rules."""
+        """Tell whether bytes fit, by the memory rules."""
         memory = Memory(device_bytes=np.asarray(device), host_bytes=np.asarray(host))
         answer = memory_fits(self.facts, self.space.rules, memory, self.run.cost_table.headroom_bytes)
         return answer.device & answer.host
 
     def all_modes(self, block: CandidateBlock) -> list[Mode]:
-        """Every pair of recomputation and offload that any of some rows may have."""
+        """List every pair of recomputation and offload that any of some rows may have."""
         return [
             (int(again), bool(off))
             for again in block.features["recompute"]
@@ -328,7 +330,7 @@ class StageSearch:
     def modes(
         self, block: CandidateBlock, position: int, features: Sequence[int], decisions: Mapping[str, Any]
     ) -> tuple[Mode, ...]:
-        """What the ranks of one combination may do with their activations."""
+        """Return the possible recomputation and offload of the ranks of one combination."""
         again, off = (FEATURES.index(name) for name in PER_RANK)
         if not self.free:
             return ((decisions["recompute"], decisions["activation_offload"]),)
@@ -342,7 +344,7 @@ class StageSearch:
     # --- inner ---------------------------------------------------------------------------------------------
 
     def improve_all(self, some: Sequence[_Outer]) -> None:
-        """Share the layers out in each of some combinations, faster than the best so far, or find that it cannot be."""
+        """Divide the layers of each combination so that it is faster than the best, or prove that it cannot be."""
         shapes: dict[tuple[Any, ...], list[tuple[int, _Outer]]] = {}
         for one, cut in zip(some, self.cuts(some).tolist(), strict=True):
             most = self.most_layers(one, cut)
@@ -360,7 +362,7 @@ class StageSearch:
                 self.improve(each)
 
     def promising(self, choices: RankChoices, alike: Sequence[_Outer]) -> Iterator[_Inner]:
-        """The combinations of one shape that may be faster, with the possible contents of their ranks."""
+        """Yield the combinations of one shape that may be faster, with the possible contents of their ranks."""
         self.num_bounded += len(alike)
         costs = costs_of(self.facts, _columns(alike), choices)
         fits = self.fit(costs.device_bytes, costs.host_bytes)
@@ -394,7 +396,7 @@ class StageSearch:
     def can_improve_incumbent(
         self, alike: Sequence[_Outer], choices: RankChoices, seconds: Any, pace: Any, ending: Any
     ) -> Any:
-        """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
+        """Mark combinations of one shape that may be faster than the best, by the least times of their ranks."""
         return can_improve_incumbent(
             choices,
             seconds,
@@ -407,11 +409,11 @@ class StageSearch:
         )
 
     def limits(self, some: Sequence[_Outer]) -> Any:
-        """Seconds that the steps of combinations must undercut, without their constant parts."""
+        """Return the seconds that the steps of combinations must undercut, without their constant parts."""
         return (self.cuts(some) - 0.5) * TICK_SECONDS - np.array([one.constant_seconds for one in some])
 
     def improve(self, one: _Inner) -> None:
-        """Let CP-SAT share the layers of one combination out."""
+        """Let CP-SAT divide the layers of one combination."""
         if self.run.seconds_left <= 0:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
@@ -439,10 +441,10 @@ class StageSearch:
             assert objective(options, chosen, pipeline) == round(solver.objective_value)
             layout = layout_of(one.choices, which[chosen])
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
-            self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
+            self.run.keep_uneven(one.outer.group, strategy, layout_cost(self.facts, strategy))
 
     def pipeline(self, decisions: Mapping[str, Any], num_microbatches: int) -> Pipeline:
-        """The shape of a combination's pipeline."""
+        """Return the shape of a combination's pipeline."""
         return Pipeline(
             pp=decisions["pp"],
             vpp=decisions["vpp"],
@@ -453,7 +455,7 @@ class StageSearch:
         )
 
     def most_layers(self, one: _Outer, cut: int) -> int:
-        """How many layers a rank may hold in a step within the cut."""
+        """Return the largest number of layers of a rank in a step within the cut."""
         pipeline = one.pipeline
         if cut >= MAX_TICKS:
             return pipeline.num_layers
@@ -463,13 +465,13 @@ class StageSearch:
 
 
 def _columns(alike: Sequence[_Outer]) -> dict[str, Any]:
-    """The decisions of combinations of one shape: arrays, but for what the shape says."""
+    """Return the decisions of combinations of one shape as arrays, with the shape's own as scalars."""
     shape = {"pp": alike[0].pipeline.pp, "vpp": alike[0].pipeline.vpp}
     return {name: np.array([one.decisions[name] for one in alike]) for name in DECISIONS} | shape
 
 
 def _most_common(layout: Any) -> dict[str, Any]:
-    """The decisions of most ranks; of equally many the first rank's."""
+    """Return the decisions of most ranks; in a tie the first rank's."""
     again, off = layout.recompute, layout.activation_offload
     return {
         "recompute": max(dict.fromkeys(again), key=again.count),

@@ -115,7 +115,7 @@ def _choice(name: str, usual: Iterable[int], words: str, meets: tuple[str, ...] 
     return Axis(name=name, decisions=(name,), usual=tuple(usual), words=words, values=_own(name), meets=meets)
 
 
-def _above_one(name: str, words: str) -> Axis:
+def _is_above_one(name: str, words: str) -> Axis:
     return Axis(name=name, decisions=(name,), usual=(0,), words=words, values=lambda _, **given: given[name] > 1)
 
 
@@ -129,7 +129,7 @@ FEATURES: tuple[Axis, ...] = (
     _choice("ep_overlap", (0,), "EP overlap", ("tp", "cp", "pp")),
     _choice("activation_offload", (0,), "activation offload", ("tp", "cp", "pp")),
     _choice("optimizer_offload", (0,), "optimizer offload", ("tp", "cp", "pp")),
-    _above_one("etp", "tp inside experts"),
+    _is_above_one("etp", "tp inside experts"),
     Axis(
         name="wide_ep",
         decisions=("ep", "etp"),
@@ -140,7 +140,7 @@ FEATURES: tuple[Axis, ...] = (
 )
 """Features that a default plan has only with evidence from runs; degrees, ZeRO-1 and recomputation need none."""
 
-DEGREES: tuple[Axis, ...] = tuple(_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
+DEGREES: tuple[Axis, ...] = tuple(_is_above_one(name, name) for name in ("tp", "cp", "pp", "ep"))
 """Degrees that are paired with features that reach beyond a layer; other features act inside of one layer."""
 
 DEEP = Axis(name="vpp", decisions=("vpp",), usual=(), words="vpp of {value} or more", values=lambda _, vpp: vpp)
@@ -316,10 +316,10 @@ def pairs_of(tokens: Iterable[tuple[Axis, int]]) -> Iterator[tuple[tuple[Axis, i
 
 def _pairs_with_bits(tokens: Iterable[tuple[Axis, int]], bits: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
     """
-    Pairs of features with a precision.
+    Yield pairs of features with a precision.
 
-    FSDP is a matter of fewer than 16 bits, in which it gathers; a graph of the whole iteration of all: what it captures
-    (casts, scales, losses) is another for each.
+    FSDP pairs with fewer than 16 bits, in which it gathers. A graph of the whole iteration pairs with every precision:
+    each has its own captured casts, scales and losses.
     """
     for one in tokens:
         is_whole = one == (AXES["cuda_graphs"], CudaGraphs.FULL_ITERATION)

@@ -28,12 +28,12 @@ from planner.uncertainty.evidence.features import (
 
 def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
     """
-    Make the rules that leave out what too few measured runs have.
+    Make the rules that exclude features and pairs of features that too few measured runs have.
 
     Parameters
     ----------
     facts
-        Decide which runs count.
+        Facts of the job, which decide the runs that count.
     asked
         Decisions whose values the job names: their features are allowed, and pairs of two of them, or with one that
         is unproven anyway.

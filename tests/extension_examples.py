@@ -134,8 +134,8 @@ def its_answers(copy: Extended) -> None:
     copy.add(
         "planner/report/records/strategy.py",
         (
-            'entry("Whether data-parallel communication runs behind computation.")\n',
-            '    half_gradients: bool = entry("Whether gradients are halved.")\n',
+            'entry("True if data-parallel communication is overlapped with computation.")\n',
+            '    half_gradients: bool = entry("True if gradients are halved.")\n',
         ),
     )
     for target in ("accelerate", "deepspeed", "torchtitan"):

@@ -28,7 +28,7 @@ class CheckpointSchedule:
         Steps from one checkpoint to the next, K, and their time without interruptions.
     continuous_interval_steps
         The interval before rounding, equation (44); infinite where nothing fails.
-    Number of checkpoints in the whole training.
+    num_checkpoints
         Checkpoints of the whole training.
     write_fraction
         Share of the time without failures in which checkpoints are written to storage.

@@ -48,7 +48,7 @@ from planner.jobs.line.entries import expand_lines, read_lines
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
-from planner.jobs.setting_choices import CHOOSABLE, Value, split
+from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import placed
 

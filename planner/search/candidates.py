@@ -243,7 +243,7 @@ class Pruned:
         All tabulated strategies, with those that reach the solver.
     bounded
         Strategies of rows whose bound is slower than the best one, with any overlaps.
-    timeless
+    infeasible_time
         Strategies without a time, or refused by a rule of time.
     folded
         Slower or equally fast choices of overlaps that change time alone.

@@ -50,9 +50,9 @@ def nearby_batches(
         The job.
     best
         The job with the settings of its best strategy, and that strategy.
-    Step of that strategy.
-        Its step.
-    Clock of the job's time limit.
+    step_seconds
+        Step of that strategy.
+    clock
         Clock of the job's time limit.
 
     Returns

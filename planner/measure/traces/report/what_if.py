@@ -88,7 +88,8 @@ class WhatIf:
 
     Parameters
     ----------
-    The recorded step; its replay; the changed step, in a longer run like the recorded one.
+    traced_seconds, replayed_seconds, seconds
+        The recorded step; its replay; the changed step, in a longer run like the recorded one.
     usable
         True if that replay is close enough to the recording.
     before, after

@@ -272,6 +272,9 @@ TITAN = {
         "data_parallel_shard_degree": -1,
         "tensor_parallel_degree": 4,
         "pipeline_parallel_layers_per_stage": None,
+        "pipeline_parallel_expert_parallel_overlap": True,
+        "context_parallel_load_balancer": "headtail",
+        "expert_parallel_comm_backend": "standard",
     },
     "activation_checkpoint": {"mode": "full"},
 }
@@ -280,7 +283,7 @@ ZERO |= {"zero_optimization": {"stage": 2}}
 
 
 def test_torchtitan_prints_and_saves_json(tmp_path):
-    """Lines behind the first have the launcher's label alone."""
+    """Lines behind the first have the launcher's label alone; 0.2.2's own defaults are known."""
     (tmp_path / "job.json").write_text(json.dumps(TITAN, indent=2))
     first, *others = f"Running with args: {json.dumps(TITAN, indent=2)}".splitlines()
     lines = [

@@ -313,6 +313,19 @@ def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
         imported(tmp_path, lines[:-2])
 
 
+def test_numbers_as_deepspeed_prints_them(tmp_path):
+    """Above 1,000 with an exponent, and infinite without quotes: 2,048 sequences of 8 replicas, 256 at once."""
+    numbers = {"train_batch_size": 2048, "steps_per_print": float("inf"), "zero_optimization": {"stage": 3}, "x": "inf"}
+    text = json.dumps({**ZERO, **numbers, "train_micro_batch_size_per_gpu": 256, "gradient_accumulation_steps": 1})
+    printed = text.replace("2048", "2.048000e+03").replace("Infinity", "inf").replace(", ", ", \n    ")
+    lines = f"[2025-01-02 03:04:05,678] [INFO] [config.py:906:print]   json = {printed}".splitlines()
+    given = ["model=llama3-8b", "training.sequence_length=4096", "cluster.num_devices=8"]
+
+    job = imported(tmp_path, lines, [*DEVICE, *given]).document
+
+    assert (job["training"]["global_batch_size"], job["strategy"]["mbs"]) == (2048, 256)
+
+
 # --- checkpoints -------------------------------------------------------------------------------------------
 
 

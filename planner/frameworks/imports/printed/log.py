@@ -32,6 +32,9 @@ OBJECTS = {
     "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
     "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
 }
+OF_PYTHON = re.compile(r'("(?:\\.|[^"\\\n])*")|\b(?:inf|(nan))\b')
+"""Texts, and numbers as DeepSpeed prints them: infinite, which JSON calls Infinity, and none."""
+
 LABEL = re.compile(r"[:|>\]] ?")
 
 OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
@@ -235,10 +238,17 @@ def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tu
     for label in [prefix[:end] for end in reversed(ends)] + [""]:
         text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
         try:
-            return label, json.JSONDecoder().raw_decode(text)[0]
+            text = OF_PYTHON.sub(lambda found: found[1] or ("null" if found[2] else "Infinity"), text)
+            return label, json.JSONDecoder(parse_float=_number).raw_decode(text)[0]
         except ValueError:
             continue
     raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
+
+
+def _number(text: str) -> float:
+    """A number; DeepSpeed prints whole ones above 1,000 as 2.048000e+03 (ScientificNotationEncoder)."""
+    value = float(text)
+    return int(value) if "e+" in text and value.is_integer() else value
 
 
 # --- devices and software -----------------------------------------------------------------------------------

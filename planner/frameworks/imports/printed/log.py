@@ -203,7 +203,7 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         if container is not None:
             label = container[1]
             text = "\n".join(_yaml_lines(lines[number - 1 :], label))
-            yield Printed("bridge", _label(label), number, _container(text, f"{source}, line {number}"))
+            yield Printed("bridge", _label(label), number, dict(read_yaml(text, f"{source}, line {number}")))
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
@@ -221,15 +221,6 @@ def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
         if not IN_YAML.match(inner) or re.match(r"-{4,}", inner):
             return
         yield inner
-
-
-def _container(text: str, place: str) -> dict[str, Any]:
-    content = read_yaml(text, place)
-    missing = [name for name in ("model", "train") if name not in content]
-    if missing:
-        problem = f"begins a configuration without {', '.join(missing)}: it is cut."
-        raise SpecError(place, problem, "Give all lines of it.")
-    return dict(content)
 
 
 def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:

@@ -322,6 +322,9 @@ def test_torchtitan_prints_and_saves_json(tmp_path):
     printed = imported(tmp_path, lines, ON_16).document
 
     assert printed == saved
+    # torchtitan 0.1, train.py: logger.info(f"Running with args: {job_config.to_dict()}")
+    of_python = lines[0].partition("{")[0] + str(TITAN)
+    assert imported(tmp_path, [of_python], ON_16).document == saved
     assert (saved["strategy"]["tp"], saved["strategy"]["dp"], saved["training"]["global_batch_size"]) == (4, 4, 8)
 
 

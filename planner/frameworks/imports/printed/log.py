@@ -8,9 +8,11 @@ over.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,14 +226,17 @@ def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
 
 
 def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:
-    """A JSON object whose further lines have the launcher's label alone, not that of the logger."""
+    """A JSON object whose further lines have the launcher's label alone; torchtitan 0.1 prints a line of Python."""
+    if first.startswith("{'"):
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            first = json.dumps(ast.literal_eval(first))
     ends = [found.end() for found in LABEL.finditer(prefix)]
     for label in [prefix[:end] for end in reversed(ends)] + [""]:
         text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
         try:
             text = OF_PYTHON.sub(lambda found: found[1] or ("null" if found[2] else "Infinity"), text)
             return label, json.JSONDecoder(parse_float=_number).raw_decode(text)[0]
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
 

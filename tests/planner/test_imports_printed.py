@@ -185,10 +185,33 @@ def test_names_of_older_releases(tmp_path):
     assert job["model"]["vocab_size"] == 50257
 
 
-def test_an_argument_that_decides_is_not_passed_over(tmp_path):
-    """A fork's own, which nothing here knows."""
-    with pytest.raises(SpecError, match=r"--my-parallel-size"):
-        imported(tmp_path, block(my_parallel_size=4))
+def test_arguments_of_late_2023(tmp_path):
+    """Before core 0.5 nothing prints moe_grouped_gemm; recompute_num_layers is 1 whatever the granularity."""
+    newer = ("moe_", "expert_tensor_parallel_size", "recompute_modules", "exp_avg_dtype", "attention_backend")
+    lines = [line for line in block(recompute_num_layers=1) if not line.lstrip().startswith(newer)]
+
+    strategy = imported(tmp_path, lines).document["strategy"]
+
+    assert (strategy["ep"], strategy["recompute"]) == (4, "core_attention")
+    of_core_0_5 = [*lines[:-1], "  moe_router_topk ................................. 2", lines[-1]]
+    with pytest.raises(SpecError, match=r"has arguments without moe_grouped_gemm: some are missing"):
+        imported(tmp_path, of_core_0_5)
+
+
+def test_entries_that_the_run_had_otherwise_are_said(tmp_path):
+    """The command counts, and 32 devices are twice the replicas of 16."""
+    result = imported(tmp_path, block(), [*DEVICE, "cluster.num_devices=32"])
+
+    assert result.document["strategy"]["dp"] == 8
+    assert "cluster.num_devices: the run had 16; the command's 32 counts instead." in result.notes
+    assert not any("the run had" in note for note in imported(tmp_path, block(), ON_16).notes)
+
+
+def test_an_argument_that_nobody_knows_is_said(tmp_path):
+    """A fork's own: the degrees that are known make the world, so that it is none of them."""
+    notes = imported(tmp_path, block(my_parallel_size=4)).notes
+
+    assert "Not understood, no options that are known here: --my-parallel-size." in notes
 
 
 # --- other frameworks --------------------------------------------------------------------------------------
@@ -254,8 +277,12 @@ def test_a_container_without_its_end_is_refused(tmp_path):
     """The batch stands in the last section."""
     lines = yaml.safe_dump({name: value for name, value in CONTAINER.items() if name != "train"}).splitlines()
 
-    with pytest.raises(SpecError, match=r"line 2: begins a configuration without train: it is cut"):
+    with pytest.raises(SpecError, match=r"line 2: is a configuration without train: it is cut"):
         imported(tmp_path, lines)
+    path = tmp_path / "run_config.yaml"
+    path.write_text("\n".join(lines[: lines.index("  num_attention_heads: 16")]))
+    with pytest.raises(SpecError, match=r"run_config.yaml: is a configuration without train, optimizer: it is cut"):
+        import_job(path, ON_16)
 
 
 TITAN = {
@@ -272,6 +299,9 @@ TITAN = {
         "data_parallel_shard_degree": -1,
         "tensor_parallel_degree": 4,
         "pipeline_parallel_layers_per_stage": None,
+        "pipeline_parallel_expert_parallel_overlap": True,
+        "context_parallel_load_balancer": "headtail",
+        "expert_parallel_comm_backend": "standard",
     },
     "activation_checkpoint": {"mode": "full"},
 }
@@ -280,7 +310,7 @@ ZERO |= {"zero_optimization": {"stage": 2}}
 
 
 def test_torchtitan_prints_and_saves_json(tmp_path):
-    """Lines behind the first have the launcher's label alone."""
+    """Lines behind the first have the launcher's label alone; 0.2.2's own defaults are known."""
     (tmp_path / "job.json").write_text(json.dumps(TITAN, indent=2))
     first, *others = f"Running with args: {json.dumps(TITAN, indent=2)}".splitlines()
     lines = [
@@ -292,6 +322,9 @@ def test_torchtitan_prints_and_saves_json(tmp_path):
     printed = imported(tmp_path, lines, ON_16).document
 
     assert printed == saved
+    # torchtitan 0.1, train.py: logger.info(f"Running with args: {job_config.to_dict()}")
+    of_python = lines[0].partition("{")[0] + str(TITAN)
+    assert imported(tmp_path, [of_python], ON_16).document == saved
     assert (saved["strategy"]["tp"], saved["strategy"]["dp"], saved["training"]["global_batch_size"]) == (4, 4, 8)
 
 
@@ -308,6 +341,19 @@ def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
     assert (job["strategy"]["sharding"], job["strategy"]["mbs"]) == ("gradients", 2)
     with pytest.raises(SpecError, match=r"line 3: begins a configuration in JSON that is cut"):
         imported(tmp_path, lines[:-2])
+
+
+def test_numbers_as_deepspeed_prints_them(tmp_path):
+    """Above 1,000 with an exponent, and infinite without quotes: 2,048 sequences of 8 replicas, 256 at once."""
+    numbers = {"train_batch_size": 2048, "steps_per_print": float("inf"), "zero_optimization": {"stage": 3}, "x": "inf"}
+    text = json.dumps({**ZERO, **numbers, "train_micro_batch_size_per_gpu": 256, "gradient_accumulation_steps": 1})
+    printed = text.replace("2048", "2.048000e+03").replace("Infinity", "inf").replace(", ", ", \n    ")
+    lines = f"[2025-01-02 03:04:05,678] [INFO] [config.py:906:print]   json = {printed}".splitlines()
+    given = ["model=llama3-8b", "training.sequence_length=4096", "cluster.num_devices=8"]
+
+    job = imported(tmp_path, lines, [*DEVICE, *given]).document
+
+    assert (job["training"]["global_batch_size"], job["strategy"]["mbs"]) == (2048, 256)
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------

@@ -168,3 +168,37 @@ def test_stages_that_ranks_cannot_share(tmp_path, entries):
     """As torchtitan refuses them: nine stages for two ranks, three for each in a schedule of one."""
     with pytest.raises(SpecError, match="pipeline ranks of this schedule cannot share"):
         imported(tmp_path, toml(**entries), "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "entries", "mbs"),
+    [
+        ("experimental", "pipeline_parallel_microbatches = 4", 2),
+        ("experimental", "", 4),
+        ("parallelism", "pipeline_parallel_microbatches = 4", 2),
+        ("parallelism", "pipeline_parallel_microbatch_size = 4", 4),
+        ("parallelism", "", 1),
+    ],
+)
+def test_number_of_micro_batches_of_early_2025(section, entries, mbs, tmp_path):
+    """8 sequences in 4 parts, in one for each of 2 pipeline ranks, or in parts of a size, which is 1 later on."""
+    text = toml().replace("local_batch_size", "batch_size").replace("[parallelism]", f"[{section}]") + entries
+
+    (tmp_path / "old.toml").write_text(text)
+
+    job = import_job(tmp_path / "old.toml", [DEVICE, "cluster.num_devices=16"])
+
+    assert (job.document["strategy"]["pp"], job.document["strategy"]["mbs"]) == (2, mbs)
+    assert not any(section in note for note in job.notes)
+    with pytest.raises(SpecError, match=r"pipeline_parallel_microbatches: is 3, which does not divide 8 sequences"):
+        imported(tmp_path, toml(pipeline_parallel_microbatches=3), "odd.toml")
+
+
+def test_options_of_early_2025_are_not_left_open(tmp_path):
+    """A degree that the script does not say is asked for, in every section that is read."""
+    (tmp_path / "old.toml").write_text(toml())
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun train.py --job.config_file old.toml --experimental.context_parallel_degree=$CP\n")
+
+    with pytest.raises(SpecError, match=r"experimental.context_parallel_degree: is \$CP"):
+        import_job(script, [DEVICE, "cluster.num_devices=16"])

@@ -182,7 +182,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if is_arguments(content):
         return arguments_job(content, str(path), overrides)
     if is_container(content):
-        return container_job(content, overrides)
+        return container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)

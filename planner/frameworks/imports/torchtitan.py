@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ FRAMEWORK = "torchtitan-0.1"
 
 PER_STAGE_RANK = 2
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
+
+MOVED = ("training", "experimental", "compile")
+"""Sections that hold what stands in ``parallelism`` in other releases."""
 
 SINGLE = ("1F1B", "GPipe")
 SCHEDULES = {
@@ -131,12 +134,23 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
     return finished(document, remarks, full_every=every)
 
 
+def _parallel(config: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
+    """Entries of a section that stand in ``parallelism`` since spring 2025."""
+    place = config.get(section)
+    for name, value in place.items() if isinstance(place, Mapping) else ():
+        if is_read("torchtitan", f"{section}.{name}") and is_read("torchtitan", f"parallelism.{name}"):
+            yield name, value
+
+
 class _Reading:
     """Reader of one configuration, with values by ``section.key``."""
 
     def __init__(self, config: Mapping[str, Any], notes: list[str]) -> None:
-        self.config, self.notes = config, notes
+        moved = {name: value for section in MOVED for name, value in _parallel(config, section)}
+        self.config = {**config, "parallelism": {**moved, **(config.get("parallelism") or {})}}
+        self.notes = notes
         self.named: Any = None
+        self.is_split_by_number = "pipeline_parallel_degree" in dict(_parallel(config, "experimental"))
 
     def get(self, path: str, default: Any, *others: str) -> Any:
         """Return a value, under any of its names."""
@@ -151,14 +165,13 @@ class _Reading:
 
     def degree(self, name: str) -> int:
         """Return a degree of parallelism; 1 where it is not given."""
-        others = (f"training.{name}", f"experimental.{name}")
-        return degree(self.get(f"parallelism.{name}", 1, *others), f"parallelism.{name}")
+        return degree(self.get(f"parallelism.{name}", 1), f"parallelism.{name}")
 
     def refuse_unreadable(self) -> None:
         """Refuse features that have no costs here."""
         if self.get("training.enable_cpu_offload", False):
             raise SpecError("training.enable_cpu_offload", "keeps weights in host memory, which has no costs here.")
-        schedule = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
+        schedule = self.get("parallelism.pipeline_parallel_schedule", "1F1B")
         if self.degree("pipeline_parallel_degree") > 1 and schedule not in SCHEDULES:
             known = ", ".join(SCHEDULES)
             raise SpecError(
@@ -179,8 +192,7 @@ class _Reading:
         copies, shards = self._replicas(devices, tp * cp * pp)
         ep = self.degree("expert_parallel_degree")
         etp = degree(self.get("parallelism.expert_tensor_parallel_degree", 1), "expert_tensor_parallel_degree")
-        switch = "enable_async_tensor_parallel"
-        overlapped = self.get(f"parallelism.{switch}", False, f"experimental.{switch}", f"compile.{switch}")
+        overlapped = self.get("parallelism.enable_async_tensor_parallel", False)
         return {
             "tp": tp,
             "cp": cp,
@@ -202,12 +214,7 @@ class _Reading:
     def _replicas(self, devices: int, ranks: int) -> tuple[int, int]:
         """Return the number of replica groups, and the ranks that shard in each; -1 means all remaining ranks."""
         copies = self.degree("data_parallel_replicate_degree")
-        shards = self.get(
-            "parallelism.data_parallel_shard_degree",
-            -1,
-            "training.data_parallel_shard_degree",
-            "training.data_parallel_degree",
-        )
+        shards = self.get("parallelism.data_parallel_shard_degree", -1, "training.data_parallel_degree")
         if shards == -1:
             if devices % (ranks * copies):
                 problem = f"is {devices}, no multiple of tp * cp * pp * replicas = {ranks * copies}."
@@ -229,13 +236,30 @@ class _Reading:
         local = self._local_batch()
         if pp == 1:
             return {"vpp": 1, "mbs": local}
-        name = self.get("parallelism.pipeline_parallel_schedule", "1F1B", "experimental.pipeline_parallel_schedule")
-        mbs = self.get("parallelism.pipeline_parallel_microbatch_size", 1)
+        name = self.get("parallelism.pipeline_parallel_schedule", "1F1B")
         return {
             "vpp": self._chunks(pp, is_single=name in SINGLE),
-            "mbs": degree(mbs, "pipeline_parallel_microbatch_size"),
+            "mbs": self._micro_batch(pp, local),
             "schedule": SCHEDULES[name],
         }
+
+    def _micro_batch(self, pp: int, local: int) -> int:
+        """
+        Sequences of a micro-batch; up to early 2025 their number was said, by default one for each pipeline rank.
+
+        References
+        ----------
+        torchtitan of January 2025, torchtitan/parallelisms/pipelining_utils.py, build_pipeline_schedule.
+        """
+        key = "parallelism.pipeline_parallel_microbatches"
+        number = self.get(key, pp if self.is_split_by_number else None)
+        if number is None:
+            key = "parallelism.pipeline_parallel_microbatch_size"
+            return degree(self.get(key, 1), key)
+        size, rest = divmod(local, degree(number, key))
+        if rest:
+            raise SpecError(key, f"is {number}, which does not divide {local} sequences.")
+        return size
 
     def _chunks(self, pp: int, *, is_single: bool) -> int:
         """
@@ -281,9 +305,7 @@ class _Reading:
 
     def _parts(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the modules of each virtual stage, or the first layer of each but the first."""
-        splits = self.get(
-            "parallelism.pipeline_parallel_split_points", [], "experimental.pipeline_parallel_split_points"
-        )
+        splits = self.get("parallelism.pipeline_parallel_split_points", [])
         return self.get("parallelism.module_fqns_per_model_part", None) or (), splits
 
     def _local_batch(self) -> int:

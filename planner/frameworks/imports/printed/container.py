@@ -19,6 +19,9 @@ TARGET = "megatron.bridge.training.config.ConfigContainer"
 SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train")
 """Sections with fields that change the cost of a step; of equal names the last one with a value counts."""
 
+NEEDED = ("model", "train", "optimizer", "ddp")
+"""Sections that every container has, written in the order of their names."""
+
 NAMES = {
     "fp8_param": "fp8_param_gather",
     "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
@@ -59,15 +62,20 @@ def is_container(content: Any) -> bool:
     return isinstance(content, Mapping) and content.get("_target_") == TARGET
 
 
-def container_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
+def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: str) -> Imported:
     """
     Import a configuration with all of its fields.
 
     Raises
     ------
     SpecError
-        If an unknown field may decide a degree, the stages, recomputation or offloading, or as ``megatron_job``.
+        If a section is missing, if a field that decides a degree, the stages, recomputation or offloading is not known,
+        or as ``megatron_job``.
     """
+    missing = [name for name in NEEDED if not isinstance(content.get(name), Mapping)]
+    if missing:
+        problem = f"is a configuration without {', '.join(missing)}: it is cut."
+        raise SpecError(place, problem, "Give all lines of it.")
     found: dict[str, Any] = {}
     strange: list[str] = []
     for section in SECTIONS:

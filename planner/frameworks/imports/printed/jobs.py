@@ -30,8 +30,9 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
         If some are missing, or as ``megatron_job``.
     """
     texts = whole_arguments(content, source)
-    entries = [f"{name}={value}" for name, value in entries_of(texts, text).items()]
-    return megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
+    entries = entries_of(texts, text)
+    imported = megatron_job(words_of(texts), [*_given(entries), *overrides], {}, uses={})
+    return Imported(document=imported.document, notes=(*_replaced(entries, overrides), *imported.notes))
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
@@ -78,18 +79,31 @@ def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> I
     content, entries = found.content, dict(cluster_of(text, found.kind))
     if found.kind == "deepspeed":
         entries |= _replicas(content, text)
-    given = [*(f"{name}={value}" for name, value in entries.items()), *overrides]
+    given = [*_given(entries), *overrides]
     match found.kind:
         case "megatron":
             imported = arguments_job(content, source, given, text)
         case "bridge":
-            imported = container_job(content, given)
+            imported = container_job(content, given, f"{source}, line {found.line}")
         case "torchtitan":
             imported = titan_job(content, given)
         case _:
             imported = deepspeed_job(require_deepspeed(content, source), Trainer(), given)
     note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
-    return Imported(document=imported.document, notes=(note, *imported.notes))
+    return Imported(document=imported.document, notes=(note, *_replaced(entries, overrides), *imported.notes))
+
+
+def _given(entries: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in entries.items()]
+
+
+def _replaced(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+    """Remarks on what the run printed and the command says otherwise."""
+    said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
+    differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
+    return [
+        f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
+    ]
 
 
 def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:

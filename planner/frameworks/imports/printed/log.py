@@ -8,9 +8,11 @@ skipped.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,9 @@ OBJECTS = {
     "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
     "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
 }
+OF_PYTHON = re.compile(r'("(?:\\.|[^"\\\n])*")|\b(?:inf|(nan))\b')
+"""Texts, and numbers as DeepSpeed prints them: infinite, which JSON calls Infinity, and none."""
+
 LABEL = re.compile(r"[:|>\]] ?")
 
 OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
@@ -200,7 +205,7 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         if container is not None:
             label = container[1]
             text = "\n".join(_yaml_lines(lines[number - 1 :], label))
-            yield Printed("bridge", _label(label), number, _container(text, f"{source}, line {number}"))
+            yield Printed("bridge", _label(label), number, dict(read_yaml(text, f"{source}, line {number}")))
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
@@ -220,25 +225,26 @@ def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
         yield inner
 
 
-def _container(text: str, place: str) -> dict[str, Any]:
-    content = read_yaml(text, place)
-    missing = [name for name in ("model", "train") if name not in content]
-    if missing:
-        problem = f"begins a configuration without {', '.join(missing)}: it is cut."
-        raise SpecError(place, problem, "Give all lines of it.")
-    return dict(content)
-
-
 def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:
-    """Read a JSON object whose further lines have the launcher's label only, not that of the logger."""
+    """Read a JSON object whose further lines have the launcher's label alone; torchtitan 0.1 prints a line of Python."""
+    if first.startswith("{'"):
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            first = json.dumps(ast.literal_eval(first))
     ends = [found.end() for found in LABEL.finditer(prefix)]
     for label in [prefix[:end] for end in reversed(ends)] + [""]:
         text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
         try:
-            return label, json.JSONDecoder().raw_decode(text)[0]
-        except ValueError:
+            text = OF_PYTHON.sub(lambda found: found[1] or ("null" if found[2] else "Infinity"), text)
+            return label, json.JSONDecoder(parse_float=_number).raw_decode(text)[0]
+        except (ValueError, RecursionError):
             continue
     raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
+
+
+def _number(text: str) -> float:
+    """A number; DeepSpeed prints whole ones above 1,000 as 2.048000e+03 (ScientificNotationEncoder)."""
+    value = float(text)
+    return int(value) if "e+" in text and value.is_integer() else value
 
 
 # --- devices and software -----------------------------------------------------------------------------------

@@ -29,12 +29,15 @@ NEEDED = (
 SINCE_2023 = (
     *("context_parallel_size", "expert_model_parallel_size", "num_experts", "sequence_parallel", "fp8"),
     *("use_distributed_optimizer", "overlap_grad_reduce", "recompute_granularity", "recompute_method"),
-    *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "moe_grouped_gemm", "normalization"),
+    *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "normalization"),
     *("position_embedding_type", "untie_embeddings_and_output_weights", "seq_length", "ffn_hidden_size"),
 )
-"""Names that every release with context or expert parallelism prints (core 0.5 on)."""
+"""Names that every release with context or expert parallelism prints (end of 2023 on)."""
 
-KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size", "moe_grouped_gemm")
+KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
+SINCE_2024 = ("moe_grouped_gemm", "moe_router_topk", "qk_layernorm", "yaml_cfg", "expert_tensor_parallel_size")
+"""Names of core 0.5 on, each of which tells a release that prints the first one as well."""
+
 BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
 """Names of recomputation, newest first; every release prints one of them."""
 
@@ -65,7 +68,9 @@ def words_of(content: Mapping[str, str]) -> list[str]:
     >>> words_of({"bf16": "True", "add_bias_linear": "False", "recompute_modules": "['mlp', 'moe']", "fp8": "None"})
     ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
     """
-    return [word for name, text in content.items() for word in _words(name, text, content)]
+    # Releases of 2022 and 2023 print one layer, their default, where no method counts any.
+    unsaid = {"recompute_num_layers"} if content.get("recompute_method", "None") == "None" else set()
+    return [word for name in content if name not in unsaid for word in _words(name, content[name], content)]
 
 
 def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
@@ -127,8 +132,9 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
     }
     texts = {name: str(value) for name, value in values.items()}
-    needed = (*NEEDED, *(SINCE_2023 if {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]))
-    missing = [name for name in needed if name not in texts]
+    newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
+    since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
+    missing = [name for name in (*NEEDED, *since, *newer) if name not in texts]
     if missing:
         raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
     world = 1

@@ -226,7 +226,7 @@ def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
 
 
 def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tuple[str, dict[str, Any]]:
-    """Read a JSON object whose further lines have the launcher's label alone; torchtitan 0.1 prints a line of Python."""
+    """Read a JSON object whose further lines have the launcher's label alone; torchtitan 0.1 prints Python."""
     if first.startswith("{'"):
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             first = json.dumps(ast.literal_eval(first))

@@ -69,8 +69,8 @@ def words_of(content: Mapping[str, str]) -> list[str]:
     ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
     """
     # Releases of 2022 and 2023 print one layer, their default, where no method counts any.
-    unsaid = {"recompute_num_layers"} if content.get("recompute_method", "None") == "None" else set()
-    return [word for name in content if name not in unsaid for word in _words(name, content[name], content)]
+    unset = {"recompute_num_layers"} if content.get("recompute_method", "None") == "None" else set()
+    return [word for name in content if name not in unset for word in _words(name, content[name], content)]
 
 
 def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:

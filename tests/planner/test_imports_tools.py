@@ -322,3 +322,77 @@ def test_nanotron_is_costed_as_its_measured_runs():
     grid = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "grid" / "nanotron.yaml").read_text())
 
     assert yaml.safe_load(NANOTRON) == grid["cluster"]["framework"]
+
+
+BIG = """{"num_layers": 44, "hidden_size": 6144, "num_attention_heads": 64, "seq_length": 2048, "precision": "bfloat16",
+"pos_emb": "rotary", "model_parallel_size": 2, "pipe_parallel_size": 4, "train_batch_size": 1024,
+"gradient_accumulation_steps": 32}"""
+
+
+def test_gpt_neox_derives_the_third_of_batch_micro_batch_and_steps(tmp_path):
+    """1,024 sequences in 32 steps on 8 replicas are micro-batches of 4; 5 x 32 x 8 = 1,280 contradict them."""
+    job = found(tmp_path, "neox.yml", BIG)
+    both = BIG.replace('"train_b', '"train_micro_batch_size_per_gpu": 5, "train_b')
+
+    assert (job.document["strategy"]["mbs"], job.document["training"]["global_batch_size"]) == (4, 1024)
+    with pytest.raises(SpecError, match="train_batch_size: is 1024; micro-batch 5 x 32 steps x 8 replicas are 1280"):
+        found(tmp_path, "neox.yml", both)
+    with pytest.raises(SpecError, match="train_batch_size: is 1000; micro-batch 3 x 32 steps x 8 replicas are 768"):
+        found(tmp_path, "neox.yml", BIG.replace("1024", "1000"))
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "pp", "expected"),
+    [
+        # of deepspeed 0.19.8: partition_balanced of [0, 1, 44 x 1, 1, 0, 0], in which the functions' names count
+        ("type:transformer|mlp", 44, 4, [11, 12, 11, 10]),
+        ("type:ParallelTransformerLayerPipe", 44, 4, [11, 11, 11, 11]),
+        # partition_uniform of 49 modules, 2 of them in front and 3 behind: 13, 12, 12 and 12
+        ("uniform", 44, 4, [11, 12, 12, 9]),
+        ("type:transformer|mlp", 32, 2, [16, 16]),
+    ],
+)
+def test_gpt_neox_deals_layers_as_deepspeed_does(tmp_path, method, layers, pp, expected):
+    """Layers of each stage, equally many of them written out, too."""
+    text = BIG.replace('rs": 44', f'rs": {layers}').replace('"pipe_parallel_size": 4', f'"pipe_parallel_size": {pp}')
+    text = text.replace('"seq', f'"pipe_partition_method": "{method}", "seq')
+    strategy = found(tmp_path, "neox.yml", text).document["strategy"]
+
+    assert strategy.get("layout", {}).get("layers") == expected
+
+
+def test_gpt_neox_refuses_other_ways_to_deal_layers(tmp_path):
+    """By parameters, which the modules say; a layout of the command says it."""
+    text = BIG.replace('"seq', '"pipe_partition_method": "parameters", "seq')
+    job = found(tmp_path, "neox.yml", text, "strategy.layout={layers: [10, 12, 12, 10]}")
+
+    assert job.document["strategy"]["layout"]["layers"] == [10, 12, 12, 10]
+    with pytest.raises(SpecError, match="pipe_partition_method: is 'parameters'"):
+        found(tmp_path, "neox.yml", text)
+
+
+def test_llamas_feed_forward_of_gpt_neox_is_gated_whatever_its_activation(tmp_path):
+    """Three matrices of 2/3 x 4 x 6,144 = 16,384."""
+    for more in ("", '"activation": "swiglu", "intermediate_size": 16384, '):
+        model = found(tmp_path, "neox.yml", BIG.replace('"seq', f'"mlp_type": "llama", {more}"seq')).document["model"]
+
+        assert (model["gated"], model["ffn_hidden_size"]) == (True, 16384)
+
+
+def test_younger_keys_of_gpt_neox_are_read_with_a_note(tmp_path):
+    """sequence_parallel and context_parallel_size came after the release that is costed."""
+    job = found(
+        tmp_path, "neox.yml", BIG.replace('"seq', '"sequence_parallel": true, "context_parallel_size": 2, "seq')
+    )
+    strategy = job.document["strategy"]
+
+    assert (strategy["sequence_parallel"], strategy["cp"], strategy["mbs"]) == (True, 2, 8)
+    assert any("sequence_parallel: a key since 2024, costed on gpt-neox-2.0" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(("name", "world"), [("nanotron.yaml", 16), ("nemo.yaml", 64)])
+def test_devices_of_the_file_that_the_command_contradicts_are_named(tmp_path, name, world):
+    """The command's number counts, with a note."""
+    job = found(tmp_path, name, FILES[name], f"cluster.num_devices={2 * world}")
+
+    assert f"The configuration says {world} devices; the command's count" in " ".join(job.notes)

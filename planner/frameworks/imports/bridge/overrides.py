@@ -18,7 +18,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.finish import assumed, newest, release_assumed
+from planner.frameworks.imports.finish import assumed, devices_contradicted, newest, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
@@ -202,8 +202,8 @@ def bridge_job(
         words, plain, entries, is_named=known is None and bool(recipe) and not is_whole, has_experts=facts.has_experts
     )
     devices = _devices(fields)
-    if devices is not None:
-        entries.setdefault("cluster.num_devices", str(devices))
+    notes += devices_contradicted(devices, overrides)
+    entries = entries if devices is None else {"cluster.num_devices": str(devices), **entries}
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
@@ -463,5 +463,6 @@ DECISIVE = {
 def _refuse_decisive(name: str, value: str) -> None:
     section, _, field = name.partition(".")
     decides = any(part in field for part in DECISIVE.get(section, ())) and field != "params_dtype"
+    decides &= not ("dtype" in field and value.endswith("float32"))
     if decides and value.lower() not in WITHOUT:
         raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")

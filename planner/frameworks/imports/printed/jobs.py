@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
-from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.finish import devices_contradicted, newest
 from planner.frameworks.imports.printed.container import container_job
 from planner.frameworks.imports.printed.log import cluster_of, printed_configuration
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
@@ -31,7 +31,9 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     """
     texts = whole_arguments(content, source)
     entries = [f"{name}={value}" for name, value in entries_of(texts, text).items()]
-    return megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
+    imported = megatron_job(words_of(texts), [*entries, *overrides], {}, uses={})
+    notes = devices_contradicted(texts["world_size"], overrides)
+    return Imported(document=imported.document, notes=(*notes, *imported.notes))
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}

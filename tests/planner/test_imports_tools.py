@@ -396,3 +396,33 @@ def test_devices_of_the_file_that_the_command_contradicts_are_named(tmp_path, na
     job = found(tmp_path, name, FILES[name], f"cluster.num_devices={2 * world}")
 
     assert f"The configuration says {world} devices; the command's count" in " ".join(job.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        ("neox.yml", BIG.replace('"seq', '"communication_data_type": "fp32", "seq'), "gradients sent in FP32"),
+        ("neox.yml", BIG.replace('"seq', '"optimizer": {"type": "OneBitAdam"}, "seq'), "gradients in 1 bit"),
+        ("neox.yml", BIG.replace('"seq', '"moe_token_dropping": true, "seq'), "are dropped, costed as if none were"),
+        ("foundry.yaml", FILES["foundry.yaml"].replace("decoupled_adamw", "decoupled_lionw"), "Lion does not have"),
+        (
+            "nemo.yaml",
+            NEMO.replace("unheard_of: 3", "fp32_residual_connection: true"),
+            "residuals in FP32, costed in 16",
+        ),
+        ("deepspeed.json", FILES["deepspeed.json"].replace('"unheard_of"', '"sparse_gradients"'), "are sent otherwise"),
+    ],
+)
+def test_what_decides_time_or_memory_is_not_called_a_number(tmp_path, name, text, note):
+    """The note says what is costed in its place."""
+    assert text not in FILES.values()
+    assert note in " ".join(found(tmp_path, name, text).notes)
+
+
+def test_extra_keys_for_deepspeed_are_refused(tmp_path):
+    """They may be any of DeepSpeed's; checkpoints on the host have no costs."""
+    with pytest.raises(SpecError, match="past GPT-NeoX"):
+        found(tmp_path, "neox.yml", BIG.replace('"seq', '"deepspeed_extra_args": {"zero_hpz": 8}, "seq'))
+    text = BIG.replace('"seq', '"activation_checkpointing": {"cpu_checkpointing": true}, "seq')
+    with pytest.raises(SpecError, match="cpu_checkpointing"):
+        found(tmp_path, "neox.yml", text)

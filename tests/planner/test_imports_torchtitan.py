@@ -168,3 +168,13 @@ def test_stages_that_ranks_cannot_share(tmp_path, entries):
     """As torchtitan refuses them: nine stages for two ranks, three for each in a schedule of one."""
     with pytest.raises(SpecError, match="pipeline ranks of this schedule cannot share"):
         imported(tmp_path, toml(**entries), "a.toml")
+
+
+def test_a_step_within_the_backward_pass_is_no_number_of_the_optimizer(tmp_path):
+    """It frees gradients, and another optimizer has other states: the notes say it."""
+    text = f"{toml()}\n[optimizer]\nname = 'Adafactor'\nearly_step_in_backward = true\n"
+    (tmp_path / "a.toml").write_text(text)
+    notes = " ".join(import_job(tmp_path / "a.toml", [DEVICE, "cluster.num_devices=16"]).notes)
+
+    assert "early_step_in_backward: gradients are freed within the backward pass, costed as kept" in notes
+    assert "optimizer.name: costed as Adam" in notes

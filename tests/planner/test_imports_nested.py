@@ -283,6 +283,7 @@ def test_a_callback_of_nemo_overlaps_what_nothing_else_says(tmp_path):
         ("Llama3Config70B", "Llama3Config70B\n    hidden_size: 4096", "hidden_size: is 4096, the model .* has 8192"),
         ("MegatronStrategy", "FSDP2Strategy", "trainer.strategy: is FSDP2Strategy"),
         ("TimingCallback", "DeepEPCallback", "trainer.callbacks: has 'DeepEPCallback', which is not read"),
+        ("mixed_precision.MegatronMixedPrecision", "x.MyPlugin", "trainer.plugins: has 'MyPlugin', which is not read"),
         ("exp_avg_dtype", "some_dtype", "optimizer.some_dtype: is no field that is known here"),
         ("precision: bf16-mixed", "precision: 32", "trainer.plugins.precision: is '32'"),
     ],

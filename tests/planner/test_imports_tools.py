@@ -390,10 +390,16 @@ def test_younger_keys_of_gpt_neox_are_read_with_a_note(tmp_path):
     assert any("sequence_parallel: a key since 2024, costed on gpt-neox-2.0" in note for note in job.notes)
 
 
-@pytest.mark.parametrize(("name", "world"), [("nanotron.yaml", 16), ("nemo.yaml", 64)])
-def test_devices_of_the_file_that_the_command_contradicts_are_named(tmp_path, name, world):
+NODES = BIG.replace('"seq', '"num_nodes": 4, "num_gpus": 8, "seq')
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "world"),
+    [("nanotron.yaml", FILES["nanotron.yaml"], 16), ("nemo.yaml", NEMO, 64), ("neox.yml", NODES, 32)],
+)
+def test_devices_of_the_file_that_the_command_contradicts_are_named(tmp_path, name, text, world):
     """The command's number counts, with a note."""
-    job = found(tmp_path, name, FILES[name], f"cluster.num_devices={2 * world}")
+    job = found(tmp_path, name, text, f"cluster.num_devices={2 * world}")
 
     assert f"The configuration says {world} devices; the command's count" in " ".join(job.notes)
 

@@ -122,24 +122,25 @@ def _in_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[st
             kind = _class_of(part) or str(part)
             if kind in PARTS:
                 found[PARTS[kind]] = {key: value for key, value in part.items() if key not in OF_OBJECTS}
-            elif DECISIVE.search(kind):
+            elif DECISIVE.search(kind) or (name == "plugins" and "Checkpoint" not in kind):
                 raise SpecError(f"trainer.{name}", f"has {shown(kind)}, which is not read and decides time or memory.")
             else:
                 others.append(kind)
     optimizer, ddp = _section(content, "optim", "config"), _section(strategy, "ddp")
     if optimizer:
         ddp["use_distributed_optimizer"] = optimizer.pop("use_distributed_optimizer", False)
+    notes = [f"Ignored (callbacks without influence): {', '.join(sorted(others))}."] if others else []
     in_fp32, overlap = ddp.pop("grad_reduce_in_fp32", None), found.get("comm_overlap")
-    if "precision" in trainer or in_fp32 is not None:
-        own = {"precision": trainer.pop("precision", "bf16-mixed"), "grad_reduce_in_fp32": in_fp32}
-        found.setdefault("mixed_precision", own)
+    if "mixed_precision" not in found and ("precision" in trainer or in_fp32 is not None):
+        notes += [] if "precision" in trainer else ["No entry says the precision: bf16-mixed is assumed."]
+        half = trainer.pop("precision", "bf16-mixed")
+        found["mixed_precision"] = {"precision": half, "grad_reduce_in_fp32": in_fp32}
     if overlap is not None:
         for name in ("overlap_grad_reduce", "overlap_param_gather"):
             said = overlap.pop(name, None)
             ddp |= {name: said is not False} if ddp.get("use_distributed_optimizer") is True else {}
         tp, is_split = (strategy.get(name) for name in ("tensor_model_parallel_size", "sequence_parallel"))
         overlap |= {} if tp not in (None, 1) and is_split is True else {"tp_comm_overlap": False}
-    notes = [f"Ignored (callbacks without influence): {', '.join(sorted(others))}."] if others else []
     if (precision := found.get("mixed_precision")) is not None:
         notes += _settle_precision(precision)
     if not (found or optimizer):

@@ -48,6 +48,9 @@ def neox_job(file: File) -> Imported:
     meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
     meaning.entries["model.ffn_hidden_size"] = _neox_width(flat, is_gated=meaning.entries.pop("given.gated", False))
     entries = meaning.entries
+    number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
+    if all(isinstance(one, int) and one > 0 for one in number):
+        entries["cluster.num_devices"] = prod(number)
     if "strategy.mbs" not in entries:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]

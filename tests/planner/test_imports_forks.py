@@ -293,3 +293,11 @@ def test_mutated_scripts_import_or_are_refused(tmp_path):
             became.add(bool(refused.problem) and "refused")
 
     assert became == {True, "refused"}
+
+
+def test_overlap_of_mindspeed_is_no_kernel(tmp_path):
+    """COC and MC2 hide tensor-parallel communication, O2 keeps moments of 16 bits: the note says what is costed."""
+    notes = notes_of(imported(tmp_path, "--bf16 --use-ascend-coc --coc-mode 1 --o2-optimizer"))
+
+    assert "overlaps tensor-parallel communication with matmuls: costed as exposed" in notes
+    assert "moments and gradients in 16 bits: costed in FP32" in notes

@@ -90,6 +90,62 @@ train:
 mixed_precision: bf16_with_fp8_current_scaling_mixed
 """
 
+NEMO_2 = """
+_target_: nemo.collections.llm.api.pretrain
+_partial_: true
+model:
+  _target_: nemo.collections.llm.gpt.model.llama.LlamaModel
+  config:
+    _target_: nemo.collections.llm.gpt.model.llama.Llama3Config70B
+trainer:
+  _target_: nemo.lightning.pytorch.trainer.Trainer
+  devices: 8
+  num_nodes: 8
+  accelerator: gpu
+  accumulate_grad_batches: 1
+  max_steps: 1000
+  callbacks:
+  - {_target_: nemo.utils.exp_manager.TimingCallback}
+  - _target_: nemo.lightning.pytorch.callbacks.megatron_comm_overlap.MegatronCommOverlapCallback
+    tp_comm_overlap: true
+  plugins:
+    _target_: nemo.lightning.pytorch.plugins.mixed_precision.MegatronMixedPrecision
+    precision: bf16-mixed
+    params_dtype: {_call_: false, _target_: torch.bfloat16}
+    fp8: hybrid
+    fp8_recipe: delayed
+    fp8_params: true
+    grad_reduce_in_fp32: false
+  strategy:
+    _target_: nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy
+    tensor_model_parallel_size: 4
+    pipeline_model_parallel_size: 4
+    virtual_pipeline_model_parallel_size: 5
+    context_parallel_size: 2
+    sequence_parallel: true
+    ddp:
+      _target_: megatron.core.distributed.DistributedDataParallelConfig
+      grad_reduce_in_fp32: true
+      overlap_grad_reduce: true
+      overlap_param_gather: true
+data:
+  _target_: nemo.collections.llm.gpt.data.mock.MockDataModule
+  seq_length: 8192
+  micro_batch_size: 1
+  global_batch_size: 512
+optim:
+  _target_: nemo.lightning.pytorch.optim.megatron.MegatronOptimizerModule
+  config:
+    _target_: megatron.core.optimizer.optimizer_config.OptimizerConfig
+    optimizer: adam
+    lr: 0.0003
+    use_distributed_optimizer: true
+    use_precision_aware_optimizer: true
+    exp_avg_dtype: {_call_: false, _target_: torch.bfloat16}
+    exp_avg_sq_dtype: {_call_: false, _target_: torch.bfloat16}
+"""
+"""As NeMo-Run writes a recipe of NeMo 2."""
+
 
 def job_of(tmp_path, text, *entries, launch=""):
     """The job of a configuration, alone or with the script that names it."""
@@ -192,3 +248,47 @@ def test_a_mark_without_a_line_is_a_message(tmp_path):
     """PyYAML points behind the last line where a key is not finished."""
     with pytest.raises(SpecError, match="is not YAML in line"):
         job_of(tmp_path, "a: 1\nb\n")
+
+
+def test_nemos_second_version_as_nemo_run_writes_it(tmp_path):
+    """
+    The class names the model; plugin, callback and optimizer say precision, overlap and dtypes.
+
+    64 GPUs: tp 4 x cp 2 x pp 4 x dp 2. DDP takes the optimizer's use_distributed_optimizer, and the plugin's dtypes.
+    """
+    job = job_of(tmp_path, NEMO_2)
+
+    assert figures(job) == ([4, 2, 4, 2, 5, 1], 512, 8192, "fp8", "none")
+    assert (job["model"], job["cluster"]["num_devices"]) == ("llama3-70b", 64)
+    assert [job["settings"][name] for name in ("gradient_dtype", "moments_dtype")] == ["bf16", "bf16"]
+    assert job["settings"]["fp8_param_gather"] is True
+    assert [job["strategy"][name] for name in ("sharding", "tp_overlap", "dp_overlap")] == ["optimizer", True, True]
+
+
+def test_a_callback_of_nemo_overlaps_what_nothing_else_says(tmp_path):
+    """MegatronCommOverlapCallback overlaps a distributed optimizer, and tensor parallelism of split sequences alone."""
+    silent = NEMO_2.replace("overlap_grad_reduce: true", "").replace("overlap_param_gather: true", "")
+    whole = silent.replace("sequence_parallel: true", "sequence_parallel: false")
+    alone = silent.replace("callbacks.megatron_comm_overlap.MegatronCommOverlapCallback", "callbacks.Timer")
+
+    assert job_of(tmp_path, silent)["strategy"]["dp_overlap"] is True
+    assert job_of(tmp_path, whole)["strategy"]["tp_overlap"] is False
+    assert job_of(tmp_path, alone)["strategy"]["dp_overlap"] is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Llama3Config70B", "LlamaConfig", "'LlamaConfig' is no model that is known here"),
+        ("Llama3Config70B", "Llama3Config70B\n    hidden_size: 4096", "hidden_size: is 4096, the model .* has 8192"),
+        ("MegatronStrategy", "FSDP2Strategy", "trainer.strategy: is FSDP2Strategy"),
+        ("TimingCallback", "DeepEPCallback", "trainer.callbacks: has 'DeepEPCallback', which is not read"),
+        ("mixed_precision.MegatronMixedPrecision", "x.MyPlugin", "trainer.plugins: has 'MyPlugin', which is not read"),
+        ("exp_avg_dtype", "some_dtype", "optimizer.some_dtype: is no field that is known here"),
+        ("precision: bf16-mixed", "precision: 32", "trainer.plugins.precision: is '32'"),
+    ],
+)
+def test_parts_of_nemo_that_are_not_read_are_named(tmp_path, old, new, message):
+    """A class without its size, a size of another model, another strategy, callback, dtype or precision."""
+    with pytest.raises(SpecError, match=message):
+        job_of(tmp_path, NEMO_2.replace(old, new, 1))

@@ -322,3 +322,113 @@ def test_nanotron_is_costed_as_its_measured_runs():
     grid = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "grid" / "nanotron.yaml").read_text())
 
     assert yaml.safe_load(NANOTRON) == grid["cluster"]["framework"]
+
+
+BIG = """{"num_layers": 44, "hidden_size": 6144, "num_attention_heads": 64, "seq_length": 2048, "precision": "bfloat16",
+"pos_emb": "rotary", "model_parallel_size": 2, "pipe_parallel_size": 4, "train_batch_size": 1024,
+"gradient_accumulation_steps": 32}"""
+
+
+def test_gpt_neox_derives_the_third_of_batch_micro_batch_and_steps(tmp_path):
+    """1,024 sequences in 32 steps on 8 replicas are micro-batches of 4; 5 x 32 x 8 = 1,280 contradict them."""
+    job = found(tmp_path, "neox.yml", BIG)
+    both = BIG.replace('"train_b', '"train_micro_batch_size_per_gpu": 5, "train_b')
+
+    assert (job.document["strategy"]["mbs"], job.document["training"]["global_batch_size"]) == (4, 1024)
+    with pytest.raises(SpecError, match="train_batch_size: is 1024; micro-batch 5 x 32 steps x 8 replicas are 1280"):
+        found(tmp_path, "neox.yml", both)
+    with pytest.raises(SpecError, match="train_batch_size: is 1000; micro-batch 3 x 32 steps x 8 replicas are 768"):
+        found(tmp_path, "neox.yml", BIG.replace("1024", "1000"))
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "pp", "expected"),
+    [
+        # of deepspeed 0.19.8: partition_balanced of [0, 1, 44 x 1, 1, 0, 0], in which the functions' names count
+        ("type:transformer|mlp", 44, 4, [11, 12, 11, 10]),
+        ("type:ParallelTransformerLayerPipe", 44, 4, [11, 11, 11, 11]),
+        # partition_uniform of 49 modules, 2 of them in front and 3 behind: 13, 12, 12 and 12
+        ("uniform", 44, 4, [11, 12, 12, 9]),
+        ("type:transformer|mlp", 32, 2, [16, 16]),
+    ],
+)
+def test_gpt_neox_deals_layers_as_deepspeed_does(tmp_path, method, layers, pp, expected):
+    """Layers of each stage, equally many of them written out, too."""
+    text = BIG.replace('rs": 44', f'rs": {layers}').replace('"pipe_parallel_size": 4', f'"pipe_parallel_size": {pp}')
+    text = text.replace('"seq', f'"pipe_partition_method": "{method}", "seq')
+    strategy = found(tmp_path, "neox.yml", text).document["strategy"]
+
+    assert strategy.get("layout", {}).get("layers") == expected
+
+
+def test_gpt_neox_refuses_other_ways_to_deal_layers(tmp_path):
+    """By parameters, which the modules say; a layout of the command says it."""
+    text = BIG.replace('"seq', '"pipe_partition_method": "parameters", "seq')
+    job = found(tmp_path, "neox.yml", text, "strategy.layout={layers: [10, 12, 12, 10]}")
+
+    assert job.document["strategy"]["layout"]["layers"] == [10, 12, 12, 10]
+    with pytest.raises(SpecError, match="pipe_partition_method: is 'parameters'"):
+        found(tmp_path, "neox.yml", text)
+
+
+def test_llamas_feed_forward_of_gpt_neox_is_gated_whatever_its_activation(tmp_path):
+    """Three matrices of 2/3 x 4 x 6,144 = 16,384."""
+    for more in ("", '"activation": "swiglu", "intermediate_size": 16384, '):
+        model = found(tmp_path, "neox.yml", BIG.replace('"seq', f'"mlp_type": "llama", {more}"seq')).document["model"]
+
+        assert (model["gated"], model["ffn_hidden_size"]) == (True, 16384)
+
+
+def test_younger_keys_of_gpt_neox_are_read_with_a_note(tmp_path):
+    """sequence_parallel and context_parallel_size came after the release that is costed."""
+    job = found(
+        tmp_path, "neox.yml", BIG.replace('"seq', '"sequence_parallel": true, "context_parallel_size": 2, "seq')
+    )
+    strategy = job.document["strategy"]
+
+    assert (strategy["sequence_parallel"], strategy["cp"], strategy["mbs"]) == (True, 2, 8)
+    assert any("sequence_parallel: a key since 2024, costed on gpt-neox-2.0" in note for note in job.notes)
+
+
+NODES = BIG.replace('"seq', '"num_nodes": 4, "num_gpus": 8, "seq')
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "world"),
+    [("nanotron.yaml", FILES["nanotron.yaml"], 16), ("nemo.yaml", NEMO, 64), ("neox.yml", NODES, 32)],
+)
+def test_devices_of_the_file_that_the_command_contradicts_are_named(tmp_path, name, text, world):
+    """The command's number counts, with a note."""
+    job = found(tmp_path, name, text, f"cluster.num_devices={2 * world}")
+
+    assert f"The configuration says {world} devices; the command's count" in " ".join(job.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        ("neox.yml", BIG.replace('"seq', '"communication_data_type": "fp32", "seq'), "gradients sent in FP32"),
+        ("neox.yml", BIG.replace('"seq', '"optimizer": {"type": "OneBitAdam"}, "seq'), "gradients in 1 bit"),
+        ("neox.yml", BIG.replace('"seq', '"moe_token_dropping": true, "seq'), "are dropped, costed as if none were"),
+        ("foundry.yaml", FILES["foundry.yaml"].replace("decoupled_adamw", "decoupled_lionw"), "Lion does not have"),
+        (
+            "nemo.yaml",
+            NEMO.replace("unheard_of: 3", "fp32_residual_connection: true"),
+            "residuals in FP32, costed in 16",
+        ),
+        ("deepspeed.json", FILES["deepspeed.json"].replace('"unheard_of"', '"sparse_gradients"'), "are sent otherwise"),
+    ],
+)
+def test_what_decides_time_or_memory_is_not_called_a_number(tmp_path, name, text, note):
+    """The note says what is costed in its place."""
+    assert text not in FILES.values()
+    assert note in " ".join(found(tmp_path, name, text).notes)
+
+
+def test_extra_keys_for_deepspeed_are_refused(tmp_path):
+    """They may be any of DeepSpeed's; checkpoints on the host have no costs."""
+    with pytest.raises(SpecError, match="past GPT-NeoX"):
+        found(tmp_path, "neox.yml", BIG.replace('"seq', '"deepspeed_extra_args": {"zero_hpz": 8}, "seq'))
+    text = BIG.replace('"seq', '"activation_checkpointing": {"cpu_checkpointing": true}, "seq')
+    with pytest.raises(SpecError, match="cpu_checkpointing"):
+        found(tmp_path, "neox.yml", text)

@@ -202,3 +202,13 @@ def test_options_of_early_2025_are_not_left_open(tmp_path):
 
     with pytest.raises(SpecError, match=r"experimental.context_parallel_degree: is \$CP"):
         import_job(script, [DEVICE, "cluster.num_devices=16"])
+
+
+def test_a_step_within_the_backward_pass_is_no_number_of_the_optimizer(tmp_path):
+    """It frees gradients, and another optimizer has other states: the notes say it."""
+    text = f"{toml()}\n[optimizer]\nname = 'Adafactor'\nearly_step_in_backward = true\n"
+    (tmp_path / "a.toml").write_text(text)
+    notes = " ".join(import_job(tmp_path / "a.toml", [DEVICE, "cluster.num_devices=16"]).notes)
+
+    assert "early_step_in_backward: gradients are freed within the backward pass, costed as kept" in notes
+    assert "optimizer.name: costed as Adam" in notes

@@ -108,6 +108,13 @@ def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
 
 
+def devices_contradicted(stated: object, overrides: Sequence[str]) -> Iterator[str]:
+    """Say that the command has another number of devices than the configuration."""
+    said = dict(entry.partition("=")[::2] for entry in overrides).get("cluster.num_devices")
+    if stated is not None and said is not None and said != str(stated):
+        yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={said}."
+
+
 def finished(
     document: dict[str, Any],
     notes: Sequence[str],

@@ -25,6 +25,7 @@ from planner.frameworks.imports.bridge.nested import MARKS, nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
+from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.printed.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.printed.container import container_job, is_container
@@ -479,7 +480,7 @@ def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str]
     """Add the number of devices of the launcher, unless the command sets another one."""
     name = "cluster.num_devices"
     if any(entry.partition("=")[0] in (name, "cluster") for entry in overrides):
-        return list(overrides), []
+        return list(overrides), [*devices_contradicted(devices.number, overrides)]
     number, source = devices
     if number is None:
         what = f"depends on {source}" if source else "is not said"

@@ -43,7 +43,7 @@ def model_named(name: str) -> str | dict[str, Any] | None:
             return spelling
         if spelling in _models():
             text = _models()[spelling]
-            return dict(yaml.safe_load(text)) if text.startswith("{") else text
+            return dict(yaml.safe_load(text)) if text.startswith("{") else model_named(text)
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.finish import assumed, newest, release_assumed
+from planner.frameworks.imports.finish import assumed, devices_contradicted, newest, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
@@ -36,6 +37,7 @@ SECTIONS = (
     ("trainer.strategy.", "model."),
     ("trainer.max_steps", "train.train_iters"),
     ("model.config.", "model."),
+    ("optim.config.", "optimizer."),
     ("data.seq_length", "model.seq_length"),
     ("data.micro_batch_size", "train.micro_batch_size"),
     ("data.global_batch_size", "train.global_batch_size"),
@@ -147,7 +149,12 @@ def override_list(text: str) -> list[str]:
 
 
 def bridge_job(
-    fields: Mapping[str, str], recipe: str | Recipe, overrides: Sequence[str], environment: Mapping[str, str]
+    fields: Mapping[str, str],
+    recipe: str | Recipe,
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    is_whole: bool = False,
 ) -> Imported:
     """
     Import overrides of a recipe.
@@ -162,6 +169,8 @@ def bridge_job(
         Entries of the job as ``key=value``.
     environment
         Known environment variables.
+    is_whole
+        True where nothing else is given: the recipe's name means the model alone.
 
     Raises
     ------
@@ -169,6 +178,7 @@ def bridge_job(
         If the model or a value is unknown, or if a required value would come from a recipe that is unknown.
     """
     entries = dict(entry.partition("=")[::2] for entry in overrides)
+    said_here = {*entries}
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
     model = _model(entries.pop("model", ""), known.model if known else str(recipe))
@@ -178,32 +188,65 @@ def bridge_job(
     if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
         model = {"base": model, "num_layers": int(num_layers)}
         facts = read(model, Path()).model
+    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
+    architecture = architecture_words(facts, length)
+    if "model" not in said_here:
+        _refuse_other_sizes(plain, architecture)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)
     notes = [f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
-    _require_needed(words, plain, entries, is_named=known is None and bool(recipe), has_experts=facts.has_experts)
+    _require_needed(
+        words, plain, entries, is_named=known is None and bool(recipe) and not is_whole, has_experts=facts.has_experts
+    )
     devices = _devices(fields)
-    if devices is not None:
-        entries.setdefault("cluster.num_devices", str(devices))
+    notes += devices_contradicted(devices, overrides)
+    entries = entries if devices is None else {"cluster.num_devices": str(devices), **entries}
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
-    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
     rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture_words(facts, length), *words], rest, environment, uses={})
+    imported = megatron_job([*architecture, *words], rest, environment, uses={})
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
-    if strange:
-        notes.append(f"Not understood, no fields that are known here: {', '.join(strange)}.")
+    notes += [f"{name}: not in the precision of the rest, costed in it." for name in PARTLY if is_on(plain, name)]
+    notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = said_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
     whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
     notes += assumed(imported.document, said, has_experts=facts.has_experts, whose=whose)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
+
+
+PARTLY = tuple(
+    f"mixed_precision.{name}"
+    for name in ("first_last_layers_bf16", "fp8_dot_product_attention", "fp8_multi_head_attention")
+)
+"""Entries that give some layers or attention another precision."""
+
+
+def is_on(fields: Mapping[str, str], name: str) -> bool:
+    """Return true for a field that is there and says or switches on something."""
+    return fields.get(name, "").lower() not in WITHOUT
+
+
+SIZED = ("--hidden-size", "--num-attention-heads", "--ffn-hidden-size", "--num-query-groups", "--kv-channels")
+"""Sizes of a model that a job's entries on top of it cannot change."""
+
+
+def _refuse_other_sizes(fields: Mapping[str, str], architecture: Sequence[str]) -> None:
+    """Refuse a size that is another one than that of the model by its name."""
+    if " ".join(architecture).startswith(STAND_IN):
+        return
+    own = dict(pairwise(architecture))
+    for name, value in fields.items():
+        option = options_by_field().get(name, "")
+        if option in SIZED and value.isdecimal() and option in own and value != own[option]:
+            hint = "Describe the model in a file, and add model=FILE."
+            raise SpecError(name, f"is {value}, the model that the configuration names has {own[option]}.", hint)
 
 
 def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
@@ -410,7 +453,16 @@ ARCHITECTURE = (
 """Fields of the architecture, which the recipe's model sets; overrides repeat them."""
 
 
+DECISIVE = {
+    "model": ("parallel", "recompute", "fsdp"),
+    **dict.fromkeys(("optimizer", "ddp", "comm_overlap"), ("dtype", "offload", "fsdp", "shard")),
+}
+"""Parts of the names of fields of each section that are refused where nobody knows them."""
+
+
 def _refuse_decisive(name: str, value: str) -> None:
-    decides = name.startswith("model.") and ("parallel" in name or "recompute" in name)
+    section, _, field = name.partition(".")
+    decides = any(part in field for part in DECISIVE.get(section, ())) and field != "params_dtype"
+    decides &= not ("dtype" in field and value.endswith("float32"))
     if decides and value.lower() not in WITHOUT:
         raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")

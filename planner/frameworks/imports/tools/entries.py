@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 import yaml
 
 from costmodel.errors import SpecError
+from costmodel.lowering.framework.stage_dealing import balanced_bounds
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import degree, finished, prepared, release_assumed
+from planner.frameworks.imports.finish import degree, devices_contradicted, finished, prepared, release_assumed
 from planner.frameworks.imports.named import model_named, vocabulary_of
 from planner.frameworks.imports.tools.files import File, read_mapping
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of, text_of
@@ -44,7 +47,44 @@ def neox_job(file: File) -> Imported:
     meaning = meaning_of("gpt_neox", flat)
     meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
     meaning.entries["model.ffn_hidden_size"] = _neox_width(flat, is_gated=meaning.entries.pop("given.gated", False))
-    return _job(file, meaning, "gpt-neox-2.0")
+    entries = meaning.entries
+    number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
+    if all(isinstance(one, int) and one > 0 for one in number):
+        entries["cluster.num_devices"] = prod(number)
+    if "strategy.mbs" not in entries:
+        entries.setdefault("given.accumulation", 1)
+    newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
+    meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
+    features = {name.partition(".")[2]: NEWER[name] for name in newer}
+    return _job(file, meaning, {"base": NEOX, "features": features} if newer else NEOX)
+
+
+NEOX = "gpt-neox-2.0"
+NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "many"]}
+"""Decisions that GPT-NeoX has learnt after that release, with their values."""
+
+
+def _dealt_layers(method: str, num_layers: int, pp: int) -> list[int]:
+    """
+    Layers of each stage as DeepSpeed cuts GPT-NeoX's list of modules.
+
+    References
+    ----------
+    GPT-NeoX, megatron/model/gpt2_model.py, init_specs; DeepSpeed, runtime/pipe/module.py, _partition_layers: functions
+    have names, too.
+    """
+    names = ["EmbeddingPipe", "_pre_transformer_block", *["ParallelTransformerLayerPipe"] * num_layers]
+    names += ["_post_transformer_block", "NormPipe", "ParallelLinearPipe"]
+    kind, _, pattern = method.lower().partition(":")
+    if kind == "uniform":
+        size, more = divmod(len(names), pp)
+        bounds: Sequence[int] = [*accumulate([0, *(size + (stage < more) for stage in range(pp))])]
+    elif kind == "type" and re.fullmatch(r"[\w|]+", pattern):
+        bounds = balanced_bounds([int(bool(re.search(pattern, name.lower()))) for name in names], pp)
+    else:
+        problem = f"is {shown(method)}; type:NAME|NAME and uniform are read."
+        raise SpecError("pipe_partition_method", problem, "Add strategy.layout='{layers: [...]}'.")
+    return [min(end, num_layers + 2) - min(max(begin, 2), num_layers + 2) for begin, end in pairwise(bounds)]
 
 
 def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
@@ -58,7 +98,8 @@ def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
     GPT-NeoX, megatron/model/transformer.py: ``ParallelMLP`` and ``LLaMAParallelMLP``.
     """
     hidden = degree(flat.get("hidden_size"), "hidden_size")
-    if flat.get("mlp_type") == "llama" and not flat.get("intermediate_size"):
+    is_llama = flat.get("mlp_type") == "llama"
+    if is_llama and not flat.get("intermediate_size"):
         return 256 * -(-int(2 * hidden * 4 / 3) // 256)
     times = degree(flat.get("expansion_factor") or 4, "expansion_factor")
     width = degree(flat.get("intermediate_size") or hidden * times, "intermediate_size")
@@ -126,16 +167,39 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     strategy |= {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
     strategy |= {"sequence_parallel": tp > 1 and strategy.get("sequence_parallel", False)}
     strategy |= {"tp_overlap": False} if tp == 1 else {}
-    if "mbs" in strategy:
-        steps = degree(given.get("accumulation", 1), "gradient accumulation")
-        training.setdefault("global_batch_size", degree(strategy["mbs"], "strategy.mbs") * steps * dp)
-    _add_tokens(training, given)
+    if "partition" in given and pp > 1 and isinstance(model, dict) and "layout" not in strategy:
+        layers = degree(model.get("num_layers"), "num_layers")
+        strategy["layout"] = {"layers": _dealt_layers(text_of(given["partition"]), layers, pp)}
     said = {*meaning.entries, *(entry.partition("=")[0] for entry in file.overrides)}
-    release = release_assumed(framework if isinstance(framework, str) else "what nanotron costs", file.overrides)
+    release = release_assumed(framework if isinstance(framework, str) else framework["base"], file.overrides)
+    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
     try:
-        return finished(document, [*release, *meaning.notes], said=said)
+        _settle_batches(file, strategy, training, given)
+        _add_tokens(training, given)
+        return finished(document, [*release, *other, *meaning.notes], said=said)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
+
+
+def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """
+    Derive the third of batch, micro-batch and steps of accumulation, unless the command says one of them.
+
+    References
+    ----------
+    DeepSpeed, runtime/config.py, _set_batch_related_parameters.
+    """
+    steps, dp = degree(given.get("accumulation", 1), "gradient accumulation"), degree(strategy["dp"], "strategy.dp")
+    batch = training.get("global_batch_size")
+    if "mbs" not in strategy and "accumulation" in given and isinstance(batch, int):
+        strategy["mbs"] = max(1, batch // (steps * dp))
+    if "mbs" not in strategy:
+        return
+    product = degree(strategy["mbs"], "strategy.mbs") * steps * dp
+    free = any(file.says(name) for name in ("strategy.mbs", "training.global_batch_size"))
+    if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:
+        problem = f"is {batch}; micro-batch {strategy['mbs']} x {steps} steps x {dp} replicas are {product}."
+        raise SpecError("training.global_batch_size", problem)
 
 
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:

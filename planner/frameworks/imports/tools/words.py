@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import architecture_words, said_by
-from planner.frameworks.imports.finish import assumed, degree, newest, release_assumed
+from planner.frameworks.imports.finish import assumed, degree, devices_contradicted, newest, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.files import MOST_FOLDERS, File, read_mapping
@@ -39,7 +39,8 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     notes = assumed(imported.document, said, has_experts=has_experts, whose=whose)
     framework = meaning.entries.get("cluster.framework")
     release = release_assumed(str(framework), file.overrides) if framework else ()
-    return Imported(document=imported.document, notes=(*release, *notes, *meaning.notes, *imported.notes))
+    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
+    return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *imported.notes))
 
 
 def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:

@@ -195,7 +195,7 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
     options_of, nothing = (" ".join(f"--set {name}={value}" for name in settable) for value in ("'--option VALUE'", ""))
     hint = f"Say what it holds: {options_of}; nothing: {nothing}."
-    rest = "" if all(holders.values()) else "What commands print is not known: write it in their place."
+    rest = "" if all(holders.values()) else f"{_unread(names)}: write it in their place."
     problem = f"hold what the script leaves open, which may be one or more options: {'; '.join(parts)}."
     raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
 
@@ -327,15 +327,19 @@ def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
     parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
     settable = [name for name in names if name.isalnum() or name.isidentifier()]
     hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = (
-        "" if len(settable) == len(names) else " What commands print is not known: give the variable that takes it."
-    )
+    others = "" if len(settable) == len(names) else f" {_unread(names)}: give the variable that takes it."
     raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 
 def options_needing(found: Understood, name: str) -> str:
     """The options that use a variable."""
     return ", ".join(option for option, needed in found.missing.items() if name in needed)
+
+
+def _unread(names: Sequence[str]) -> str:
+    """Why names that are no variables have no value: an expression is computed, but not every one can be."""
+    is_number = any(name.startswith(("$((", "$[")) for name in names)
+    return "Such arithmetic has no value here" if is_number else "What commands print is not known"
 
 
 def _label(name: str) -> str:

@@ -38,6 +38,10 @@ class Variables:
         Names that the script reads or sets.
     own
         Names that the script sets somewhere, also where it does not come along.
+    integers
+        Names that the script declares to be numbers.
+    calls
+        Functions that run, inside each other: an argument that one does not get is empty.
     compared
         Texts that conditions compare an argument of the script with that is not given.
     """
@@ -50,6 +54,8 @@ class Variables:
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    calls: int = 0
     compared: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,6 +81,8 @@ class Variables:
 
     def missing(self, name: str, line: int) -> str:
         """What stands for a name without value, whose use is remembered."""
+        if self.calls and name.isdecimal():
+            return ""
         text = unknown(name)
         lines = self.uses.setdefault(unknown_names(text)[0], [])
         if line not in lines:
@@ -128,6 +136,16 @@ class Variables:
         self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
         start = f"{name}["
         self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
+
+    def parts(self, name: str) -> dict[str, Value]:
+        """A variable and the elements of an array with keys, as they are."""
+        return {one: value for one, value in self.values.items() if one.partition("[")[0] == name}
+
+    def restore(self, name: str, parts: Mapping[str, Value]) -> None:
+        """Have a variable as it was."""
+        for one in self.parts(name):
+            del self.values[one]
+        self.values |= parts
 
     def keys(self, name: str) -> list[str]:
         """The keys of an array, or its numbers."""

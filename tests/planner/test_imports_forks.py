@@ -293,3 +293,39 @@ def test_mutated_scripts_import_or_are_refused(tmp_path):
             became.add(bool(refused.problem) and "refused")
 
     assert became == {True, "refused"}
+
+
+# --- what forks count otherwise ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("layers", "noops", "expected"), [(64, "", 8), (64, "--noop-layers 61,62,63", 8), (48, "", 8)])
+def test_mindspeed_counts_recomputed_layers_of_a_rank(layers, noops, expected, tmp_path):
+    """Eight of a rank are four of each of its two chunks (MindSpeed, should_recompute_activation)."""
+    words = (
+        f"--bf16 --num-layers {layers} --pipeline-model-parallel-size 4 "
+        f"--num-layers-per-virtual-pipeline-stage {layers // 8} "
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers 8 {noops}"
+    )
+    flag = "--enable-recompute-layers-per-pp-rank"
+
+    assert imported(tmp_path, f"{words} {flag}").document["strategy"]["layout"]["full_layers"] == [expected] * 4
+    with pytest.raises(SpecError, match=r"--recompute-num-layers: is 7 for a rank of 2 chunks"):
+        imported(tmp_path, f"{words} {flag} --recompute-num-layers 7")
+
+
+LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --untie-embeddings-and-output-weights --bf16"
+LLAMA_SIZES = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
+    "--position-embedding-type rope --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64"
+)
+
+
+def test_the_tokenizer_says_the_vocabulary_before_a_model_that_is_alike(tmp_path):
+    """GPT-2's has 50,257 entries, whatever Llama 2 has of the same layers."""
+    words = f"{LLAMA} --tokenizer-type GPT2BPETokenizer --vocab-file gpt2-vocab.json"
+
+    job = imported(tmp_path, words, sizes=LLAMA_SIZES)
+
+    assert job.document["model"]["vocab_size"] == 50257
+    assert "llama2-7b" not in notes_of(job)
+    assert imported(tmp_path, LLAMA, sizes=LLAMA_SIZES).document["model"] == "llama2-7b"

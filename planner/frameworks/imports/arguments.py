@@ -288,16 +288,19 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
 
 
 def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
-    """A model of the catalog has its own; of another one the tokenizer may say it."""
-    try:
-        return from_megatron_lm(found.words(), overrides, environment)
-    except SpecError as error:
-        if error.where != f"{WHERE}.--vocab-size":
-            raise
-        said = {**_tokenizer(environment), **found.said}
-        known = vocabulary_of(said) or assumed_vocabulary(said)
-        if known is None:
-            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
+    """The tokenizer says it; where that is not known, a model of the catalog that is alike, or its kind."""
+    entries = {entry.partition("=")[0] for entry in overrides}
+    said = {**_tokenizer(environment), **found.said}
+    known = vocabulary_of(said)
+    if known is None or {"--vocab-size", "--padded-vocab-size"} & {*found.values} or {"model", "model.name"} & entries:
+        try:
+            return from_megatron_lm(found.words(), overrides, environment)
+        except SpecError as error:
+            if error.where != f"{WHERE}.--vocab-size":
+                raise
+            known = known or assumed_vocabulary(said)
+            if known is None:
+                raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
     found.notes.append(
         f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
-from planner.frameworks.megatron.stages import LAYOUT, MOST_STAGES, layout_text
+from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.text import unknown_names, written
 
 Given: TypeAlias = Mapping[str, list[str]]
@@ -151,13 +151,32 @@ def _without_noops(given: Given) -> Words | None:
     """Layers without computation take places in stages, which a layout says of those that are left."""
     noops, total = _noops(given), _number(given, "--num-layers")
     stages = _number(given, "--pipeline-model-parallel-size", 1)
-    size = _number(given, "--num-layers-per-virtual-pipeline-stage", -(-total // stages))
+    size = _number(given, CHUNK_LAYERS, -(-total // stages))
     if size < 1 or total % size or (total // size) % stages:
         problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
-        raise SpecError(f"{WHERE}.--num-layers-per-virtual-pipeline-stage", problem)
+        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", problem)
     chunks = [sum(layer not in noops for layer in range(start, start + size)) for start in range(0, total, size)]
     more = {LAYOUT: [layout_text(chunks, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if len(chunks) > 1 else {}
     return {"--num-layers": [str(sum(chunks))], **more}
+
+
+def _recomputed_per_rank(given: Given) -> Words | None:
+    """
+    Layers that are recomputed of a whole rank, one of each chunk in turn, where Megatron-LM counts those of a chunk.
+
+    References
+    ----------
+    MindSpeed, mindspeed/core/transformer/transformer.py, should_recompute_activation.
+    """
+    stages, size = _number(given, "--pipeline-model-parallel-size", 1), _number(given, CHUNK_LAYERS, 0)
+    chunks = _number(given, "--num-layers") // (stages * size) if stages * size > 0 else _number(given, CHUNKS, 1)
+    if given.get("--recompute-method") != ["block"] or "--recompute-num-layers" not in given or chunks < 2:
+        return None
+    number = _number(given, "--recompute-num-layers")
+    if number % chunks:
+        problem = f"is {number} for a rank of {chunks} chunks, which recompute unlike numbers of layers then."
+        raise SpecError(f"{WHERE}.--recompute-num-layers", problem, f"Give a multiple of {chunks}.")
+    return {"--recompute-num-layers": [str(number // chunks)]}
 
 
 def _listed_layers(given: Given) -> Words | None:
@@ -234,6 +253,7 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--n-shared-experts",), _shared_experts),
     (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
     (("--num-layer-list",), _listed_layers),
+    (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _recomputed_per_rank),
     (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
     (("--moe-fb-overlap",), _overlap_of_experts),
     (("--train-tokens",), _tokens),

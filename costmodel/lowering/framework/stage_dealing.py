@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from costmodel.facts.framework import Framework
 
 SLOTS_AT_ENDS = 2
@@ -72,3 +76,44 @@ def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     sizes[0] -= ahead
     sizes[-1] -= behind
     return tuple(sizes) if min(sizes) >= 0 else None
+
+
+def balanced_bounds(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """
+    First module of each stage, and the end, if the heaviest and the lightest stage differ least.
+
+    Parameters
+    ----------
+    weights
+        Weight of each module: 1 for those that DeepSpeed's ``type:`` names, and 0 for others.
+    num_stages
+        Stages of the pipeline.
+
+    References
+    ----------
+    DeepSpeed since 0.12 at the latest, ``runtime/utils.py``, ``partition_balanced``: of equal cuts the last one. Before
+    it filled one stage after the other up to the least bottleneck (:data:`MODULES_AT_ENDS`).
+
+    >>> balanced_bounds([0, 1, 1, 1, 1, 1, 0], 2)
+    (0, 4, 7)
+    """
+    count = len(weights)
+    if count <= num_stages:
+        return tuple(min(stage, count) for stage in range(num_stages + 1))
+    sums = np.concatenate([[0], np.cumsum(weights)])
+    most, least = np.full(count + 1, np.inf), np.full(count + 1, np.inf)
+    most[0] = 0
+    cuts = []
+    for _ in range(num_stages):
+        before, other = most, least
+        most, least, cut = np.full(count + 1, np.inf), np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
+        for end in range(1, count + 1):
+            own = sums[end] - sums[:end]
+            high, low = np.maximum(before[:end], own), np.minimum(other[:end], own)
+            cut[end] = end - 1 - int(np.argmin((high - low)[::-1]))
+            most[end], least[end] = high[cut[end]], low[cut[end]]
+        cuts.append(cut)
+    bounds = [count]
+    for cut in reversed(cuts):
+        bounds.append(int(cut[bounds[-1]]))
+    return tuple(reversed(bounds))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from costmodel.errors import SpecError
+from costmodel.lowering.framework.stage_dealing import balanced_bounds
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
@@ -18,6 +20,10 @@ Words: TypeAlias = dict[str, list[str]]
 
 DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
 """Options that only Megatron-DeepSpeed has, and a script for it needs."""
+
+STAGES, METHOD = "--pipeline-model-parallel-size", "--pp-partition-method"
+METHODS = {"type:transformer": 0, "type:transformer|embedding": 1}
+"""How much an embedding counts beside a layer."""
 
 MOST_DIGITS = 18
 
@@ -150,7 +156,7 @@ def _noops(given: Given) -> set[int]:
 def _without_noops(given: Given) -> Words | None:
     """Layers without computation take places in stages, which a layout says of those that are left."""
     noops, total = _noops(given), _number(given, "--num-layers")
-    stages = _number(given, "--pipeline-model-parallel-size", 1)
+    stages = _number(given, STAGES, 1)
     size = _number(given, CHUNK_LAYERS, -(-total // stages))
     if size < 1 or total % size or (total // size) % stages:
         problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
@@ -168,7 +174,7 @@ def _recomputed_per_rank(given: Given) -> Words | None:
     ----------
     MindSpeed, mindspeed/core/transformer/transformer.py, should_recompute_activation.
     """
-    stages, size = _number(given, "--pipeline-model-parallel-size", 1), _number(given, CHUNK_LAYERS, 0)
+    stages, size = _number(given, STAGES, 1), _number(given, CHUNK_LAYERS, 0)
     chunks = _number(given, "--num-layers") // (stages * size) if stages * size > 0 else _number(given, CHUNKS, 1)
     if given.get("--recompute-method") != ["block"] or "--recompute-num-layers" not in given or chunks < 2:
         return None
@@ -177,6 +183,30 @@ def _recomputed_per_rank(given: Given) -> Words | None:
         problem = f"is {number} for a rank of {chunks} chunks, which recompute unlike numbers of layers then."
         raise SpecError(f"{WHERE}.--recompute-num-layers", problem, f"Give a multiple of {chunks}.")
     return {"--recompute-num-layers": [str(number // chunks)]}
+
+
+def _piped(given: Given) -> Words | None:
+    """
+    Layers as DeepSpeed deals them where they do not divide; embeddings count with ``type:transformer|embedding``.
+
+    References
+    ----------
+    Megatron-DeepSpeed, megatron/model/gpt_model.py, GPTModelPipe; DeepSpeed, runtime/pipe/module.py, _partition_layers.
+    """
+    method = " ".join(given.get(METHOD, ["type:transformer"])).lower()
+    is_piped = not {"--deepspeed", METHOD}.isdisjoint(given) and "--no-pipeline-parallel" not in given
+    if method not in METHODS or not is_piped or unknown_names(" ".join(given[STAGES])):
+        return None
+    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), METHODS[method]
+    if stages < 2 or layers + 2 * end < stages or (layers + 2 * end) % stages == 0:
+        return None
+    bounds = balanced_bounds([end, *[1] * layers, end], stages)
+    dealt = [min(last, layers + 1) - max(first, 1) for first, last in pairwise(bounds)]
+    note = (
+        f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
+        f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
+    )
+    return {STAGES: given[STAGES], LAYOUT: [layout_text(dealt, mtp_layers=0)], "": [note]}
 
 
 def _listed_layers(given: Given) -> Words | None:
@@ -253,6 +283,7 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--n-shared-experts",), _shared_experts),
     (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
     (("--num-layer-list",), _listed_layers),
+    ((STAGES, METHOD), _piped),
     (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _recomputed_per_rank),
     (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
     (("--moe-fb-overlap",), _overlap_of_experts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -12,12 +13,14 @@ from math import lcm
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.forks.words import in_megatron_words, model_entries
+from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
+from planner.frameworks.megatron.read_settings import release_for
 from planner.frameworks.shell.text import known_part, unknown, unknown_names, written
 from planner.frameworks.shell.variables import Variables
 
@@ -133,7 +136,7 @@ def megatron_job(
         _add_length(found)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     try:
-        imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+        imported = _with_release(found, entries, environment)
     except SpecError as error:
         if not found.strangers or "missing" not in error.problem:
             raise
@@ -383,6 +386,58 @@ def _add_length(found: Understood) -> None:
         found.notes.append(
             f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
         )
+
+
+FLASH = re.compile(r"--use-flash-attn(-\w+)?")
+
+OLDER = (
+    ("BigScience's", (), "megatron-deepspeed-2022"),
+    ("", (*DEEPSPEED, "--zero-stage"), "megatron-deepspeed-2023"),
+    ("", ("--DDP-impl", "--checkpoint-activations", "--activations-checkpoint-method"), "megatron-lm-2022"),
+    ("", ("--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp"), "megatron-lm-2022"),
+    ("", ("--RMSNorm", "--overlapped-distributed-optimizer", "--causal-lm"), "megatron-lm-0.8"),
+)
+"""Whose options, or which ones, only older releases have, and the nearest entry of the catalog; the first counts."""
+
+WITH_FLASH = "megatron-lm-0.8"
+"""The oldest one of Megatron-LM whose attention is fused, which the entries before are not."""
+
+DATED = re.compile(r"Megatron-LM-(2\d)([01]\d)\d\d\b")
+"""Pai-Megatron-Patch's copies of Megatron-LM, by the day."""
+
+
+def _with_release(found: Understood, entries: Mapping[str, str], environment: Mapping[str, str]) -> Imported:
+    """On the release that only older options mean, where it runs on the device and takes what they say."""
+    words = [f"{key}={value}" for key, value in entries.items()]
+    is_said = not {"cluster", "cluster.framework"}.isdisjoint(entries)
+    option, names = ("", ()) if is_said else _older_releases(found, environment)
+    for name in names:
+        if release_for(entries.get("cluster.device"), None, (name,)) is not None:
+            with suppress(SpecError):
+                imported = _with_vocabulary(found, [*words, f"cluster.framework={name}"], environment)
+                note = f"{option} is of older releases: {name} is assumed; cluster.framework=NAME says another one."
+                return Imported(document=imported.document, notes=(note, *imported.notes))
+    return _with_vocabulary(found, words, environment)
+
+
+def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """What says that a release is an older one, and the entries of the catalog from the nearest."""
+    if dated := DATED.search(environment.get("PYTHONPATH", "")):
+        month = f"20{dated[1]}-{dated[2]}"
+        since = {
+            name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith("megatron-lm-")
+        }
+        known = [name for name, date in since.items() if date <= month]
+        return dated[0], (max(known, key=since.__getitem__),) if known else ()
+    for whose, names, framework in OLDER:
+        rows = {one: [row.get("of") or "" for row in _others().get(one, ())] for one in found.said}
+        fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
+        if fits:
+            return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
+                framework,
+                WITH_FLASH,
+            )
+    return "", ()
 
 
 # --- options -----------------------------------------------------------------------------------------------

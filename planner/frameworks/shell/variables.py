@@ -15,6 +15,10 @@ SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "li
 """Parameters that every shell sets itself; the number of arguments is counted."""
 
 
+LISTS = ("PYTHONPATH",)
+"""Variables of folders, of which some are known."""
+
+
 @dataclass(slots=True)
 class Variables:
     """
@@ -165,7 +169,7 @@ class Variables:
     def texts(self) -> dict[str, str]:
         """Every variable that is one text and known, as a process would find it."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
-        return {name: text for name, text in known.items() if known_part(text) == text}
+        return {name: known_part(text) for name, text in known.items() if known_part(text) == text or name in LISTS}
 
 
 def _elements(text: str) -> list[str]:

@@ -343,7 +343,7 @@ def options_needing(found: Understood, name: str) -> str:
 
 
 def _unread(names: Sequence[str]) -> str:
-    """Why names that are no variables have no value: an expression is computed, but not every one can be."""
+    """Reason for names without value that are no variables."""
     is_number = any(name.startswith(("$((", "$[")) for name in names)
     return "Such arithmetic has no value here" if is_number else "What commands print is not known"
 
@@ -421,7 +421,7 @@ def _with_release(found: Understood, entries: Mapping[str, str], environment: Ma
 
 
 def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """What says that a release is an older one, and the entries of the catalog from the nearest."""
+    """Sign of an older release, and entries of the catalog from the nearest."""
     if dated := DATED.search(environment.get("PYTHONPATH", "")):
         month = f"20{dated[1]}-{dated[2]}"
         since = {

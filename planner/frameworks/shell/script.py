@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.commands import SHELLS, inner_script, read_names, script_place
 from planner.frameworks.shell.conditions import Verdict, decide, numbered
 from planner.frameworks.shell.parsing import REDIRECTS, assigned, branches_of, parse, targets
@@ -242,20 +241,19 @@ class _Follower:
         return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
-        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
-        key = self.words.value(index) if index is not None else ""
-        number = value_of(key) if key else None
-        if name is not None and number is None and key and not unknown_names(key):
-            variables = self.script.variables
-            variables.set_keys(source_of(name), {key: value if isinstance(value, str) else " ".join(value)})
-            return
-        old = self.script.variables.get(source_of(name)) if name is not None else None
-        elements = list(old) if isinstance(old, list) else []
-        if name is None or number is None or not 0 <= number <= len(elements):
+        name, index, variables = (
+            node.child_by_field_name("name"),
+            node.child_by_field_name("index"),
+            self.script.variables,
+        )
+        key, text = (
+            self.words.value(index) if index is not None else "",
+            value if isinstance(value, str) else " ".join(value),
+        )
+        if name is not None and source_of(name) in variables.tables and not unknown_names(key):
+            variables.set_keys(source_of(name), {key: text})
+        elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
             self._note(f"Line {self._line(node)}: {written(source_of(node))} is not followed.")
-            return
-        elements[number : number + 1] = [value if isinstance(value, str) else " ".join(value)]
-        self.script.variables.values[source_of(name)] = elements
 
     def _declaration(self, node: Node) -> Verdict:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
@@ -275,8 +273,8 @@ class _Follower:
                 continue
             if is_own:
                 self.frames[-1].setdefault(name, variables.parts(name))
-            if "i" in flags:
-                variables.integers.add(name)
+            for flag, names in (("i", variables.integers), ("A", variables.tables)):
+                names |= {name} if flag in flags else set()
             if is_assignment:
                 self._assignment(child)
             elif equals or is_own:

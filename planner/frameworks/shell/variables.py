@@ -44,6 +44,8 @@ class Variables:
         Names that the script sets somewhere, also where it does not come along.
     integers
         Names that the script declares to be numbers.
+    tables
+        Names that the script declares to be arrays with keys.
     calls
         Functions that run, inside each other: an argument that one does not get is empty.
     compared
@@ -59,6 +61,7 @@ class Variables:
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
     calls: int = 0
     compared: dict[str, set[str]] = field(default_factory=dict)
 
@@ -150,6 +153,16 @@ class Variables:
         for one in self.parts(name):
             del self.values[one]
         self.values |= parts
+
+    def set_element(self, name: str, number: str, text: str) -> bool:
+        """Set an element of a list by its number; False: it has no such place."""
+        old = self.get(name)
+        elements = list(old) if isinstance(old, list) else [old] if old else []
+        if not number.isdecimal() or int(number) > len(elements):
+            return False
+        elements[int(number) : int(number) + 1] = [text]
+        self.values[name] = elements
+        return True
 
     def keys(self, name: str) -> list[str]:
         """The keys of an array, or its numbers."""

@@ -298,7 +298,13 @@ class Words:
             return found
 
         def put(name: str, number: str) -> None:
-            self.variables.assign(name, number, source=f"${name}")
+            name, is_element, index = name.partition("[")
+            if not is_element:
+                self.variables.assign(name, number, source=f"${name}")
+            elif name in self.variables.tables or not self.variables.set_element(
+                name, self.number(index[:-1], line), number
+            ):
+                raise SpecError(f"script, line {line}", f"sets {name}[{index}, which is not read here.")
 
         value = None if names else value_of(text, read, put)
         if value is not None:

@@ -301,3 +301,94 @@ def test_overlap_of_mindspeed_is_no_kernel(tmp_path):
 
     assert "overlaps tensor-parallel communication with matmuls: costed as exposed" in notes
     assert "moments and gradients in 16 bits: costed in FP32" in notes
+
+
+# --- what forks count otherwise ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("layers", "noops", "expected"), [(64, "", 8), (64, "--noop-layers 61,62,63", 8), (48, "", 8)])
+def test_mindspeed_counts_recomputed_layers_of_a_rank(layers, noops, expected, tmp_path):
+    """Eight of a rank are four of each of its two chunks (MindSpeed, should_recompute_activation)."""
+    words = (
+        f"--bf16 --num-layers {layers} --pipeline-model-parallel-size 4 "
+        f"--num-layers-per-virtual-pipeline-stage {layers // 8} "
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers 8 {noops}"
+    )
+    flag = "--enable-recompute-layers-per-pp-rank"
+
+    assert imported(tmp_path, f"{words} {flag}").document["strategy"]["layout"]["full_layers"] == [expected] * 4
+    with pytest.raises(SpecError, match=r"--recompute-num-layers: is 7 for a rank of 2 chunks"):
+        imported(tmp_path, f"{words} {flag} --recompute-num-layers 7")
+
+
+LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --untie-embeddings-and-output-weights --bf16"
+LLAMA_SIZES = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
+    "--position-embedding-type rope --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64"
+)
+
+
+def test_the_tokenizer_says_the_vocabulary_before_a_model_that_is_alike(tmp_path):
+    """GPT-2's has 50,257 entries, whatever Llama 2 has of the same layers."""
+    words = f"{LLAMA} --tokenizer-type GPT2BPETokenizer --vocab-file gpt2-vocab.json"
+
+    job = imported(tmp_path, words, sizes=LLAMA_SIZES)
+
+    assert job.document["model"]["vocab_size"] == 50257
+    assert "llama2-7b" not in notes_of(job)
+    assert imported(tmp_path, LLAMA, sizes=LLAMA_SIZES).document["model"] == "llama2-7b"
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "method"),
+    [
+        (64, 8, "type:transformer|embedding"),
+        (30, 4, "type:transformer"),
+        (30, 4, ""),  # the model's own default
+    ],
+)
+def test_deepspeed_deals_layers_that_do_not_divide(layers, stages, method, tmp_path):
+    """No stage has two modules more than another one; an embedding counts as one where it is named."""
+    method = f"--pp-partition-method '{method}'" if method else ""
+    words = f"--bf16 --deepspeed --num-layers {layers} --pipeline-model-parallel-size {stages} {method}"
+
+    job = imported(tmp_path, words)
+
+    found = job.document["strategy"]["layout"]["layers"]
+    modules = [number + ("embedding" in method and place in (0, stages - 1)) for place, number in enumerate(found)]
+    assert sum(found) == layers
+    assert max(modules) - min(modules) == 1
+    assert f"{layers} layers do not divide over {stages} pipeline ranks: dealt as" in notes_of(job)
+
+
+@pytest.mark.parametrize(
+    ("words", "front", "release"),
+    [
+        ("--bf16 --deepspeed --zero-stage 1", "", "megatron-deepspeed-2023"),
+        ("--bf16 --deepspeed --abort-on-unmet-fused-kernel-constraints", "", "megatron-deepspeed-2022"),
+        ("--fp16 --DDP-impl local", "", "megatron-lm-2022"),
+        ("--bf16 --use-flash-attn --DDP-impl local", "", "megatron-lm-0.8"),
+        ("--bf16", "export PYTHONPATH=/x/PAI-Megatron-LM-240718:$PYTHONPATH", "megatron-lm-0.8"),
+        ("--bf16", "export PYTHONPATH=/x/PAI-Megatron-LM-241113", "megatron-lm-0.12"),  # the catalog's since 2024-10
+    ],
+)
+def test_what_only_older_releases_have_says_the_release(words, front, release, tmp_path):
+    """The nearest entry of the catalog, with a note; the command may name another one."""
+    job = imported(tmp_path, words, front=front)
+
+    assert job.document["cluster"]["framework"] == release
+    assert f"is of older releases: {release} is assumed" in notes_of(job)
+    assert "No argument says the release" not in notes_of(job)
+    other = imported(tmp_path, words, "cluster.framework=megatron-lm-0.18", front=front)
+    assert other.document["cluster"]["framework"] == "megatron-lm-0.18"
+
+
+def test_a_key_of_deepspeed_is_named_where_it_says_the_offload(tmp_path):
+    """And no option that the script does not have."""
+    front = 'cat <<E > ds.json\n{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}\nE'
+
+    job = imported(tmp_path, "--bf16 --deepspeed --deepspeed_config ds.json", front=front)
+
+    assert job.document["strategy"]["optimizer_offload"] is True
+    assert "zero_optimization.offload_optimizer of 'ds.json'" in notes_of(job)
+    assert "--cpu-optimizer" not in notes_of(job)

@@ -171,7 +171,7 @@ EXPERTS = "--num-experts 64 --expert-model-parallel-size 8"
         ("readarray -t < args.txt", '"${MAPFILE[@]}"', r"--set MAPFILE="),
         ("printf -v A '%s ' --tensor-model-parallel-size 2", "$A", r"\$A \(line 1\).*--set A="),
         ("read -r A < args.txt", "--bf16 $A", r"\$A \(line 1\).*--set A="),
-        ("while read -r line; do A+=\" $line\"; done < args.txt", "--lr 1 $A", r"\$line"),
+        ("while read -r line; do A+=\" $line\"; done < args.txt", "--lr 1 $A", r"\$A \(line 1\).*--set A="),
         ("A=1", "--tensor-model-parallel-size 2 $MORE", r"\$MORE \(line 3\).*nothing: --set MORE=\."),
         ("A=1", "--data-path $DATA $MORE", r"\$MORE"),
         ("A=1", "--some-switch $MORE", r"\$MORE"),

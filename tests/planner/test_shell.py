@@ -54,6 +54,27 @@ SCRIPTS = {
     "words behind redirections": "show a > /dev/null b c\nshow d 2>&1 e 2>/dev/null --f\n"
     "> /dev/null show g\nshow h &> /dev/null",
     "choices": "T=4\nA=$(( ($T > 1) ? 1 : 0 ))\nshow $A $(( T > 5 ? 1 : T > 3 ? 2 : 3 ))",
+    "own variables": "f() { local TP=${1:-4}; local PP=2 N; N=7; K=5; g; show $TP $PP $N; }\ng() { show $TP; TP=9; }\n"
+    "TP=2; PP=1; N=x; f 8; show $TP $PP $N $K",
+    "own declarations": "f() { declare A=2; typeset B=2; declare -g C=2; export D=2; local -a L=(1 2); show $L $2; }\n"
+    "A=1; B=1; C=1; D=1; L=z; f x; show $A $B $C $D $L",
+    "shells of pipelines": "TP=2; echo 1 | while read x; do TP=16; show $TP; done\nTP=3 | cat\n"
+    "{ TP=4; } & wait\nshow $TP\nTP=5 & wait; f() { TP=7; exit; }; f | cat; show $TP",
+    "let": 'TP=4; let "TP = TP / 2"; show $TP; let TP+=3 K=TP*2; show $TP $K; let TP=0 || show zero',
+    "loops that count": "TP=1; for ((i=0;i<2;i++)); do TP=$((TP*2)); done; show $TP $i\n"
+    "for ((i=8, j=1; i>$TP && j; i/=2)) do show $i; done; for ((;;)); do break; done\n"
+    "for i in $(seq 0 2 4); do show $i; done",
+    "loops inside": "for i in 1 2; do for j in 1 2; do show $i $j; continue 2; done; done\n"
+    "while true; do while :; do break 2; done; done",
+    "numbers": "declare -i TP=2+2 N; N=TP*2; N+=1; show $TP $N $((2**7)) $((010)) $((0x1f))\n"
+    "show $((2#101)) $((-7 % 3)) $((-2 ** 2))\n"
+    "show $(( 6 & 3 | 8 ^ 1 )) $(( ~5 )) $((N++ + ++N)) $((N -= 2, N << 1))\n"
+    "show $(( 0 && (N=99) )) $N $[1+2] $((5 > 3 ? N=1 : 7)) $N",
+    "numbers of texts": "A=B+1; B=2; L=(4 5); i=1; show $((A*2)) $((L[i]+L[0])) $((${#A}+1)); ((B == 2)) && show yes\n"
+    "[ 010 -eq 10 ] && show ten; [[ 010 -eq 8 ]] && show eight; [[ A -eq 3 ]] && show A; show $(expr 010 + 1)",
+    "elements by number": "A=(1 2 3); i=1; ((A[i]=7)); A[i+1]=8; A[$((i+2))]=9; show ${A[@]} $((A[1]++)) ${A[1]}\n"
+    "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}",
+    "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }
 """What launch scripts do; ``show`` prints its words."""
@@ -194,8 +215,33 @@ def test_other_scripts_are_found_by_their_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("08 + 1", 9), ("1 && 0 || 1", 1), ("!3", 0), ("1/0", None), ("2**8", None), ("", 0)]
+    ("text", "value"),
+    [("08 + 1", None), ("010 + 1", 9), ("1 && 0 || 1", 1), ("!3", 0), ("1/0", None), ("2**8", 256), ("", 0)],
 )
 def test_arithmetic_is_that_of_whole_numbers(text, value):
     """None where it is none."""
     assert value_of(text) == value
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while read x; do TP=16; done < f",
+        "for f in $(ls); do TP=$((TP*2)); done",
+        "N=$(nproc); for ((i=0;i<N;i++)); do TP+=0; done",
+        "N=`nproc`; while [ $N -gt 1 ]; do TP=4; done",
+    ],
+)
+def test_what_a_loop_without_a_known_count_changes_is_not_known(loop):
+    """It stands by its name, with the line of the loop; what is given beside the script counts behind it."""
+    script = follow(f"TP=2; PP=1\n{loop}\nrun $TP $PP")
+
+    assert [written(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
+    assert script.variables.uses["TP"] == [2]
+    assert follow(f"TP=2\n{loop}\nrun $TP", {"TP": "8"}).commands[-1].words == ("run", "8")
+
+
+def test_names_that_stand_for_others_are_refused():
+    """With their line: what they set is another variable."""
+    with pytest.raises(SpecError, match=r"script, line 2: declare -n is not read here\."):
+        follow("TP=1\ndeclare -n other=TP\nother=2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -12,12 +13,14 @@ from math import lcm
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.forks.words import in_megatron_words, model_entries
+from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm
+from planner.frameworks.megatron.read_settings import release_for
 from planner.frameworks.shell.text import known_part, unknown, unknown_names, written
 from planner.frameworks.shell.variables import Variables
 
@@ -135,7 +138,7 @@ def megatron_job(
         _add_length(found)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     try:
-        imported = _with_vocabulary(found, [f"{key}={value}" for key, value in entries.items()], environment)
+        imported = _with_release(found, entries, environment)
     except SpecError as error:
         if not found.strangers or "missing" not in error.problem:
             raise
@@ -197,7 +200,7 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
     options_of, nothing = (" ".join(f"--set {name}={value}" for name in settable) for value in ("'--option VALUE'", ""))
     hint = f"Say what it holds: {options_of}; nothing: {nothing}."
-    rest = "" if all(holders.values()) else "What commands print is not known: write it in their place."
+    rest = "" if all(holders.values()) else f"{_unread(names)}: write it in their place."
     problem = f"hold what the script leaves open, which may be one or more options: {'; '.join(parts)}."
     raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
 
@@ -291,16 +294,19 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
 
 
 def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
-    """Import a command line; without a vocabulary size it is the catalog model's, or the tokenizer's."""
-    try:
-        return from_megatron_lm(found.words(), overrides, environment)
-    except SpecError as error:
-        if error.where != f"{WHERE}.--vocab-size":
-            raise
-        said = {**_tokenizer(environment), **found.said}
-        known = vocabulary_of(said) or assumed_vocabulary(said)
-        if known is None:
-            raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
+    """Import a command line; its vocabulary is the tokenizer's, else that of a like model of the catalog."""
+    entries = {entry.partition("=")[0] for entry in overrides}
+    said = {**_tokenizer(environment), **found.said}
+    known = vocabulary_of(said)
+    if known is None or {"--vocab-size", "--padded-vocab-size"} & {*found.values} or {"model", "model.name"} & entries:
+        try:
+            return from_megatron_lm(found.words(), overrides, environment)
+        except SpecError as error:
+            if error.where != f"{WHERE}.--vocab-size":
+                raise
+            known = known or assumed_vocabulary(said)
+            if known is None:
+                raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
     found.notes.append(
         f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
@@ -330,15 +336,19 @@ def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
     parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
     settable = [name for name in names if name.isalnum() or name.isidentifier()]
     hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = (
-        "" if len(settable) == len(names) else " What commands print is not known: give the variable that takes it."
-    )
+    others = "" if len(settable) == len(names) else f" {_unread(names)}: give the variable that takes it."
     raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 
 def options_needing(found: Understood, name: str) -> str:
     """Name the options that use a variable."""
     return ", ".join(option for option, needed in found.missing.items() if name in needed)
+
+
+def _unread(names: Sequence[str]) -> str:
+    """Reason for names without value that are no variables."""
+    is_number = any(name.startswith(("$((", "$[")) for name in names)
+    return "Such arithmetic has no value here" if is_number else "What commands print is not known"
 
 
 def _label(name: str) -> str:
@@ -379,6 +389,58 @@ def _add_length(found: Understood) -> None:
         found.notes.append(
             f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
         )
+
+
+FLASH = re.compile(r"--use-flash-attn(-\w+)?")
+
+OLDER = (
+    ("BigScience's", (), "megatron-deepspeed-2022"),
+    ("", (*DEEPSPEED, "--zero-stage"), "megatron-deepspeed-2023"),
+    ("", ("--DDP-impl", "--checkpoint-activations", "--activations-checkpoint-method"), "megatron-lm-2022"),
+    ("", ("--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp"), "megatron-lm-2022"),
+    ("", ("--RMSNorm", "--overlapped-distributed-optimizer", "--causal-lm"), "megatron-lm-0.8"),
+)
+"""Whose options, or which ones, only older releases have, and the nearest entry of the catalog; the first counts."""
+
+WITH_FLASH = "megatron-lm-0.8"
+"""The oldest one of Megatron-LM whose attention is fused, which the entries before are not."""
+
+DATED = re.compile(r"Megatron-LM-(2\d)([01]\d)\d\d\b")
+"""Pai-Megatron-Patch's copies of Megatron-LM, by the day."""
+
+
+def _with_release(found: Understood, entries: Mapping[str, str], environment: Mapping[str, str]) -> Imported:
+    """On the release that only older options mean, where it runs on the device and takes what they say."""
+    words = [f"{key}={value}" for key, value in entries.items()]
+    is_said = not {"cluster", "cluster.framework"}.isdisjoint(entries)
+    option, names = ("", ()) if is_said else _older_releases(found, environment)
+    for name in names:
+        if release_for(entries.get("cluster.device"), None, (name,)) is not None:
+            with suppress(SpecError):
+                imported = _with_vocabulary(found, [*words, f"cluster.framework={name}"], environment)
+                note = f"{option} is of older releases: {name} is assumed; cluster.framework=NAME says another one."
+                return Imported(document=imported.document, notes=(note, *imported.notes))
+    return _with_vocabulary(found, words, environment)
+
+
+def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Sign of an older release, and entries of the catalog from the nearest."""
+    if dated := DATED.search(environment.get("PYTHONPATH", "")):
+        month = f"20{dated[1]}-{dated[2]}"
+        since = {
+            name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith("megatron-lm-")
+        }
+        known = [name for name, date in since.items() if date <= month]
+        return dated[0], (max(known, key=since.__getitem__),) if known else ()
+    for whose, names, framework in OLDER:
+        rows = {one: [row.get("of") or "" for row in _others().get(one, ())] for one in found.said}
+        fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
+        if fits:
+            return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
+                framework,
+                WITH_FLASH,
+            )
+    return "", ()
 
 
 # --- options -----------------------------------------------------------------------------------------------

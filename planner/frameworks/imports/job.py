@@ -286,11 +286,13 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
         raise SpecError(WHERE, f"offloads weights by {shown(written(name))}, which is not costed under Megatron-LM.")
-    words = ["--cpu-optimizer"] if offloaded else []
+    words = ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] if offloaded else []
+    key = f"zero_optimization.offload_optimizer of {shown(written(name))}"
+    notes = [f"{key}: costed as --optimizer-cpu-offload, whose update is the host's."] if offloaded else []
     if found := ZERO_STAGE.search(text):
-        return (*words, "--zero-stage", found[1]), []
+        return (*words, "--zero-stage", found[1]), notes
     assumed = f"{shown(written(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
-    return tuple(words), [] if "--zero-stage" in given else [f"DeepSpeed's configuration {assumed}"]
+    return tuple(words), notes if "--zero-stage" in given else [*notes, f"DeepSpeed's configuration {assumed}"]
 
 
 def _from_yaml_file(

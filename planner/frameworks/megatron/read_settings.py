@@ -20,7 +20,7 @@ RELEASES = "megatron-lm-"
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 
 
-def release_for(device: object, loss: object) -> str | None:
+def release_for(device: object, loss: object, among: str | tuple[str, ...] = RELEASES) -> str | None:
     """
     Return the newest plain release of Megatron-LM for a job.
 
@@ -30,6 +30,8 @@ def release_for(device: object, loss: object) -> str | None:
         Device of the job.
     loss
         Setting ``loss`` of the job, which not every release has; with several values or none any release matches.
+    among
+        Beginnings of the names that may be.
 
     Returns
     -------
@@ -46,7 +48,7 @@ def release_for(device: object, loss: object) -> str | None:
     fitting = [
         name
         for name in catalog.frameworks()
-        if name.startswith(RELEASES)
+        if name.startswith(among)
         and (own is not None or catalog.runs_on(catalog.framework(name), known.architecture))
         and (not isinstance(loss, str) or loss in catalog.framework(name).setting_values.get("loss", (loss,)))
     ]

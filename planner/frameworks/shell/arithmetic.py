@@ -1,87 +1,175 @@
-"""Integer arithmetic of a shell."""
+"""Arithmetic of a shell on whole numbers, with the variables that it reads and sets."""
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable
+from typing import NoReturn, TypeAlias
 
-BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
+Later: TypeAlias = Callable[[], int]
+"""A part of an expression, computed where its value counts: the other side of a choice changes nothing."""
 
-COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+NAME = r"[A-Za-z_]\w*(?:\[[^\]]*\])?"
+SIGNS = r"<<=|>>=|\*\*|\+\+|--|[-+*/%&|^]=|<<|>>|[<>=!]=|&&|\|\||[-+*/%<>=!~&^|?:(),]"
+TOKEN = re.compile(rf"\s*(\d+#\w+|0[xX][\da-fA-F]+|\d+|{NAME}|{SIGNS})")
 
-PYTHONS = (("&&", " and "), ("||", " or "), ("\n", " "))
+TARGETS = re.compile(rf"({NAME})\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))|(?:\+\+|--)\s*({NAME})")
+"""Names that an expression sets."""
 
-CHOICE = re.compile(r"([^?:]*)\?([^?:]*):(.*)", re.DOTALL)
-"""``condition ? value : value``; the last value may itself be such a choice."""
-
-MOST_DIGITS, MOST_LETTERS = 18, 500
-"""Digits of a value and letters of an expression; numbers of a shell have 64 bits."""
+MOST_LETTERS, MOST = 500, 2**63
+"""A shell's numbers have 64 bits; longer expressions are not a script's."""
 
 
-def value_of(expression: str) -> int | None:
-    """
-    Evaluate an expression without variables; None: it is not arithmetic, or not supported here.
-
-    >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99")
-    (4, 1, None, None)
-    """
-    if found := CHOICE.fullmatch(expression):
-        condition = value_of(found[1])
-        return None if condition is None else value_of(found[2 if condition else 3])
-    text = expression.strip()
-    for shells, pythons in PYTHONS:
-        text = text.replace(shells, pythons)
-    text = re.sub(r"!(?!=)", " not ", text)
-    text = re.sub(r"\b0+(?=\d)", "", text).strip()
-    if not text:
-        return 0
-    if len(text) > MOST_LETTERS:
-        return None
-    try:
-        value = _value(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
-    return value if value is not None and len(str(abs(value))) <= MOST_DIGITS else None
+def _quotient(first: int, second: int) -> int:
+    quotient = abs(first) // abs(second)
+    return quotient if (first < 0) == (second < 0) else -quotient
 
 
-def _value(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int(number)):
-            return int(number)
-        case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv(), right=right):
-            first, second = _value(left), _value(right)
-            quotient = abs(first) // abs(second)
-            return quotient if (first < 0) == (second < 0) else -quotient
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
-            first, second = _value(left), _value(right)
-            if isinstance(op, ast.LShift | ast.RShift) and not 0 <= second < 64:
-                raise ValueError
-            return BINARY[type(op)](first, second)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _value(operand)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return int(not _value(operand))
-        case ast.BoolOp(op=op, values=values):
-            truths = [bool(_value(one)) for one in values]
-            return int(all(truths) if isinstance(op, ast.And) else any(truths))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
-            return int(COMPARISONS[type(op)](_value(left), _value(right)))
+def _bounded(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """A shift or a power by no more than the number has bits."""
+    return lambda first, second: function(first, second) if 0 <= second < 64 else _refuse()
+
+
+def _refuse() -> NoReturn:
     raise ValueError
+
+
+BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    {"<<": _bounded(operator.lshift), ">>": _bounded(operator.rshift)},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": _quotient, "%": lambda first, second: first - second * _quotient(first, second)},
+    {"**": _bounded(operator.pow)},
+)
+"""Operators from those that bind least."""
+
+LAZY = (",", "?", "||", "&&")
+RANKS = {sign: rank for rank, signs in enumerate((*([one] for one in LAZY), *BINARY)) for sign in signs}
+FUNCTIONS = {sign: function for signs in BINARY for sign, function in signs.items()}
+UNARY: dict[str, Callable[[int], int]] = {
+    "-": operator.neg,
+    "+": operator.pos,
+    "~": operator.invert,
+    "!": operator.not_,
+}
+
+
+def _nothing(_: str) -> str:
+    raise ValueError
+
+
+def value_of(
+    expression: str, read: Callable[[str], str] = _nothing, put: Callable[[str, str], None] = lambda *_: None
+) -> int | None:
+    """
+    The value of an expression; None: it is none, one that is not read here, or of what is not known.
+
+    Parameters
+    ----------
+    expression
+        Its text, with parameters in place.
+    read
+        The text of a variable, which is an expression, too.
+    put
+        Sets a variable.
+
+    >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
+    (4, 1, None, None, 8)
+    """
+    try:
+        return _Expression(expression, read, put).value()
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+class _Expression:
+    """Words of an expression from the left, each with what stands behind it."""
+
+    def __init__(self, text: str, read: Callable[[str], str], put: Callable[[str, str], None]) -> None:
+        self.read, self.put = read, put
+        self.tokens, place, text = list[str](), 0, text.strip()
+        while place < len(text):
+            found = TOKEN.match(text, place)
+            if found is None or len(text) > MOST_LETTERS:
+                raise ValueError
+            self.tokens.append(found[1])
+            place = found.end()
+        self.tokens.reverse()
+
+    def value(self) -> int:
+        """The value of the whole."""
+        whole = self._behind(0) if self.tokens else lambda: 0
+        return whole() if not self.tokens else _refuse()
+
+    def _next(self) -> str:
+        return self.tokens[-1] if self.tokens else ""
+
+    def _take(self, expected: str = "") -> str:
+        return self.tokens.pop() if self.tokens and expected in ("", self._next()) else _refuse()
+
+    def _behind(self, least: int) -> Later:
+        """An operand with the operators behind it that bind no less than that."""
+        left = self._operand()
+        while RANKS.get(self._next(), -1) >= least:
+            left = self._joined(left, self._take())
+        return left
+
+    def _joined(self, left: Later, sign: str) -> Later:
+        if sign == "?":
+            then = self._behind(0)
+            self._take(":")
+            other = self._behind(RANKS["?"])
+            return lambda: then() if left() else other()
+        right = self._behind(RANKS[sign] + (sign != "**"))
+        match sign:
+            case ",":
+                return lambda: (left(), right())[1]
+            case "&&":
+                return lambda: int(bool(left() and right()))
+            case "||":
+                return lambda: int(bool(left() or right()))
+        return lambda: _checked(FUNCTIONS[sign](left(), right()))
+
+    def _operand(self) -> Later:
+        token = self._take()
+        if token == "(":
+            inner = self._behind(0)
+            self._take(")")
+            return inner
+        if token in ("++", "--"):
+            return self._set(self._take(), token[0], lambda: 1)
+        if token in UNARY:
+            operand = self._operand()
+            return lambda: int(UNARY[token](operand()))
+        if token[0].isdecimal():
+            base, _, digits = token.rpartition("#")
+            number = int(digits, int(base or (8 if re.fullmatch(r"0\d+", digits) else 0)))
+            return lambda: _checked(number)
+        if not re.fullmatch(NAME, token):
+            raise ValueError
+        if (sign := self._next()) in ("++", "--"):
+            change = self._set(token, self._take()[0], lambda: 1)
+            return lambda: change() - (1 if sign == "++" else -1)
+        if sign == "=" or (sign[-1:] == "=" and sign[:-1] in FUNCTIONS and sign not in FUNCTIONS):
+            return self._set(token, self._take()[:-1], self._behind(RANKS["?"]))
+        return lambda: self._of(token)
+
+    def _of(self, name: str) -> int:
+        return _Expression(self.read(name), self.read, self.put).value()
+
+    def _set(self, name: str, sign: str, right: Later) -> Later:
+        def value() -> int:
+            number = right() if not sign else _checked(FUNCTIONS[sign](self._of(name), right()))
+            self.put(name, str(number))
+            return number
+
+        return value
+
+
+def _checked(number: int) -> int:
+    return int(number) if -MOST <= number < MOST else _refuse()

@@ -63,7 +63,7 @@ def decide(node: Node, words: Words) -> Verdict:
     """Evaluate a condition: unset variables are empty, as in a shell, and files are assumed to exist."""
     inner = [child for child in node.children if child.type not in SKIPPED]
     if node.type in ("arithmetic_expansion",) or source_of(node).startswith("(("):
-        return _arithmetic(node, words)
+        return numbered(words.arithmetic(node), line_of(node), words)
     if node.type in ("test_command", "parenthesized_expression"):
         return decide(inner[0], words) if len(inner) == 1 else Verdict(bool(inner), False)
     if node.type == "unary_expression" and len(inner) == 2:
@@ -89,11 +89,10 @@ def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, boo
     return known_part(text), not names
 
 
-def _arithmetic(node: Node, words: Words) -> Verdict:
-    text = words.arithmetic(node)
-    names = unknown_names(text)
-    if names:
-        words.variables.ask(names, line_of(node))
+def numbered(text: str, line: int, words: Words) -> Verdict:
+    """A number as a condition: not zero."""
+    if names := unknown_names(text):
+        words.variables.ask(names, line)
         return Verdict(False, False)
     return Verdict(text != "0", True)
 
@@ -124,7 +123,7 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     if (not one and _vanishes(left)) or (not other and _vanishes(right)):
         return Verdict(False, is_known)
     if sign in NUMBERS:
-        numbers = value_of(one), value_of(other)
+        numbers = [_number(text, words, left) for text in (one, other)]
         if numbers[0] is None or numbers[1] is None:
             return Verdict(False, False)
         return Verdict(NUMBERS[sign](numbers[0], numbers[1]), is_known)
@@ -136,16 +135,22 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
     return Verdict(same == (sign != "!="), is_known)
 
 
-def _vanishes(node: Node) -> bool:
-    """
-    Tell whether an empty operand yields no word at all.
+def _number(text: str, words: Words, node: Node) -> int | None:
+    """A decimal number of ``[ ... ]``, an expression of ``[[ ... ]]``."""
+    if _is_single(node):
+        return int(text) if re.fullmatch(r"\s*[-+]?\d{1,18}\s*", text) else None
+    return value_of(words.number(text, line_of(node)))
 
-    ``[ $A != b ]`` without quotation marks is then an error, and false.
-    """
-    test: Node | None = node
-    while test is not None and test.type != "test_command":
-        test = test.parent
-    return node.type in ("simple_expansion", "expansion") and test is not None and test.children[0].type == "["
+
+def _is_single(node: Node | None) -> bool:
+    while node is not None and node.type != "test_command":
+        node = node.parent
+    return node is not None and node.children[0].type == "["
+
+
+def _vanishes(node: Node) -> bool:
+    """Whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is an error then, and false."""
+    return node.type in ("simple_expansion", "expansion") and _is_single(node)
 
 
 MOST_LETTERS = 200

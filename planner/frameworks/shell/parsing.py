@@ -74,3 +74,23 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
                 between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
                 if one.type == "variable_assignment" and b"\n" in between:
                     yield one.end_byte, b";"
+
+
+def targets(redirect: Node) -> list[Node]:
+    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
+
+
+REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")
+
+
+def branches_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Conditions and bodies; none of ``else``."""
+    clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
+    for part in (node, *clauses):
+        named = [child for child in part.named_children if child not in clauses]
+        if part.type == "else_clause":
+            yield [], named
+            continue
+        then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
+        yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.shell.arithmetic import value_of
-from planner.frameworks.shell.conditions import Verdict, decide
-from planner.frameworks.shell.parsing import find_assignments, parse
+from planner.frameworks.shell.commands import SHELLS, inner_script, read_names, script_place
+from planner.frameworks.shell.conditions import Verdict, decide, numbered
+from planner.frameworks.shell.parsing import REDIRECTS, branches_of, find_assignments, parse, targets
 from planner.frameworks.shell.text import known_part, unknown_names, written
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
@@ -31,8 +31,6 @@ WHERE = "script"
 MOST_STATEMENTS = 20_000
 MOST_DEPTH = 20
 MOST_LETTERS = 1_000_000
-
-SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,8 @@ class Script:
 class _Stop(Exception):
     """Signal that ends the script, a function or a loop."""
 
-    def __init__(self, what: str, line: int, *, failed: bool = False) -> None:
-        self.what, self.line, self.failed = what, line, failed
+    def __init__(self, what: str, line: int, *, failed: bool = False, levels: int = 1) -> None:
+        self.what, self.line, self.failed, self.levels = what, line, failed, levels
 
 
 def follow(
@@ -126,6 +124,7 @@ class _Follower:
         self.find = find
         self.words = Words(script.variables)
         self.functions: dict[str, Node] = {}
+        self.frames: list[dict[str, dict[str, Value]]] = []
         self.statements = 0
         self.depth = 0
         self.first_line = 0
@@ -138,17 +137,17 @@ class _Follower:
             "unset_command": self._unset,
             "command": self._command,
             "redirected_statement": self._run_redirects,
-            "pipeline": self._each,
+            "pipeline": self._pipeline,
             "list": self._list,
             "negated_command": lambda node: self._each(node).negate(),
             "test_command": lambda node: decide(node, self.words),
             "if_statement": self._if,
             "case_statement": self._case,
             "for_statement": self._loop_for,
-            "c_style_for_statement": self._once,
+            "c_style_for_statement": self._count,
             "while_statement": self._while,
             "function_definition": self._define,
-            "subshell": self._subshell,
+            "subshell": lambda node: self._apart(node.named_children),
             "compound_statement": self._compound,
             "do_group": self._each,
         }
@@ -207,8 +206,14 @@ class _Follower:
         last = Verdict(True, True)
         for node in nodes:
             if node.type != "comment":
-                last = self._do(node)
+                following = node.next_sibling
+                is_background = following is not None and following.type == "&"
+                last = self._apart([node]) if is_background else self._do(node)
         return last
+
+    def _pipeline(self, node: Node) -> Verdict:
+        """Its members, each a shell of its own; the last one's end is its end."""
+        return [self._apart([one]) for one in node.named_children][-1]
 
     # --- variables -----------------------------------------------------------------------------------------
 
@@ -222,7 +227,10 @@ class _Follower:
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
         keyed = self.words.elements_by_key(value) if value is not None and value.type == "array" else {}
-        if name.type == "subscript":
+        if source_of(name) in variables.integers and isinstance(found, str):
+            text = f"{source_of(name)} + ({found})" if appends else found
+            variables.assign(source_of(name), self.words.number(text, self._line(node)), source=text)
+        elif name.type == "subscript":
             self._element(name, found)
         elif keyed:
             variables.set_keys(source_of(name), keyed)
@@ -233,23 +241,45 @@ class _Follower:
         return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
-        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
-        key = self.words.value(index) if index is not None else ""
-        number = value_of(key) if key else None
-        if name is not None and number is None and key and not unknown_names(key):
-            variables = self.script.variables
-            variables.set_keys(source_of(name), {key: value if isinstance(value, str) else " ".join(value)})
-            return
-        old = self.script.variables.get(source_of(name)) if name is not None else None
-        elements = list(old) if isinstance(old, list) else []
-        if name is None or number is None or not 0 <= number <= len(elements):
+        name, index, variables = (
+            node.child_by_field_name("name"),
+            node.child_by_field_name("index"),
+            self.script.variables,
+        )
+        key, text = (
+            self.words.value(index) if index is not None else "",
+            value if isinstance(value, str) else " ".join(value),
+        )
+        if name is not None and source_of(name) in variables.tables and not unknown_names(key):
+            variables.set_keys(source_of(name), {key: text})
+        elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
             self._note(f"Line {self._line(node)}: {written(source_of(node))} is not followed.")
-            return
-        elements[number : number + 1] = [value if isinstance(value, str) else " ".join(value)]
-        self.script.variables.values[source_of(name)] = elements
 
     def _declaration(self, node: Node) -> Verdict:
-        return self._all([child for child in node.named_children if child.type == "variable_assignment"])
+        """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
+        kind, line = source_of(node.children[0]), self._line(node)
+        flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
+        if set("nul") & {*flags} and kind != "export":
+            raise SpecError(f"{WHERE}, line {line}", f"{kind} -{flags} is not read here.")
+        is_own = kind in ("local", "declare", "typeset") and "g" not in flags and bool(self.frames)
+        variables = self.script.variables
+        for child in node.named_children:
+            is_assignment = child.type == "variable_assignment"
+            target = child.child_by_field_name("name") if is_assignment else child
+            text = source_of(target) if is_assignment and target is not None else self.words.value(child)
+            name, equals, value = text.partition("=")
+            name = name.partition("[")[0]
+            if not name.isidentifier():
+                continue
+            if is_own:
+                self.frames[-1].setdefault(name, variables.parts(name))
+            for flag, names in (("i", variables.integers), ("A", variables.tables)):
+                names |= {name} if flag in flags else set()
+            if is_assignment:
+                self._assignment(child)
+            elif equals or is_own:
+                variables.assign(name, value, source="") if equals else variables.values.update({name: ""})
+        return Verdict(True, True)
 
     def _unset(self, node: Node) -> Verdict:
         for child in node.named_children:
@@ -259,12 +289,8 @@ class _Follower:
     # --- branches and loops --------------------------------------------------------------------------------
 
     def _if(self, node: Node) -> Verdict:
-        """
-        Take the first branch that applies.
-
-        A branch that ends the script is skipped where its condition is not certain.
-        """
-        for position, (condition, body) in enumerate(branches := list(_branches(node))):
+        """The branches in turn; of a branch that ends the script and need not be taken, the others."""
+        for position, (condition, body) in enumerate(branches := list(branches_of(node))):
             verdict = self._all(condition) if condition else Verdict(True, True)
             if not verdict.holds and (verdict.is_certain or position < len(branches) - 1):
                 continue
@@ -319,31 +345,61 @@ class _Follower:
     def _loop_for(self, node: Node) -> Verdict:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
+        before = dict(self.script.variables.values)
         for value in values:
             if name is not None and body is not None:
                 self.script.variables.values[source_of(name)] = value
                 if not self._loops(body):
                     break
+        if not all(map(known_part, values)) and any(map(unknown_names, values)):
+            self._forget(before, node)
         return Verdict(True, True)
 
     def _while(self, node: Node) -> Verdict:
-        """Repeat while the condition certainly holds; where that is not known, run the body once."""
-        body = node.child_by_field_name("body")
+        """As long as the condition certainly holds; where that is not known, once."""
         conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
         until = bool(node.children) and node.children[0].type == "until"
-        while body is not None:
+
+        def condition() -> Verdict:
             verdict = self._all(conditions)
-            holds = verdict.holds != until
-            if not holds or not self._loops(body) or not verdict.is_certain:
+            return verdict.negate() if until else verdict
+
+        return self._repeat(node, condition, lambda: None)
+
+    def _count(self, node: Node) -> Verdict:
+        """``for ((start; condition; step))``."""
+        parts: list[list[Node]] = [[]]
+        for child in node.children[2 : [child.type for child in node.children].index("))")]:
+            parts[-1:] = [parts[-1], []] if child.type == ";" else [[*parts[-1], child]]
+        start, ends, step = (*parts, [], [])[:3]
+
+        def condition() -> Verdict:
+            return numbered(self.words.arithmetic(*ends), line_of(node), self.words) if ends else Verdict(True, True)
+
+        if start:
+            self.words.arithmetic(*start)
+        return self._repeat(node, condition, lambda: step and self.words.arithmetic(*step))
+
+    def _repeat(self, node: Node, condition: Callable[[], Verdict], step: Callable[[], object]) -> Verdict:
+        """A loop; what commands print, other than a variable that nobody sets, is not empty in its condition."""
+        body, before = node.child_by_field_name("body"), dict(self.script.variables.values)
+        while body is not None:
+            verdict, asked = condition(), self.script.variables.asked.items()
+            prints = any(line_of(node) in lines and not re.fullmatch(r"\w+", name) for name, lines in asked)
+            if not (verdict.holds or (prints and not verdict.is_certain)) or not self._loops(body):
                 break
+            if not verdict.is_certain:
+                self._forget(before, node)
+                break
+            step()
         return Verdict(True, True)
 
-    def _once(self, node: Node) -> Verdict:
-        body = node.child_by_field_name("body")
-        self._note(f"Line {self._line(node)}: a loop that counts is followed once.")
-        if body is not None:
-            self._loops(body)
-        return Verdict(True, False)
+    def _forget(self, before: Mapping[str, Value], node: Node) -> None:
+        """A loop whose count is not known: what it changes is not known behind it."""
+        variables = self.script.variables
+        for name in [one for one, value in variables.values.items() if before.get(one) != value]:
+            variables.assign(name, variables.missing(name, self._line(node)), source="")
+            variables.own.discard(name)
 
     def _loops(self, body: Node) -> bool:
         try:
@@ -351,19 +407,22 @@ class _Follower:
         except _Stop as stop:
             if stop.what not in ("break", "continue"):
                 raise
+            stop.levels -= 1
+            if stop.levels:
+                raise
             return stop.what == "continue"
         return True
 
-    def _subshell(self, node: Node) -> Verdict:
-        before = deepcopy(self.script.variables.values)
+    def _apart(self, nodes: Sequence[Node]) -> Verdict:
+        """A shell of its own: what it sets stays with it, and its end is not the script's."""
+        variables = self.script.variables
+        before, arguments, functions = deepcopy(variables.values), list(variables.arguments), dict(self.functions)
         try:
-            return self._each(node)
+            return self._do(nodes[0]) if len(nodes) == 1 else self._all(nodes)
         except _Stop as stop:
-            if stop.what != "exit":
-                raise
             return Verdict(not stop.failed, False)
         finally:
-            self.script.variables.values = before
+            variables.values, variables.arguments, self.functions = before, arguments, functions
 
     # --- commands ------------------------------------------------------------------------------------------
 
@@ -377,7 +436,7 @@ class _Follower:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
         if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
-            return self._arithmetic(parts[0])
+            return decide(parts[0], self.words)
         names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
         values = self.script.variables.values
         saved = {name: values[name] for name in names if name in values}
@@ -390,7 +449,7 @@ class _Follower:
                 if child.type == "herestring_redirect":
                     text = "".join(self.words.value(one) for one in child.named_children)
                     self._feed(words, text, child)
-                    if words[:1] == ("read",) and len(read := _read_names(words)) == 1 and "-a" not in words:
+                    if words[:1] == ("read",) and len(read := read_names(words)) == 1 and "-a" not in words:
                         self.script.variables.assign(read[0], text.strip(" \t\n").split("\n")[0], source="")
             return verdict
         finally:
@@ -404,7 +463,7 @@ class _Follower:
         outer = node.parent
         holders = [node, outer] if outer is not None and outer.type == "redirected_statement" else [node]
         for redirect in (one for holder in holders for one in holder.named_children if one.type == "file_redirect"):
-            first, *others = _targets(redirect)
+            first, *others = targets(redirect)
             if b"\n" in (redirect.text or b"")[: first.start_byte - redirect.start_byte].replace(b"\\\n", b""):
                 raise SpecError(f"{WHERE}, line {self._line(redirect)}", "redirects to nothing, which is no Bash.")
             yield from others
@@ -415,7 +474,8 @@ class _Follower:
         name, *arguments = words
         if name in ("exit", "return", "break", "continue"):
             failed = bool(arguments) and arguments[0] != "0"
-            raise _Stop(name, line, failed=failed)
+            levels = int(arguments[0]) if arguments and re.fullmatch(r"[1-9]\d?", arguments[0]) else 1
+            raise _Stop(name, line, failed=failed, levels=levels)
         if name in self.functions:
             return self._call(name, arguments)
         if name in ("true", ":", "false"):
@@ -424,6 +484,8 @@ class _Follower:
             count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
             del self.script.variables.arguments[:count]
             return Verdict(True, True)
+        if name == "let":
+            return [numbered(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]
         if name == "set" and arguments[:1] == ["--"]:
             self.script.variables.arguments = list(arguments[1:])
         if name in ("source", "."):
@@ -434,7 +496,7 @@ class _Follower:
         if name in ("echo", "printf"):
             self.said = written(" ".join(arguments))[:200]
             return Verdict(True, True)
-        for variable in _read_names(words):
+        for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
             self.script.variables.assign(
                 variable, text if words[0] == "read" and "-a" not in words else [text], source=""
@@ -443,9 +505,9 @@ class _Follower:
             self._text(" ".join(arguments), first_line=line)
             return Verdict(True, False)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
-        if (inner := _inner_script(words)) is not None:
+        if (inner := inner_script(words)) is not None:
             self._inner(inner, line)
-        elif (place := _script_place(words)) is not None:
+        elif (place := script_place(words)) is not None:
             self._run_file(words[place], words[place + 1 :], line)
         return Verdict(True, False)
 
@@ -473,28 +535,18 @@ class _Follower:
             self.script.variables.values, self.script.variables.arguments = values, before
 
     def _compound(self, node: Node) -> Verdict:
-        """Run ``{ ...; }`` or ``((...))``, which is a command before tree-sitter-bash 0.25.1."""
-        return self._arithmetic(node) if source_of(node).startswith("((") else self._each(node)
-
-    def _arithmetic(self, node: Node) -> Verdict:
-        """Set the variable of ``((i += 2))``, or evaluate ``((n > 1))``."""
-        found = re.fullmatch(r"\(\(\s*(\w+)\s*(\+\+|--|[-+*/]?=(?!=)(.*))\s*\)\)", source_of(node), re.DOTALL)
-        if found is None:
-            return decide(node, self.words)
-        name, sign = found[1], found[2]
-        old = self.script.variables.get(name)
-        change = "1" if sign in ("++", "--") else self.words._plain(found[3])
-        value = value_of(change if sign[0] == "=" else f"({old}) {sign[0]} ({change})")
-        text = self.script.variables.missing(name, self._line(node)) if value is None else str(value)
-        self.script.variables.assign(name, text, source=f"${name}")
-        return Verdict(True, True)
+        """``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        return decide(node, self.words) if source_of(node).startswith("((") else self._each(node)
 
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
         """Call a function; meanwhile ``$1`` and the others are its arguments."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
-        before, self.script.variables.arguments = self.script.variables.arguments, list(arguments)
+        variables = self.script.variables
+        before, integers, variables.arguments = variables.arguments, set(variables.integers), list(arguments)
+        self.frames.append({})
         self.depth += 1
+        variables.calls += 1
         try:
             return self._do(self.functions[name])
         except _Stop as stop:
@@ -503,7 +555,10 @@ class _Follower:
             return Verdict(not stop.failed, True)
         finally:
             self.depth -= 1
-            self.script.variables.arguments = before
+            variables.calls -= 1
+            variables.arguments, variables.integers = before, integers
+            for one, parts in self.frames.pop().items():
+                variables.restore(one, parts)
 
     def _inner(self, text: str, line: int) -> None:
         """Run a script that stands in a word; its ``exit`` does not end this one."""
@@ -530,7 +585,7 @@ class _Follower:
 
     def _output_files(self, *nodes: Node) -> list[str]:
         redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
-        return [self.words.value(_targets(one)[0]) for one in redirects]
+        return [self.words.value(targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """Run the input of a shell, a batch system or a file of commands; input of other programs is data."""
@@ -543,64 +598,3 @@ class _Follower:
                     raise
             finally:
                 self.feeds -= 1
-
-
-def _targets(redirect: Node) -> list[Node]:
-    """Return a redirection's file and the words behind it; for ``2>&-`` the redirection itself."""
-    return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
-
-
-REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")
-
-
-def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Yield the conditions and the body of each branch; ``else`` has no conditions."""
-    clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
-    for part in (node, *clauses):
-        named = [child for child in part.named_children if child not in clauses]
-        if part.type == "else_clause":
-            yield [], named
-            continue
-        then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
-        yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
-
-
-READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
-"""Commands that read input into variables, with the letters of their options that take a value."""
-
-
-def _read_names(words: Sequence[str]) -> list[str]:
-    """Return the variables that a command sets from its input, which is unknown."""
-    if not words or words[0] not in READERS:
-        return []
-    names: list[str] = []
-    takes = False
-    for word in words[1:]:
-        if takes:
-            takes = False
-        elif word.startswith("-"):
-            takes = len(word) > 1 and word[-1] in READERS[words[0]]
-        elif re.fullmatch(r"[A-Za-z_]\w*", word):
-            names.append(word)
-    return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
-
-
-def _script_place(words: Sequence[str]) -> int | None:
-    """Return the position of a script's name in a command: the first word, or one behind a shell or batch system."""
-    runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
-    for place, word in enumerate(words):
-        if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
-            return place
-    return None
-
-
-def _inner_script(words: Sequence[str]) -> str | None:
-    """Return the argument of ``bash -c``, wherever it stands in a command."""
-    for position, word in enumerate(words):
-        if word.rsplit("/", 1)[-1] in SHELLS:
-            for place in range(position + 1, len(words) - 1):
-                if re.fullmatch(r"-[a-z]*c", words[place]):
-                    return words[place + 1]
-                if not words[place].startswith("-"):
-                    break
-    return None

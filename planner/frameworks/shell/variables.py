@@ -15,6 +15,10 @@ SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "li
 """Parameters that every shell sets itself; ``#`` is the number of arguments."""
 
 
+LISTS = ("PYTHONPATH",)
+"""Variables of folders, of which some are known."""
+
+
 @dataclass(slots=True)
 class Variables:
     """
@@ -37,7 +41,13 @@ class Variables:
     seen
         Names that the script reads or sets.
     own
-        Names that the script sets somewhere, also in branches that are not taken.
+        Names that the script sets somewhere, also where it does not come along.
+    integers
+        Names that the script declares to be numbers.
+    tables
+        Names that the script declares to be arrays with keys.
+    calls
+        Functions that run, inside each other: an argument that one does not get is empty.
     compared
         Texts that conditions compare a missing argument of the script with, by its number.
     """
@@ -50,6 +60,9 @@ class Variables:
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    calls: int = 0
     compared: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,7 +87,9 @@ class Variables:
         return strip_marks(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
 
     def missing(self, name: str, line: int) -> str:
-        """Return the mark of a name without a value, and record its use."""
+        """What stands for a name without value, whose use is remembered."""
+        if self.calls and name.isdecimal():
+            return ""
         text = unknown(name)
         lines = self.uses.setdefault(unknown_names(text)[0], [])
         if line not in lines:
@@ -129,6 +144,26 @@ class Variables:
         start = f"{name}["
         self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
 
+    def parts(self, name: str) -> dict[str, Value]:
+        """A variable and the elements of an array with keys, as they are."""
+        return {one: value for one, value in self.values.items() if one.partition("[")[0] == name}
+
+    def restore(self, name: str, parts: Mapping[str, Value]) -> None:
+        """Have a variable as it was."""
+        for one in self.parts(name):
+            del self.values[one]
+        self.values |= parts
+
+    def set_element(self, name: str, number: str, text: str) -> bool:
+        """Set an element of a list by its number; False: it has no such place."""
+        old = self.get(name)
+        elements = list(old) if isinstance(old, list) else [old] if old else []
+        if not number.isdecimal() or int(number) > len(elements):
+            return False
+        elements[int(number) : int(number) + 1] = [text]
+        self.values[name] = elements
+        return True
+
     def keys(self, name: str) -> list[str]:
         """Return the keys of an array, or its indices."""
         start = f"{name}["
@@ -147,7 +182,7 @@ class Variables:
     def texts(self) -> dict[str, str]:
         """Return every known variable that is one text, as the environment of a process."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
-        return {name: text for name, text in known.items() if known_part(text) == text}
+        return {name: known_part(text) for name, text in known.items() if known_part(text) == text or name in LISTS}
 
 
 def _elements(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.shell.arithmetic import value_of
+from planner.frameworks.shell.arithmetic import TARGETS, value_of
 from planner.frameworks.shell.text import Piece, join_pieces, known_part, split, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
 
@@ -119,9 +119,9 @@ class Words:
             case "concatenation" | "command_name" | "heredoc_body":
                 yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
             case "simple_expansion":
-                yield from self._value_pieces(
-                    self._look_up(source_of(node).partition("$")[2], node), "@", is_quoted=is_quoted
-                )
+                name = source_of(node).partition("$")[2]  # of an array its first element
+                value = self._or_missing(self._indexed(name, ""), name, node)
+                yield from self._value_pieces(value, name, is_quoted=is_quoted)
             case "expansion":
                 yield from self._expansion(node, is_quoted=is_quoted)
             case "arithmetic_expansion":
@@ -182,7 +182,7 @@ class Words:
         if sign == "#" or (sign == "!" and not index):
             yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
             return
-        value = self.variables.keys(name) if sign == "!" else self._element(name, index)
+        value = self.variables.keys(name) if sign == "!" else self._indexed(name, index)
         sought = OPERATOR.match(rest)
         if not sought:
             yield from self._value_pieces(self._or_missing(value, name, node), index, is_quoted=is_quoted)
@@ -198,7 +198,11 @@ class Words:
             yield from self._default(node, what, value, is_quoted=is_quoted)
             return
         pattern = join_pieces(self._rest(node, place, is_quoted=False))
+        if operator == ":":
+            pattern = ":".join(self.number(bound, line_of(node)) for bound in pattern.split(":"))
         known = self._or_missing(value, name, node)
+        if name in ("@", "*") and operator == ":" and isinstance(known, list):
+            known = [unknown("0"), *known]  # the script's own name stands in front
         changed = (
             [_transform(one, operator, pattern) for one in known]
             if isinstance(known, list) and operator != ":"
@@ -248,7 +252,7 @@ class Words:
     def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _element(self, name: str, index: str) -> Value | None:
+    def _indexed(self, name: str, index: str) -> Value | None:
         value = self.variables.get(name)
         key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
         if index and f"{name}[{key}]" in self.variables.values:
@@ -256,7 +260,7 @@ class Words:
         if index in ("@", "*"):
             return [value] if isinstance(value, str) else value
         if index:
-            number = value_of(self._plain(index))
+            number = value_of(self.number(index, 0))
             elements = [value] if isinstance(value, str) else value
             if elements is None or number is None:
                 return None
@@ -264,7 +268,7 @@ class Words:
         return value if isinstance(value, str) or name in ("@", "*") or value is None else (value or [""])[0]
 
     def _length(self, name: str, index: str) -> str:
-        value = self._element(name, index)
+        value = self._indexed(name, index)
         if value is not None and _names(value):
             return unknown(f"${{#{name}}}")
         return str(len(value)) if value is not None else "0"
@@ -278,36 +282,54 @@ class Words:
 
     # --- numbers and commands ------------------------------------------------------------------------------
 
-    def arithmetic(self, node: Node) -> str:
-        """Evaluate ``$((...))``; unknown where one of its variables is, or where it is not supported here."""
-        text = "".join(self._terms(node))
+    def arithmetic(self, *nodes: Node) -> str:
+        """The value of ``$((...))`` and its kin; not known where a variable of it is not, or where it is none."""
+        text = "".join(map(self._expression, nodes))
+        if found := re.fullmatch(r"\s*(?:\$?\(\((.*)\)\)|\$\[(.*)\])\s*", text, re.DOTALL):
+            text = found[1] or found[2] or ""
+        return self.number(text, line_of(nodes[0]), "".join(map(source_of, nodes)))
+
+    def number(self, text: str, line: int, source: str = "") -> str:
+        """The value of an expression, which may set variables."""
         names = unknown_names(text)
-        if names:
-            return unknown(names[0])
-        value = value_of(text)
-        return self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)) if value is None else str(value)
 
-    def _terms(self, node: Node) -> Iterator[str]:
-        """Yield the terms of an expression, with variables replaced by their values."""
-        if node.type in ("simple_expansion", "expansion", "command_substitution"):
-            yield self.value(node) or "0"
-        elif node.type == "variable_name" or (node.type == "word" and source_of(node).isidentifier()):
-            yield self._number(source_of(node), node)
-        elif not node.children:
-            brackets = ("$((", "((", "))")
-            yield " " if node.type in brackets else f" {source_of(node)} "
-        else:
-            for child in node.children:
-                yield from self._terms(child)
+        def read(name: str) -> str:
+            value = self._element(name)
+            found = self.variables.missing(name, line) if value is None else "".join(value)
+            names.extend(unknown_names(found))
+            return found
 
-    def _number(self, name: str, node: Node) -> str:
-        value = self._look_up(name, node)
-        text = value if isinstance(value, str) else (value or [""])[0]
-        return f" ({text}) " if text else " 0 "
+        def put(name: str, number: str) -> None:
+            name, is_element, index = name.partition("[")
+            if not is_element:
+                self.variables.assign(name, number, source=f"${name}")
+            elif name in self.variables.tables or not self.variables.set_element(
+                name, self.number(index[:-1], line), number
+            ):
+                raise SpecError(f"script, line {line}", f"sets {name}[{index}, which is not read here.")
 
-    def _plain(self, text: str) -> str:
-        """Replace the variables of an index by their values."""
-        return re.sub(r"\$?([A-Za-z_]\w*)", lambda found: str(self.variables.get(found[1]) or 0), text)
+        value = None if names else value_of(text, read, put)
+        if value is not None:
+            return str(value)
+        for one, other in TARGETS.findall(text):
+            name = (one or other).partition("[")[0]
+            put(name, self.variables.missing(name, line))
+        return unknown(names[0]) if names else self.variables.missing((source or text)[:SHOWN_LETTERS], line)
+
+    def _expression(self, node: Node) -> str:
+        """An expression with its parameters in place, whose variables may be names alone."""
+        if node.type in (*EXPANSIONS, "string") and node.type != "arithmetic_expansion":
+            return self.value(node)
+        text, place, start = "", node.start_byte, node.start_byte
+        for child in node.children:
+            text += (node.text or b"")[place - start : child.start_byte - start].decode()
+            text += self.arithmetic(child) if child.type == "arithmetic_expansion" else self._expression(child)
+            place = child.end_byte
+        return text + (node.text or b"")[place - start :].decode()
+
+    def _element(self, name: str) -> Value | None:
+        name, _, index = name.partition("[")
+        return self._indexed(name, index.removesuffix("]"))
 
     def _command(self, node: Node) -> str:
         """Return the output of ``echo``, ``expr`` or a here-document's ``cat``; of other commands it is unknown."""
@@ -320,9 +342,12 @@ class Words:
             words = [field for child in commands[0].children for field in self.fields(child)]
             if words and words[0] == "echo" and not words[-1].startswith("-"):
                 return " ".join(word for word in words[1:] if word != "-n")
-            number = value_of(" ".join(words[1:])) if words and words[0] == "expr" else None
+            decimals = [re.sub(r"^0+(?=\d)", "", word) for word in words[1:]]  # octal numbers are arithmetic's alone
+            number = value_of(" ".join(decimals)) if words and words[0] == "expr" else None
             if number is not None:
                 return str(number)
+            if words and words[0] == "seq" and all(re.fullmatch(r"-?\d{1,5}", word) for word in words[1:]):
+                return "\n".join(map(str, _sequence(*map(int, words[1:]))))
         return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
 
 
@@ -335,10 +360,19 @@ def _names(value: Value) -> list[str]:
     return unknown_names("".join(value))
 
 
+def _sequence(*numbers: int) -> range:
+    """Numbers as ``seq`` prints them: the last one alone, or first, step and last."""
+    first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers), numbers)
+    return range(first, last + (1 if step > 0 else -1), step or 1)
+
+
 def _slice(elements: list[str], bounds: str) -> list[str]:
     first, _, number = bounds.partition(":")
-    start, count = value_of(first) or 0, value_of(number) if number else None
-    return elements[start:] if count is None else elements[start : start + count]
+    start, count = value_of(first), value_of(number or str(len(elements)))
+    if start is None or count is None:
+        return [unknown(bounds)]
+    start += len(elements) if start < 0 else 0
+    return elements[start : count if count < 0 else start + count]
 
 
 def _transform(text: str, operator: str, pattern: str) -> str:

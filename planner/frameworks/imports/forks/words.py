@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from costmodel.errors import SpecError
+from costmodel.lowering.framework.stage_dealing import balanced_bounds
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
-from planner.frameworks.megatron.stages import LAYOUT, MOST_STAGES, layout_text
+from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.text import unknown_names, written
 
 Given: TypeAlias = Mapping[str, list[str]]
@@ -18,6 +20,10 @@ Words: TypeAlias = dict[str, list[str]]
 
 DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
 """Options that only Megatron-DeepSpeed has; its scripts need one of them."""
+
+STAGES, METHOD = "--pipeline-model-parallel-size", "--pp-partition-method"
+METHODS = {"type:transformer": 0, "type:transformer|embedding": 1}
+"""How much an embedding counts beside a layer."""
 
 MOST_DIGITS = 18
 
@@ -153,14 +159,57 @@ def _noops(given: Given) -> set[int]:
 def _without_noops(given: Given) -> Words | None:
     """Remove layers without computation, and place the remaining ones by a custom pipeline layout."""
     noops, total = _noops(given), _number(given, "--num-layers")
-    stages = _number(given, "--pipeline-model-parallel-size", 1)
-    size = _number(given, "--num-layers-per-virtual-pipeline-stage", -(-total // stages))
+    stages = _number(given, STAGES, 1)
+    size = _number(given, CHUNK_LAYERS, -(-total // stages))
     if size < 1 or total % size or (total // size) % stages:
         problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
-        raise SpecError(f"{WHERE}.--num-layers-per-virtual-pipeline-stage", problem)
+        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", problem)
     chunks = [sum(layer not in noops for layer in range(start, start + size)) for start in range(0, total, size)]
     more = {LAYOUT: [layout_text(chunks, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if len(chunks) > 1 else {}
     return {"--num-layers": [str(sum(chunks))], **more}
+
+
+def _recomputed_per_rank(given: Given) -> Words | None:
+    """
+    Layers that are recomputed of a whole rank, one of each chunk in turn, where Megatron-LM counts those of a chunk.
+
+    References
+    ----------
+    MindSpeed, mindspeed/core/transformer/transformer.py, should_recompute_activation.
+    """
+    stages, size = _number(given, STAGES, 1), _number(given, CHUNK_LAYERS, 0)
+    chunks = _number(given, "--num-layers") // (stages * size) if stages * size > 0 else _number(given, CHUNKS, 1)
+    if given.get("--recompute-method") != ["block"] or "--recompute-num-layers" not in given or chunks < 2:
+        return None
+    number = _number(given, "--recompute-num-layers")
+    if number % chunks:
+        problem = f"is {number} for a rank of {chunks} chunks, which recompute unlike numbers of layers then."
+        raise SpecError(f"{WHERE}.--recompute-num-layers", problem, f"Give a multiple of {chunks}.")
+    return {"--recompute-num-layers": [str(number // chunks)]}
+
+
+def _piped(given: Given) -> Words | None:
+    """
+    Layers as DeepSpeed deals them where they do not divide; embeddings count with ``type:transformer|embedding``.
+
+    References
+    ----------
+    Megatron-DeepSpeed, megatron/model/gpt_model.py, GPTModelPipe; DeepSpeed, runtime/pipe/module.py, _partition_layers.
+    """
+    method = " ".join(given.get(METHOD, ["type:transformer"])).lower()
+    is_piped = not {"--deepspeed", METHOD}.isdisjoint(given) and "--no-pipeline-parallel" not in given
+    if method not in METHODS or not is_piped or unknown_names(" ".join(given[STAGES])):
+        return None
+    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), METHODS[method]
+    if stages < 2 or layers + 2 * end < stages or (layers + 2 * end) % stages == 0:
+        return None
+    bounds = balanced_bounds([end, *[1] * layers, end], stages)
+    dealt = [min(last, layers + 1) - max(first, 1) for first, last in pairwise(bounds)]
+    note = (
+        f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
+        f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
+    )
+    return {STAGES: given[STAGES], LAYOUT: [layout_text(dealt, mtp_layers=0)], "": [note]}
 
 
 def _listed_layers(given: Given) -> Words | None:
@@ -237,6 +286,8 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--n-shared-experts",), _shared_experts),
     (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
     (("--num-layer-list",), _listed_layers),
+    ((STAGES, METHOD), _piped),
+    (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _recomputed_per_rank),
     (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
     (("--moe-fb-overlap",), _overlap_of_experts),
     (("--train-tokens",), _tokens),

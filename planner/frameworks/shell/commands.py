@@ -1,0 +1,48 @@
+"""Words of commands that set variables, or start another script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+
+READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
+"""Commands that set variables to what they read, with the letters of their options that take a value."""
+
+
+def read_names(words: Sequence[str]) -> list[str]:
+    """The variables that a command sets to what it reads, which is not known."""
+    if not words or words[0] not in READERS:
+        return []
+    names: list[str] = []
+    takes = False
+    for word in words[1:]:
+        if takes:
+            takes = False
+        elif word.startswith("-"):
+            takes = len(word) > 1 and word[-1] in READERS[words[0]]
+        elif re.fullmatch(r"[A-Za-z_]\w*", word):
+            names.append(word)
+    return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
+
+
+def script_place(words: Sequence[str]) -> int | None:
+    """Where a command names a script to run: first, or behind a shell or a queue."""
+    runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
+    for place, word in enumerate(words):
+        if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
+            return place
+    return None
+
+
+def inner_script(words: Sequence[str]) -> str | None:
+    """What ``bash -c`` is given, wherever it stands in a command."""
+    for position, word in enumerate(words):
+        if word.rsplit("/", 1)[-1] in SHELLS:
+            for place in range(position + 1, len(words) - 1):
+                if re.fullmatch(r"-[a-z]*c", words[place]):
+                    return words[place + 1]
+                if not words[place].startswith("-"):
+                    break
+    return None

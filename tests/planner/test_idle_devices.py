@@ -106,10 +106,10 @@ def test_plans_after_the_first_are_the_best_of_all_numbers():
 
 
 def test_seven_sequences_on_many_devices_use_fewer():
-    """7 sequences leave most of 64 nodes nothing to do but to wait for each other."""
+    """7 sequences leave most of 64 nodes nothing to do but to wait for each other; no run divides them so finely."""
     report = planned(num_nodes=64, batch=7)
 
-    best, every = report.plans[0], alone(64, batch=7).plans[0]
+    best, every = report.plans[0], alone(64, "search.evidence=any", batch=7).plans[0]
     assert best.step_seconds < every.step_seconds
     assert best.cluster.num_devices < 512
     assert best.mfu > every.mfu

@@ -14,11 +14,12 @@ from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
 from planner.uncertainty.evidence.ground import ground_of
-from planner.uncertainty.intervals import COVERAGE, step_interval
+from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval
-from planner.uncertainty.operators import operators_deviation, timed_operators
+from planner.uncertainty.operators import timed_operators
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import peak_interval
+from planner.uncertainty.records import interval_and_record
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster
@@ -351,14 +352,14 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
 
 
 def strategy_interval(facts: Facts, estimate: Estimate) -> StepInterval:
-    """Return the interval of the measured step of an estimated strategy."""
-    return step_interval(
-        facts.model,
-        facts.cluster,
+    """Return the interval of the measured step of an estimated strategy, as that of a plan."""
+    interval, _ = interval_and_record(
+        facts,
         step_seconds=estimate.step_seconds,
-        operators_deviation=operators_deviation(timed_operators(facts, estimate.strategy, estimate.breakdown)),
+        operators=timed_operators(facts, estimate.strategy, estimate.breakdown),
         gaps=ground_of(facts, estimate.strategy),
     )
+    return interval
 
 
 def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:

@@ -140,3 +140,12 @@ def test_functions_fit_on_a_screen():
     }
 
     require_none(f"{place}: {size} lines" for place, size in sizes.items() if size > MAX_FUNCTION_LINES)
+
+
+def test_the_wheel_has_every_data_file():
+    """Each file of the packages that is no module and no page matches a pattern of ``package-data``."""
+    patterns = tomllib.loads(text(ROOT / "pyproject.toml"))["tool"]["setuptools"]["package-data"]
+    packed = {path for name, globs in patterns.items() for glob in globs for path in (ROOT / name).glob(glob)}
+    kept = {path for path in FILES if path.relative_to(ROOT).parts[0] in PACKAGES and path.suffix not in (".py", ".md")}
+
+    require_none(f"{path.relative_to(ROOT)} is in no pattern" for path in sorted(kept - packed))

@@ -133,7 +133,7 @@ class TestTensorParallel:
         trace = made(tp=2).traces[0]
         trace = replace(trace, messages=tuple(Message(operation=each.operation) for each in trace.messages))
 
-        with pytest.raises(SpecError, match="do not say whose ranks"):
+        with pytest.raises(SpecError, match="do not name the ranks of their group"):
             tensor_parallel_tasks(execution_graph([trace]), [parts(trace)], tp=2, elements=self.ELEMENTS)
 
 
@@ -336,7 +336,7 @@ class TestReplicas:
         found = changed(one, replace(layout_of(one), dp=64))
 
         assert replay(found).iteration == measured(graph).iteration
-        assert "The traces do not say how much replicas send each other" in " ".join(found.doubts)
+        assert "Sizes of data-parallel communication were not recorded" in " ".join(found.doubts)
 
     def test_how_many_there_are(self):
         """Their groups say it, or the number of all ranks where nobody else communicates."""
@@ -357,7 +357,7 @@ class TestReplicas:
         graph = execution_graph(short.traces)
         before, after = (_nanoseconds(each, "multi_tensor") for each in (graph, found))
         assert after == 2 * before
-        assert "Without a job the optimizer's time" in " ".join(found.doubts)
+        assert "Without a job the times of the optimizer" in " ".join(found.doubts)
 
 
 def _said_less(one: Made, **entries: object) -> Made:

@@ -460,9 +460,13 @@ DECISIVE = {
 """Parts of the names of fields of each section that are refused where nobody knows them."""
 
 
+WITHOUT_COSTS = ("params_dtype", "fsdp_all_gather_in_start_param_sync", "megatron_fsdp_cuda_graph_mode")
+"""Fields with such a part whose costs other fields say: precision, and FSDP in CUDA graphs."""
+
+
 def _refuse_decisive(name: str, value: str) -> None:
     section, _, field = name.partition(".")
-    decides = any(part in field for part in DECISIVE.get(section, ())) and field != "params_dtype"
+    decides = any(part in field for part in DECISIVE.get(section, ())) and field not in WITHOUT_COSTS
     decides &= not ("dtype" in field and value.endswith("float32"))
     if decides and value.lower() not in WITHOUT:
         raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")

@@ -23,7 +23,7 @@ SOURCE = "python -m benchmarks.plans.features --write: the strategies of the row
 
 NEWER = RUNS.with_name("newer.csv")
 
-FOLDER = Path(__file__).parents[2] / "planner" / "evidence"
+FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty" / "evidence"
 
 
 def measured_cases() -> list[Case]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass as validated
@@ -33,6 +33,8 @@ from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, st
 from planner.uncertainty.evidence.stored import stored
 
 TABLE = "features.yaml"
+
+Counted = TypeVar("Counted", int, str)
 
 FEWEST_RUNS = 3
 """Fewest measured runs of a feature, or pair of features, in a default plan."""
@@ -341,35 +343,39 @@ def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
     runs
         Facts and strategy of each.
     """
-    counts: dict[tuple[str, str, str], Counter[str]] = {}
-    stages: dict[tuple[str, str, str], Counter[int]] = {}
-    experts: dict[tuple[str, str, str], Counter[int]] = {}
-    tokens_of_ranks: dict[tuple[str, str, str], Counter[int]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Facts, Strategy]]] = {}
     for facts, strategy in runs:
-        tokens = tokens_of(facts.cluster, strategy)
-        names = [name_of(one) for one in tokens if one[0] in FEATURES] + [name_of(*pair) for pair in pairs_of(tokens)]
-        names += [name_of(*pair) for pair in _pairs_with_bits(tokens, num_bits(facts.workload.precision))]
         line, generation, family = key_of(facts.model, facts.cluster)
         for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
-            counts.setdefault(key, Counter()).update(names)
-            stages.setdefault(key, Counter())[strategy.vpp] += 1
-            experts.setdefault(key, Counter())[strategy.ep] += 1
-            of_ranks = tokens_of_ranks.setdefault(key, Counter())
-            if strategy.cp > 1:
-                of_ranks[facts.workload.sequence_length // strategy.cp] += 1
+            groups.setdefault(key, []).append((facts, strategy))
     return [
         Shown(
             line=key[0],
             generation=key[1],
             family=key[2],
-            runs=stages[key].total(),
-            features=dict(sorted(own.items())),
-            vpp=dict(sorted(stages[key].items())),
-            ep=dict(sorted(experts[key].items())),
-            cp_tokens=dict(sorted(tokens_of_ranks[key].items())),
+            runs=len(own),
+            features=_count(name for run in own for name in _names_of(*run)),
+            vpp=_count(strategy.vpp for _, strategy in own),
+            ep=_count(strategy.ep for _, strategy in own),
+            cp_tokens=_count(
+                facts.workload.sequence_length // strategy.cp for facts, strategy in own if strategy.cp > 1
+            ),
         )
-        for key, own in sorted(counts.items())
+        for key, own in sorted(groups.items())
     ]
+
+
+def _names_of(facts: Facts, strategy: Strategy) -> Iterator[str]:
+    """Yield the names of a run's features and of their pairs."""
+    tokens = tokens_of(facts.cluster, strategy)
+    yield from (name_of(one) for one in tokens if one[0] in FEATURES)
+    pairs = (*pairs_of(tokens), *_pairs_with_bits(tokens, num_bits(facts.workload.precision)))
+    yield from (name_of(*pair) for pair in pairs)
+
+
+def _count(values: Iterable[Counted]) -> dict[Counted, int]:
+    """Count each value, the smallest first."""
+    return dict(sorted(Counter(values).items()))
 
 
 def line_of(framework: Framework | None) -> str:

@@ -400,7 +400,7 @@ OLDER = (
     ("", ("--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp"), "megatron-lm-2022"),
     ("", ("--RMSNorm", "--overlapped-distributed-optimizer", "--causal-lm"), "megatron-lm-0.8"),
 )
-"""Whose options, or which ones, only older releases have, and the nearest entry of the catalog; the first counts."""
+"""Forks or options of older releases alone, and the nearest entry of the catalog; the first match counts."""
 
 WITH_FLASH = "megatron-lm-0.8"
 """The oldest one of Megatron-LM whose attention is fused, which the entries before are not."""

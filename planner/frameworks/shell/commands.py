@@ -28,7 +28,7 @@ def read_names(words: Sequence[str]) -> list[str]:
 
 
 def script_place(words: Sequence[str]) -> int | None:
-    """Where a command names a script to run: first, or behind a shell or a queue."""
+    """Return the position of a script's name in a command: first, or behind a shell or a queue."""
     runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
     for place, word in enumerate(words):
         if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
@@ -37,7 +37,7 @@ def script_place(words: Sequence[str]) -> int | None:
 
 
 def inner_script(words: Sequence[str]) -> str | None:
-    """What ``bash -c`` is given, wherever it stands in a command."""
+    """Return the argument of ``bash -c``, wherever it stands in a command."""
     for position, word in enumerate(words):
         if word.rsplit("/", 1)[-1] in SHELLS:
             for place in range(position + 1, len(words) - 1):

@@ -149,7 +149,7 @@ def _is_single(node: Node | None) -> bool:
 
 
 def _vanishes(node: Node) -> bool:
-    """Whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is an error then, and false."""
+    """Tell whether an empty operand is no word: ``[ $A != b ]`` without quotation marks is then false."""
     return node.type in ("simple_expansion", "expansion") and _is_single(node)
 
 

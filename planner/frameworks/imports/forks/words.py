@@ -23,7 +23,7 @@ DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-e
 
 STAGES, METHOD = "--pipeline-model-parallel-size", "--pp-partition-method"
 METHODS = {"type:transformer": 0, "type:transformer|embedding": 1}
-"""How much an embedding counts beside a layer."""
+"""Weight of an embedding in layers, by method of partition."""
 
 MOST_DIGITS = 18
 

@@ -1,8 +1,28 @@
 """What holds for all tests, before a library of numbers is imported."""
 
 import os
+from itertools import groupby
+
+import pytest
 
 # One test process per core (pytest -n auto) computes already: threads of BLAS beside them take twice the processor
 # time for the same matrices, and where others work on the machine, ten times as long.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+NUM_CASES = pytest.StashKey[int]()
+"""All cases of the collected tests, slow ones included."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow the cases that a test with ``sampled(number)`` has beyond that number, spread over all of them."""
+    config.stash[NUM_CASES] = len(items)
+    for _, found in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = [*found]
+        if mark := cases[0].get_closest_marker("sampled"):
+            (number,) = mark.args
+            kept = {index * len(cases) // number for index in range(number)}
+            for index, item in enumerate(cases):
+                if index not in kept:
+                    item.add_marker(pytest.mark.slow)

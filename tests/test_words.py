@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases import require_none
-from tests.documents import PAGES
+from tests.documents import PAGES, prose_of
 from tests.sources import PACKAGES, ROOT, docstrings, label, nodes, python_files, text, tree
 
 FILES = python_files(*PACKAGES)
@@ -30,8 +30,8 @@ PHRASES = (
 )
 """Riddles that readers of the output met."""
 
-MOST_WORDS = 35
-"""Of a sentence in a docstring, which ends at a full stop, a question mark or an exclamation mark."""
+MOST_WORDS = 30
+"""Of a sentence, which ends at a full stop, a question mark or an exclamation mark; on a page also at a colon."""
 
 ENTRY = r"\*{0,2}\w+(, \*{0,2}\w+)*( : .+)?"
 """Names above their meaning, as in a list of parameters."""
@@ -62,7 +62,7 @@ def sentences(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", prose):
         lines = [line.strip() for line in paragraph.splitlines()]
         said = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|\|)", line))
-        if not said.startswith((":math", "\\", "T_", "T = ")):
+        if not re.match(r":math|\\|T_|[\w{}]+ = ", said):
             yield from re.split(r"(?<=[.?!])\s+", said)
 
 
@@ -103,6 +103,13 @@ def test_sentences_are_short():
     said = [(path, node, one) for path in FILES for node in docstrings(path) for one in sentences(node.value)]
 
     require_none(f"{label(path)}:{node.lineno}: {one}" for path, node, one in said if len(one.split()) > MOST_WORDS)
+
+
+def test_sentences_of_the_documents_are_short():
+    """README, CONTRIBUTING and the pages: at most ``MOST_WORDS`` words, too."""
+    said = [(path, one) for path in (ROOT / "CONTRIBUTING.md", *PAGES) for one in prose_of(path)]
+
+    require_none(f"{label(path)}: {one}" for path, one in said if len(one.split()) > MOST_WORDS)
 
 
 @pytest.mark.parametrize(("what", "least"), [(UNIT, LEAST_UNITS), (SOURCE, LEAST_SOURCES)], ids=["units", "sources"])

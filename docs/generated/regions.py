@@ -1,4 +1,4 @@
-"""Where generated parts stand: between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``."""
+"""Generated parts of pages, between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MADE: Mapping[str, Callable[[], Iterable[str]]] = {
     "headline": headline,
     "goals": goals,
 }
-"""What makes the lines of each part."""
+"""Function that makes the lines of each part."""
 
 
 def written(path: Path) -> str:
-    """A page with its generated parts as they are today."""
+    """Return a page with its generated parts as they are today."""
     return REGION.sub(_made, path.read_text(encoding="utf-8"))
 
 

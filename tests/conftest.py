@@ -10,6 +10,9 @@ import pytest
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Its multiples fall evenly, and in step with no other number: a sample has all values of each parameter by turns."""
+
 NUM_CASES = pytest.StashKey[int]()
 """All cases of the collected tests, slow ones included."""
 
@@ -22,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cases = [*found]
         if mark := cases[0].get_closest_marker("sampled"):
             (number,) = mark.args
-            kept = {index * len(cases) // number for index in range(number)}
+            kept = {int(len(cases) * (index * GOLDEN_RATIO % 1)) for index in range(number)}
             for index, item in enumerate(cases):
                 if index not in kept:
                     item.add_marker(pytest.mark.slow)

@@ -13,8 +13,8 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
         "Reads a launch, and writes its job with the strategy, which 'estimate' and 'compare' take. A launch is a "
-        "shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), or a recipe of Megatron-Bridge or NeMo (by name, "
-        "Python, overrides, YAML). It may be a configuration of torchtitan (TOML, Python), DeepSpeed (JSON) or "
+        "shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), or a recipe of Megatron-Bridge or NeMo (by "
+        "name, Python, overrides, YAML). It may be a configuration of torchtitan (TOML, Python), DeepSpeed (JSON) or "
         "Accelerate (YAML). It may be what a run printed or saved: a log, run_config.yaml, arguments beside a "
         "checkpoint. Nothing of it is executed. Entries that the file lacks come as key=value: "
         "cluster.device=h100-80gb-sxm cluster.num_devices=64."

@@ -117,6 +117,7 @@ def _little_advice(monkeypatch):
     monkeypatch.setattr(advice, "MOST_CANDIDATES", 4)
 
 
+@pytest.mark.slow
 def test_the_constants_that_made_the_runs_are_found_again(found):
     """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
     catalogs = catalog.calibration("hopper").constants.matmul_efficiency["bf16"]

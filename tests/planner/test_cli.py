@@ -229,6 +229,7 @@ def test_a_closed_stderr_loses_no_result(stderr):
     assert json.loads(result.stdout)["name"] == "llama3-8b"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("stdout", "reason"),
     [(">&-", "it is closed"), (">/dev/full", "No space left on device"), ("<&- >&-", "it is closed")],

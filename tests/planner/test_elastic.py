@@ -28,6 +28,7 @@ def alone(num_devices, job):
     return plan(load(job, overrides))
 
 
+@pytest.mark.slow
 def test_each_size_has_the_plan_that_a_search_of_its_own_finds():
     """Steps, checkpoints and training agree, whatever the job's own number of devices."""
     found = plan_for_sizes(a_job(), num_nodes=range(1, 17))
@@ -84,6 +85,7 @@ def test_a_bound_of_the_job_holds():
     assert [size.plan.cluster.num_devices for size in found.sizes] == [8, 16, 16]
 
 
+@pytest.mark.slow
 def test_threads_get_the_answers_that_one_thread_gets():
     """Nothing is shared between calls: eight questions in four threads, and one after the other."""
     questions = [

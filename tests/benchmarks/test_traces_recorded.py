@@ -299,12 +299,20 @@ def gradients_of(rank: int, store: str, one: TracedConfiguration) -> dict[str, l
 
 
 @pytest.mark.parametrize("part", ["replay", "speed", "recorded"])
-def test_a_part_without_its_traces_is_not_ok(part, tmp_path, monkeypatch, capsys):
+def test_a_part_without_its_traces_is_not_ok(part, monkeypatch, capsys):
     """It says what it needs; a run of nothing else ends with 1."""
-    monkeypatch.setattr("sys.argv", ["traces", "--only", part, "--traces", str(tmp_path / "none")])
+    monkeypatch.setattr("sys.argv", ["traces", "--only", part])
 
     assert main() == 1
     said = capsys.readouterr().out
     assert "SKIPPED: " in said
     assert "ok" not in said.split()
     assert "ok," not in said
+
+
+def test_a_folder_of_traces_that_is_not_there_is_an_error(tmp_path, monkeypatch, capsys):
+    """Asked for by name, it is not skipped."""
+    monkeypatch.setattr("sys.argv", ["traces", "--only", "replay", "--traces", str(tmp_path / "none")])
+
+    assert main() == 2
+    assert "there is no folder" in capsys.readouterr().err

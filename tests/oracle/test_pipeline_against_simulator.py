@@ -363,6 +363,7 @@ def test_interleaved_layouts_that_divide():
     assert heavy.max() < 0.015
 
 
+@pytest.mark.slow
 def test_interleaved_layouts_that_do_not_divide():
     """
     A rank's chunks differ, and the bubble is no longer the average chunk: from 15 % below to 15 % above.

@@ -75,6 +75,7 @@ def test_a_batch_from_begin_to_end(capsys):
     assert best["plan"] == min(line["plans"], key=lambda each: each["step_time_seconds"])
 
 
+@pytest.mark.slow
 def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     """A job without a plan, one that says nonsense and one that is no YAML have their message; the exit code is 1."""
     Path("jobs").mkdir()
@@ -185,6 +186,7 @@ def test_a_ranking_of_a_file_that_is_being_written(capsys):
     assert "the last line, 2, was cut short" in err
 
 
+@pytest.mark.slow
 def test_the_library_says_nothing_on_stdout():
     """A program that imports the planner has its stdout for itself."""
     program = "from planner import plan_many; print([result.status for result in plan_many(['job.yaml'], processes=1)])"
@@ -299,6 +301,7 @@ def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
     assert (row["framework_is_assumed"], row["optimizer_offload"]) == ("true", "false")
 
 
+@pytest.mark.slow
 def test_lines_say_which_job_they_are_of():
     """The place among the jobs of the command, also of those that an earlier command left."""
     command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2"]
@@ -311,6 +314,7 @@ def test_lines_say_which_job_they_are_of():
     assert places == {32: 0, 64: 1, 96: 0, 128: 3}
 
 
+@pytest.mark.slow
 def test_a_first_line_that_was_cut_is_no_obstacle(capsys):
     """The same command goes on; the file holds whole lines then."""
     Path("results.jsonl").write_text('{"kind":"batch_res')

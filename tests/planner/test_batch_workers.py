@@ -333,6 +333,7 @@ def test_results_of_mappings_say_which_job_they_are_of():
     assert "expected the path of a job file or a job as a mapping, got 5" in found[3].message
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("one", [SAID, "nowhere.yaml", Path("nowhere.yaml"), BatchJob(document=SAID, name="mine")])
 def test_a_single_job_stands_for_itself(one):
     """A path is not taken letter by letter, nor a mapping entry by entry."""

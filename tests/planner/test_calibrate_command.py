@@ -258,6 +258,7 @@ def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
     assert "cluster.framework: 'megatron-cor-0.16' is not in the catalog. Did you mean 'megatron-core-0.16'" in out
 
 
+@pytest.mark.slow
 def test_a_row_far_from_all_others_is_named(tmp_path):
     """Nine times too slow is possible, and hardly the step of that layout."""
     runs = runs_of(tmp_path, 0.6, row(id="minutes", tp="2", pp="2", recompute="none", step_seconds="150"))

@@ -131,6 +131,7 @@ def test_what_cannot_be_compared(files, tmp_path, monkeypatch, capsys, words, me
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_job_without_a_plan_has_nothing_to_compare(files):
     """A model that does not fit is named."""
     with pytest.raises(SpecError, match="has no plan"):

@@ -183,6 +183,7 @@ def test_a_table_in_other_columns_is_told_from_one_that_is_none(tmp_path, capsys
     assert "a: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_row_of_the_projects_own_table_is_predicted_or_has_a_reason():
     """None is refused, all usable ones are predicted, no prediction is absurd."""
     results = project_results()
@@ -199,6 +200,7 @@ def test_every_row_of_the_projects_own_table_is_predicted_or_has_a_reason():
 # --- memory ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "most"),
     [
@@ -217,6 +219,7 @@ def test_peaks_of_published_runs(source, most):
     assert max(sorted(memory_errors)[: -1 if contradictory else None]) <= most
 
 
+@pytest.mark.slow
 def test_pipelines_with_large_vocabularies():
     """Vocabulary Parallelism's baselines in 1F1B: FP16 with 16 bytes per parameter, FlashAttention, no offset."""
     rows = [one for one in project_predictions() if one.run.id.startswith("vp-1F1B") and "-baseline-" in one.run.id]
@@ -231,6 +234,7 @@ WRONGLY_FITS = {
 """Runs that did not fit, but are predicted to, and why."""
 
 
+@pytest.mark.slow
 def test_what_did_not_fit_is_predicted_not_to():
     """All thirteen but those whose reason is known."""
     tried = [one for one in project_predictions() if one.run.kind == "oom"]

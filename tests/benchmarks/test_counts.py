@@ -18,6 +18,7 @@ def checks():
     return [one for seed in SEEDS for one in checks_of(seed)]
 
 
+@pytest.mark.slow
 def test_no_smaller_number_is_faster(checks):
     """Each number planned alone."""
     assert len(checks) >= 12

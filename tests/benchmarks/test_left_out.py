@@ -255,6 +255,7 @@ def test_errors_of_differences_cancel_what_both_share(tmp_path):
     assert difference.log == pytest.approx(np.log(1.1 / 1.21))
 
 
+@pytest.mark.slow
 def test_the_page_is_in_step_with_the_figures():
     """``python -m benchmarks.accuracy.page`` writes it anew; each of its plots is there."""
     text, rows = generated(project_results())

@@ -25,6 +25,7 @@ def is_late(one):
     return host_is_late(one.case) or host_is_late(one.other)
 
 
+@pytest.mark.slow
 def test_no_step_gets_longer(checks):
     """500 checks at least, a quarter of them with offloaded activations, of every property."""
     assert len(checks) >= 500

@@ -18,6 +18,7 @@ SEED, COUNT = 20261127, 200
 AUDIT = Audit()
 
 
+@pytest.mark.slow
 def test_a_share_of_them():
     """No traceback, nothing that hangs, nothing executed; most are refused."""
     found = run(SEED, range(COUNT), 1)

@@ -182,6 +182,7 @@ def lines_of_keys():
                 yield pytest.param(name, number, id=f"{name}-{key.strip(chr(34))}")
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize(("name", "number"), list(lines_of_keys()))
 def test_no_key_is_dropped_in_silence(tmp_path, name, number):
     """Without a key the job is another one, or is refused; else a note says that the key is ignored, and why."""

@@ -132,6 +132,7 @@ def random_strategy(chooser, problem):
     return settle_layout(strategy, problem.facts.model, layout)
 
 
+@pytest.mark.slow
 def test_lines_of_random_plans_cost_the_same():
     """Of several targets, frameworks and devices, with settings of several values; exactly."""
     compared = 0

@@ -121,6 +121,7 @@ def column(text):
 # --- one file --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded(page):
     """No element names another file or host, and the policy forbids whatever would."""
     elements = Elements(page)
@@ -591,6 +592,7 @@ def large():
     return page_html(study(plan(job)))
 
 
+@pytest.mark.slow
 def test_large_pages_stay_small(large):
     """98,304 passes for each of three plans in less than 6 MB, none left out."""
     timelines = data_of(large)["timelines"]

@@ -67,6 +67,7 @@ class TestLearned:
         assert moved < 0.03
         assert moved < by_rates
 
+    @pytest.mark.slow
     def test_intervals_widen_where_families_differ_more_than_their_samples(self):
         shapes, seconds, families = measured(DEVICE, 300, seed=2, noise=0.001)
         shifts = np.random.default_rng(0).normal(size=12)[np.asarray(families)]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cases import require_none
 from tests.documents import PAGES, prose_of
+from tests.ratchet import OPENERS
 from tests.sources import PACKAGES, ROOT, docstrings, label, nodes, python_files, text, tree
 
 FILES = python_files(*PACKAGES)
@@ -103,6 +104,14 @@ def test_sentences_are_short():
     said = [(path, node, one) for path in FILES for node in docstrings(path) for one in sentences(node.value)]
 
     require_none(f"{label(path)}:{node.lineno}: {one}" for path, node, one in said if len(one.split()) > MOST_WORDS)
+
+
+def test_headings_have_a_subject():
+    """No heading of a document begins with a question word."""
+    pages = (ROOT / "CONTRIBUTING.md", *PAGES)
+    headings = [(path, one) for path in pages for one in re.findall(r"^#+ (.*)", text(path), flags=re.MULTILINE)]
+
+    require_none(f"{label(path)}: {heading}" for path, heading in headings if OPENERS.match(heading))
 
 
 def test_sentences_of_the_documents_are_short():

@@ -47,7 +47,7 @@ from tests.oracle.pipeline_simulator import simulate
 
 NUM_PIPELINES, NUM_PROBLEMS = 2000, 200
 NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = 1000, 100
-PER_TEST = 250, 10
+PER_TEST = 250, 25
 
 HUGE = 2**50
 
@@ -265,7 +265,7 @@ def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int,
 # --- whole problems ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST[1]))
 def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     """
@@ -278,7 +278,7 @@ def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST[1]))
 def test_the_search_over_alternating_layers_finds_what_enumeration_finds(first_seed):
     """The same with models whose layers alternate: windows, experts in every second one, Mamba in odd orders."""

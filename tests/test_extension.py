@@ -24,6 +24,8 @@ from tests.extension_examples import (
     its_width,
 )
 
+pytestmark = pytest.mark.slow  # each row is tried in a copy of the packages
+
 ESTIMATE = "estimate job.yaml --format json"
 
 Extend = Callable[..., Extended]

@@ -319,6 +319,7 @@ DECISIONS_OF_ANY_KIND = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b"])
 @given(decisions=DECISIONS_OF_ANY_KIND)

@@ -217,6 +217,7 @@ def test_a_layout_that_the_job_forbids_says_why():
     assert nearest.outside
 
 
+@pytest.mark.slow
 def test_reports_name_the_nearest():
     """Seconds, and what that is more than the plan's, in text, JSON and page."""
     report = plan(job(), certified=False)

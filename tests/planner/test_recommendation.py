@@ -68,6 +68,7 @@ def amounts(problem, strategy):
     return tuple(one.amount(problem, strategy) for one in ORDER if one.name != "memory")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.2])
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_first_in_the_order_is_recommended(kind, tolerance):

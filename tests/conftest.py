@@ -23,9 +23,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[NUM_CASES] = len(items)
     for _, found in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
         cases = [*found]
-        if mark := cases[0].get_closest_marker("sampled"):
-            (number,) = mark.args
-            kept = {int(len(cases) * (index * GOLDEN_RATIO % 1)) for index in range(number)}
-            for index, item in enumerate(cases):
-                if index not in kept:
-                    item.add_marker(pytest.mark.slow)
+        for mark in cases[0].iter_markers("sampled"):
+            kept = {int(len(cases) * (index * GOLDEN_RATIO % 1)) for index in range(*mark.args)}
+            for index in {*range(len(cases))} - kept:
+                cases[index].add_marker(pytest.mark.slow)

@@ -76,12 +76,9 @@ def prose_of(path: Path) -> Iterator[str]:
     """Yield the sentences of a page: code, headings and generated parts have none, a cell of a table lists its own."""
     no_prose = r"^<!-- generated: ([\w-]+) -->.*?^<!-- end: \1 -->|^```.*?^```$|<!--.*?-->|^#+ .*?$|\$\$.*?\$\$"
     text = re.sub(no_prose, "\n\n", read(path), flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^\s*([-*]|\d+\.) ", "\n\n", text, flags=re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n", text):
-        if paragraph.lstrip().startswith("|"):
-            yield from re.split(r"(?<!\\)\||\n|(?<=[.?!;:])\s+", paragraph)
-        else:
-            yield from re.split(r"(?<=[.?!:])\s+|(?<=[.?!]\*\*)\s+", " ".join(paragraph.split()))
+    for paragraph in re.split(r"\n\s*\n|\n(?= *\|)|\n\s*(?:[-*]|\d+\.) ", text):
+        ends = r"(?<=[.?!;:])\s+|\s\|\s" if "| " in paragraph else r"(?<=[.?!:])\s+|(?<=[.?!]\*\*)\s+"
+        yield from re.split(ends, " ".join(paragraph.split()))
 
 
 def blocks(*languages: str) -> Iterator[Block]:

@@ -182,11 +182,10 @@ def test_lines_of_the_ledger_are_data():
     figures = Counter((line.date, line.benchmark, line.change, line.figure) for line in lines)
     folders = tuple(path.stem.replace("_", "-") for path in (ROOT / "benchmarks").iterdir())
 
-    require_none(f"{line}: no benchmark" for line in lines if not line.benchmark.startswith(folders))
-    require_none(f"{line}: no date" for line in lines if line.date and not date.fromisoformat(line.date))
-    require_none(f"{line}: no number" for line in lines if line.unit and float(line.value) is None)
-    require_none(f"{line}: incomplete" for line in lines if not (line.figure and line.value and line.change))
-    require_none(f"{figure}: {number} times" for figure, number in figures.items() if number > 1)
+    require_none(line for line in lines if not (line.benchmark.startswith(folders) and line.value and line.change))
+    require_none(line for line in lines if line.date and not date.fromisoformat(line.date))
+    require_none(line for line in lines if line.unit and float(line.value) is None)
+    require_none(figure for figure, number in figures.items() if number > 1)
 
 
 @in_one_case(("entry", "value"), EXAMPLES.items())

@@ -20,14 +20,8 @@ FILES = python_files(*PACKAGES)
 WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" / "data" / "words.csv").open())}
 """What the code called a thing once, and what the field calls it; grows when a reader stumbles."""
 
-PHRASES = (
-    "What the others lose",
-    "What they reach",
-    "played through",
-    "told apart",
-    "no fit had seen",
-    "work in step",
-    "orkers that may die",
+PHRASES = re.compile(
+    "What the others lose|What they reach|played through|told apart|no fit had seen|work in step|orkers that may die"
 )
 """Riddles that readers of the output met."""
 
@@ -96,7 +90,7 @@ def test_output_has_no_riddles():
     """The listed phrases are said plainly."""
     texts = {path: " ".join(text(path).split()) for path in (*FILES, *PAGES)}
 
-    require_none(f"{label(path)}: {phrase}" for path, one in texts.items() for phrase in PHRASES if phrase in one)
+    require_none(f"{label(path)}: {phrase}" for path, one in texts.items() for phrase in PHRASES.findall(one))
 
 
 def test_sentences_are_short():

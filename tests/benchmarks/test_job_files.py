@@ -83,7 +83,7 @@ def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder
             assert said["allocated_bytes"] == one.peak_memory_gib * GIB, one.run.id
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, NUM_ROWS // 2, NUM_ROWS - 1])
 def test_another_process_says_the_same(rows, folder, index):
     """Nothing that a test did before stays in memory; the command is called where the files are."""

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.accuracy.launches import TOLERANCE, alternating_runs
 from costmodel import catalog
 
+pytestmark = pytest.mark.slow  # all measured runs are predicted
+
 
 @pytest.fixture(scope="module")
 def runs():
@@ -14,7 +16,6 @@ def runs():
     return list(alternating_runs())
 
 
-@pytest.mark.slow
 def test_the_catalog_has_the_largest_effect_that_was_measured(runs):
     """Qwen3-30B on 16 H100 and Qwen3-235B on 256 B300; a refit of other constants moves it, and asks for a new one."""
     largest: dict[str, float] = {}
@@ -27,7 +28,6 @@ def test_the_catalog_has_the_largest_effect_that_was_measured(runs):
     assert known == pytest.approx(largest, abs=TOLERANCE)
 
 
-@pytest.mark.slow
 def test_the_bound_acts_in_none_of_the_runs_that_it_comes_from(runs):
     """What was measured is no extrapolation: their predictions are those of the factor alone."""
     assert [one.beyond for one in runs] == [1.0] * 8

@@ -8,6 +8,8 @@ from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, 
 from planner.uncertainty.peaks import fitted_laws, laws, left_out_chances
 from tests.builders_runs import project_predictions
 
+pytestmark = pytest.mark.slow  # all measured runs are predicted
+
 
 @pytest.fixture(scope="module")
 def uses():
@@ -15,7 +17,6 @@ def uses():
     return uses_of(project_predictions())
 
 
-@pytest.mark.slow
 def test_what_ran_out_of_memory_is_expected_to(uses):
     """Of 13 at least 10 get a chance below one half, of what ran at most 2 %."""
     chances = left_out_chances(uses)
@@ -24,7 +25,6 @@ def test_what_ran_out_of_memory_is_expected_to(uses):
     assert below_half(uses, chances, has_run=True) <= MOST_WRONG_SHARE * sum(use.has_run for use in uses)
 
 
-@pytest.mark.slow
 def test_the_shipped_laws_are_those_of_the_shipped_runs(uses):
     """The planner's file is what the benchmark writes."""
     fitted = fitted_laws(uses)

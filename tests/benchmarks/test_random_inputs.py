@@ -34,6 +34,7 @@ def test_inputs_are_those_of_their_number():
     assert trial_of(1, 0) != trial_of(2, 0)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_inputs_differ_from_what_they_are_made_of(make):
     """Of a kind nearly every input is another one."""

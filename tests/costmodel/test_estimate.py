@@ -140,6 +140,7 @@ def test_both_stages_of_a_dualpipe_rank_are_in_its_memory():
     assert states(both) == pytest.approx([first + last, second + third, second + third, first + last])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_part_is_a_time(model: Model):
     """Nothing is exposed or hidden for less than no time, where nothing slows anything down."""

@@ -122,6 +122,7 @@ def test_a_time_limit_and_another_attempt(capsys):
     assert "results.jsonl: 1 lines of jobs that were lost are taken away" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
     """Infinite overrides, and names of files that are no text, are text in their lines."""
     odd = folder / "odd\udcff.yaml"
@@ -273,6 +274,7 @@ def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
         assert unseen in next(csv.DictReader(StringIO(rows)))["gaps"]
 
 
+@pytest.mark.slow
 def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
     """A cloud's machine is one device with assumptions; the ranking names the ranks that it is of."""
     Path("cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
@@ -290,6 +292,7 @@ def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
 # --- rows and jobs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
     """``true`` and ``false``, as docs/json.md promises."""
     cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"])

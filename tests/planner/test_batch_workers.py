@@ -39,6 +39,7 @@ def by_name(results):
 # --- one job pays ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     """It is tried again in a fresh worker, then given up; its neighbours are done once each."""
     jobs = list(batch_work.jobs(12, "poison"))
@@ -51,6 +52,7 @@ def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     assert [len(batch_work.attempts(tmp_path, job)) for job in jobs[1:]] == [1] * 12
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     """The second attempt, in another process, has the answer."""
     [job] = batch_work.jobs(0, "stumbles once")
@@ -61,6 +63,7 @@ def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     assert len(set(batch_work.attempts(tmp_path, job))) == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     """Its worker is killed and gone; the others go on, and it is not tried again."""
     jobs = list(batch_work.jobs(6, "stuck"))

@@ -263,6 +263,7 @@ def test_time_that_runs_out_is_said():
     assert report.exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
     """Where time is left for them and not for fewer, the answer is not said to be the best of all numbers."""
 

@@ -56,6 +56,7 @@ def test_answers_are_marked_as_extrapolated(name):
     )
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_whose_constants_stand_for_an_architecture_is_said_and_widens(name):
     """Constants of Hopper are one more thing that no run shows there: root of two as wide as for a device alone."""

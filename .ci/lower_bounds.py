@@ -1,5 +1,5 @@
 """
-``python -m tests.lower_bounds``: the oldest versions that ``pyproject.toml`` allows, as constraints for pip.
+``python .ci/lower_bounds.py``: the oldest versions that ``pyproject.toml`` allows, as constraints for pip.
 
 ``.ci/run`` installs exactly these and runs the unit tests with them. Needs nothing but Python.
 """

@@ -229,9 +229,7 @@ def test_pipelines_with_large_vocabularies():
     assert max(abs(one.memory_error or 0.0) for one in rows) <= 0.012
 
 
-WRONGLY_FITS = {
-    "mbskill-nano-oom-4": "78.7 GiB predicted of 79.6: what its first iteration took on top is not known",
-}
+WRONGLY_FITS = {"mbskill-nano-oom-4": "78.7 GiB predicted of 79.6: what its first iteration took on top is not known"}
 """Runs that did not fit, but are predicted to, and why."""
 
 

@@ -188,11 +188,7 @@ def test_a_goal_is_met_from_its_side():
     assert not Goal(name="recall", figure=0.85, rows=1, limit=0.9, at_least=True).is_met
     assert [
         Goal(name="", figure=one, rows=1, limit=0.7, most=0.9, at_least=True).is_met for one in (0.6, 0.8, 1.0)
-    ] == [
-        False,
-        True,
-        False,
-    ]
+    ] == [False, True, False]
 
 
 # --- intervals ---------------------------------------------------------------------------------------------

@@ -500,6 +500,7 @@ def test_replicated_gradients_are_summed_before_the_update():
     assert plain - overlapped <= backward
 
 
+@pytest.mark.sampled(14)
 @models
 @profiles
 def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):
@@ -568,6 +569,7 @@ def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
     return strategies
 
 
+@pytest.mark.slow
 def test_schedules_in_tables_cost_what_each_alone_costs():
     """100 strategies in one table, and their breakdowns; no schedule undercuts the lower bound."""
     given = the_facts(DENSE)

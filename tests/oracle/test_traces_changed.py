@@ -283,6 +283,7 @@ BARE = {"annotations": False, "num_steps": 3, "duration": Alike()}
 class TestWithoutAnnotations:
     """Autograd alone says which pass is which."""
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("pp", [1, 2])
     def test_the_last_operator_of_the_last_forward_pass(self, pp):
         """It is behind it, not in front of each backward pass: as many kernels of each name as there must be."""
@@ -326,6 +327,7 @@ class TestReplicas:
 
         assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
 
+    @pytest.mark.slow
     def test_a_split_of_layers_is_none_of_replicas(self):
         """Both have two ranks here; those of tp all-reduce in forward passes."""
         wanted = made(tp=2, dp=1, **BARE)
@@ -344,6 +346,7 @@ class TestReplicas:
         assert replay(found).iteration == measured(graph).iteration
         assert "Sizes of data-parallel communication were not recorded" in " ".join(found.doubts)
 
+    @pytest.mark.slow
     def test_how_many_there_are(self):
         """Their groups say it, or the number of all ranks where nobody else communicates."""
         one = made(dp=4, **BARE)

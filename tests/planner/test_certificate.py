@@ -309,6 +309,7 @@ def test_the_report_says_what_is_not(changes, words):
     assert words in " ".join(render(changed, "table").split())
 
 
+@pytest.mark.slow
 def test_of_uneven_stages_other_models_say_the_same():
     """The certificate is about even stages, to be faster than the uneven answer; it says so."""
     problem = a_job("llama3-8b", "h100-80gb-sxm", 8, 64, 8192, stages="free", pin={"pp": 4})

@@ -110,6 +110,7 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
     assert document["saved_seconds_per_step"] >= 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -57,6 +57,7 @@ def test_what_a_scheduler_asks():
     assert {str(size.status) for size in found.sizes} == {"optimal"}
 
 
+@pytest.mark.slow
 def test_sizes_on_which_nothing_fits_have_no_plan():
     """405 billion parameters do not train on 8 GPUs; all smaller sizes follow from one answer."""
     job = a_job(model="llama3-405b", search={"pin": {"optimizer_offload": False}})

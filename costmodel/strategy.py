@@ -67,6 +67,10 @@ class ModulesDecision(Decision):
     A subclass names its modules.
     """
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[type, tuple[int]]:
+        """Copy and pickle by value: Python before 3.11.4 asks the class for the name, which sets do not have there."""
+        return type(self), (int(self),)
+
     @classmethod
     def modules(cls) -> tuple[str, ...]:
         """Return the names that a set may hold, in the order of their bits."""

@@ -41,7 +41,7 @@ print(json.dumps(said))
 
 
 def rows() -> dict[str, str]:
-    """What each row of "Where does my new thing go?" says must be touched."""
+    """What each row of "Places for new things" says must be touched."""
     _, _, text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| new | touch |")
     table, _, _ = text.partition("\n\n")
     return dict(re.findall(r"^\| ([^|-][^|]*) \| ([^|]+) \|", table, flags=re.MULTILINE))

@@ -1,8 +1,29 @@
 """What holds for all tests, before a library of numbers is imported."""
 
 import os
+from itertools import groupby
+
+import pytest
 
 # One test process per core (pytest -n auto) computes already: threads of BLAS beside them take twice the processor
 # time for the same matrices, and where others work on the machine, ten times as long.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Its multiples fall evenly, and in step with no other number: a sample has all values of each parameter by turns."""
+
+NUM_CASES = pytest.StashKey[int]()
+"""All cases of the collected tests, slow ones included."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow the cases that a test with ``sampled(number)`` has beyond that number, spread over all of them."""
+    config.stash[NUM_CASES] = len(items)
+    for _, found in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = [*found]
+        for mark in cases[0].iter_markers("sampled"):
+            kept = {int(len(cases) * (index * GOLDEN_RATIO % 1)) for index in range(*mark.args)}
+            for index in {*range(len(cases))} - kept:
+                cases[index].add_marker(pytest.mark.slow)

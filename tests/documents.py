@@ -72,6 +72,15 @@ def blocks_of(path: Path) -> Iterator[Block]:
         )
 
 
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the sentences of a page: code, headings and generated parts have none, a cell of a table lists its own."""
+    no_prose = r"^<!-- generated: ([\w-]+) -->.*?^<!-- end: \1 -->|^```.*?^```$|<!--.*?-->|^#+ .*?$|\$\$.*?\$\$"
+    text = re.sub(no_prose, "\n\n", read(path), flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?= *\|)|\n\s*(?:[-*]|\d+\.) ", text):
+        ends = r"(?<=[.?!;:])\s+|\s\|\s" if "| " in paragraph else r"(?<=[.?!:])\s+|(?<=[.?!]\*\*)\s+"
+        yield from re.split(ends, " ".join(paragraph.split()))
+
+
 def blocks(*languages: str) -> Iterator[Block]:
     """Code blocks of all pages in one of these languages."""
     for path in PAGES:

@@ -61,10 +61,7 @@ def its_width(copy: Extended) -> None:
 
 def its_letter(copy: Extended) -> None:
     """X in a pattern is one."""
-    copy.edit(
-        "costmodel/models/patterns.py",
-        ('LETTERS = {"M": "mamba"', 'LETTERS = {"X": "mixing", "M": "mamba"'),
-    )
+    copy.edit("costmodel/models/patterns.py", ('LETTERS = {"M": "mamba"', 'LETTERS = {"X": "mixing", "M": "mamba"'))
     copy.edit(
         "costmodel/models/description.py",
         ("Mamba, Mlp, Model\n", "Mamba, Mixing, Mlp, Model\n"),
@@ -139,10 +136,7 @@ def its_answers(copy: Extended) -> None:
         ),
     )
     for target in ("accelerate", "deepspeed", "torchtitan"):
-        copy.add(
-            f"planner/frameworks/{target}.py",
-            ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'),
-        )
+        copy.add(f"planner/frameworks/{target}.py", ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'))
     copy.add(
         "planner/frameworks/megatron/lm.py",
         ('    "dp_overlap": _dp_overlap_options,\n', '    "half_gradients": lambda plan: {},\n'),
@@ -161,8 +155,7 @@ def a_dispatcher(copy: Extended) -> None:
     )
     option = "--moe-flex-dispatcher-num-sms,read,"
     copy.edit(
-        "planner/frameworks/megatron/meanings.csv",
-        (f"{option}\n", f"{option}model.moe_flex_dispatcher_num_sms\n"),
+        "planner/frameworks/megatron/meanings.csv", (f"{option}\n", f"{option}model.moe_flex_dispatcher_num_sms\n")
     )
 
 

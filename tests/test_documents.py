@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from costmodel.strategy import DECISIONS
+from docs.generated import regions
+from docs.generated.ledger import read_ledger
 from docs.generated.records import EXAMPLES, record_of
 from docs.generated.regions import MADE, REGION, written
 from planner import cli, load
 from planner.frameworks import TARGETS
 from planner.schema import schema
 from tests import readme_example
-from tests.cases import in_one_case
+from tests.cases import in_one_case, require_none
 from tests.documents import FENCE, PAGES, README, ROOT, Block, blocks, blocks_of, commands, page, read, words_of
 
 MOST_LINES = 150
@@ -89,6 +93,7 @@ def test_every_option_is_shown(command):
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", PAGES, ids=label)
 def test_pages_show_what_is_printed(path, tmp_path):
     """Each command runs and ends as it should, each output is today's; ``python -m tests.readme_example`` writes."""
@@ -160,7 +165,7 @@ def test_the_example_is_of_the_first_command():
 # --- generated parts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PAGES, ids=label)
+@pytest.mark.parametrize("path", regions.PAGES, ids=label)
 def test_generated_parts_are_todays(path):
     """Commands, entries, accuracy: ``python -m docs.generated`` writes them anew."""
     assert written(path) == read(path)
@@ -168,7 +173,19 @@ def test_generated_parts_are_todays(path):
 
 def test_every_generated_part_stands_somewhere():
     """What nobody reads needs no code."""
-    assert {found[2] for path in PAGES for found in REGION.finditer(read(path))} == MADE.keys()
+    assert {found[2] for path in regions.PAGES for found in REGION.finditer(read(path))} == MADE.keys()
+
+
+def test_lines_of_the_ledger_are_data():
+    """Each is a figure of a day, once; a value with a unit is a number."""
+    lines = read_ledger()
+    figures = Counter((line.date, line.benchmark, line.change, line.figure) for line in lines)
+    folders = tuple(path.stem.replace("_", "-") for path in (ROOT / "benchmarks").iterdir())
+
+    require_none(line for line in lines if not (line.benchmark.startswith(folders) and line.value and line.change))
+    require_none(line for line in lines if line.date and not date.fromisoformat(line.date))
+    require_none(line for line in lines if line.unit and float(line.value) is None)
+    require_none(figure for figure, number in figures.items() if number > 1)
 
 
 @in_one_case(("entry", "value"), EXAMPLES.items())

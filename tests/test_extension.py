@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,8 @@ from tests.extension_examples import (
     its_rules,
     its_width,
 )
+
+pytestmark = pytest.mark.slow  # each row is tried in a copy of the packages
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -43,9 +44,8 @@ def extend(packages: Path, tmp_path: Path) -> Extend:
     return lambda *things: Extended(Path(shutil.copytree(packages, tmp_path / "copy")), *things)
 
 
-def numbers(text: str) -> dict[str, Any]:
-    """A report, or another answer in JSON."""
-    return json.loads(text)
+numbers = json.loads
+"""Read a report, or another answer in JSON."""
 
 
 def schema_of(copy: Extended) -> str:
@@ -113,9 +113,7 @@ def test_precision(extend):
     copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7076", "nvfp4: 0.7076, mxfp6: 0.7"))
 
     _, eight, six = copy.say(
-        SCHEMAS,
-        f"{ESTIMATE} training.precision=fp8_own",
-        f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200",
+        SCHEMAS, f"{ESTIMATE} training.precision=fp8_own", f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200"
     )
 
     assert (numbers(eight)["training"]["precision"], numbers(six)["training"]["precision"]) == ("fp8_own", "mxfp6")
@@ -449,10 +447,7 @@ def test_figure_in_the_report(extend):
     copy = extend("figure in the report", "entry of the job file")
     copy.add(
         "planner/report/records/plan.py",
-        (
-            '    days: Figure = entry("Total time.")\n',
-            '    weeks: Figure = entry("Total time in weeks.")\n',
-        ),
+        ('    days: Figure = entry("Total time.")\n', '    weeks: Figure = entry("Total time in weeks.")\n'),
     )
     copy.edit(
         "planner/report/records/plan.py",
@@ -568,10 +563,7 @@ def test_option_of_a_command(extend):
 def test_public_name(extend):
     """The number of devices of a plan's sizes, from the package itself."""
     copy = extend("public name")
-    copy.add(
-        "planner/api.py",
-        ("_NAMES = {\n", '    "costmodel.strategy": "DECISIONS",\n'),
-    )
+    copy.add("planner/api.py", ("_NAMES = {\n", '    "costmodel.strategy": "DECISIONS",\n'))
 
     assert copy.python("-c", "from planner import DECISIONS; print(DECISIONS[0])") == "tp\n"
 

@@ -111,6 +111,7 @@ def test_rooms_import_what_stands_above_them():
     require_none(f"{room} imports {other}" for room, other in inside if order.index(other) > order.index(room))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", COUNTS)
 def test_nothing_grows_without_bound(what):
     """``MOST`` in a record, a function."""

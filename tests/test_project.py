@@ -128,6 +128,7 @@ def test_everything_public_has_a_docstring():
     require_none(place for path in PUBLIC for place in without_docstring(path))
 
 
+@pytest.mark.slow
 def test_functions_fit_on_a_screen():
     """Fifty lines of code are enough for one thought."""
     sizes = {

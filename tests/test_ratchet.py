@@ -6,6 +6,7 @@ import pytest
 
 from tests import ratchet
 from tests.cases import require_none
+from tests.conftest import NUM_CASES
 
 
 @pytest.mark.parametrize("group", ratchet.FIGURES)
@@ -22,7 +23,7 @@ def test_test_cases_only_fall(request):
     if {*config.args} != {*config.getini("testpaths")}:
         pytest.skip("only a part of the suite was collected")
 
-    require_none(ratchet.grown(ratchet.CASES, {"collected": request.session.testscollected}))
+    require_none(ratchet.grown(ratchet.CASES, {"collected": config.stash[NUM_CASES]}))
 
 
 def test_a_figure_that_grew_is_named_with_its_limit(monkeypatch):

@@ -75,6 +75,7 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
+@pytest.mark.slow
 def test_every_page_is_within_two_clicks(site):
     """From the first one: its links, and their links."""
     seen = {site / "index.html"}
@@ -89,6 +90,7 @@ def is_page(target: str) -> bool:
     return target.endswith(".html") and ":" not in target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_the_site_loads_nothing_from_elsewhere(site, page):
     """Equations included: no script, style or picture of a page is another server's."""
@@ -97,6 +99,7 @@ def test_the_site_loads_nothing_from_elsewhere(site, page):
     ] == []
 
 
+@pytest.mark.slow
 def test_pictures_are_todays():
     """``python -m docs.generated.pictures`` cuts them anew out of the planner's page."""
     chromium = browser()
@@ -106,6 +109,7 @@ def test_pictures_are_todays():
     assert {path.stem: read(path) for path in FOLDER.glob("*.svg")} == pictures(chromium)
 
 
+@pytest.mark.slow
 def test_equations_are_mathml(site):
     """Browsers draw them without a script."""
     text = read(site / "how_it_works.html")

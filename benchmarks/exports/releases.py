@@ -66,7 +66,8 @@ def find_sources(folder: Path, scratch: Path) -> dict[str, Path]:
             continue
         if path.suffix in (".xz", ".gz", ".tgz"):
             with tarfile.open(path) as archive:
-                archive.extractall(scratch / release, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+                archive.extractall(scratch / release)
             path = scratch / release
         parsers = sorted(path.glob("**/megatron/training/arguments.py"))
         if parsers:

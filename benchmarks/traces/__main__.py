@@ -23,9 +23,6 @@ from benchmarks.traces.synthetic.comparison import wrong_replays
 from benchmarks.traces.synthetic.drawn import drawn_recipe
 from costmodel.errors import SpecError, did_you_mean
 
-TRACES = Path(__file__).parents[2].parent / "shared" / "data" / "traces"
-"""Where real traces lie beside the checkout."""
-
 PARTS = {
     "replay": "real traces, unchanged",
     "made": "traces of pipelines that a machine of threads and streams made",
@@ -72,8 +69,10 @@ def _part(name: str, arguments: argparse.Namespace) -> bool | None:
 
 def _missing(name: str, arguments: argparse.Namespace) -> str:
     """Say what a part needs and does not have; empty: nothing."""
-    if name in ("replay", "speed") and not arguments.traces.is_dir():
-        return f"there is no folder {arguments.traces} with traces; --traces FOLDER names another one."
+    if name in ("replay", "speed") and not arguments.traces:
+        return "--traces FOLDER names a folder of real traces."
+    if arguments.traces and not arguments.traces.is_dir():
+        raise SpecError("--traces", f"there is no folder {arguments.traces}.")
     if name == "recorded" and not arguments.recorded:
         return "--record FOLDER records small transformers, --recorded FOLDER predicts them."
     return ""
@@ -113,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="over all configurations, at most (default: 5)")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="record only these configurations")
     parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="predict what this folder has")
-    parser.add_argument("--traces", type=Path, default=TRACES, metavar="FOLDER", help="real traces")
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="folder of real traces")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART", help=", ".join(PARTS))
     return parser
 

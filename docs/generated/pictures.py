@@ -40,7 +40,7 @@ DIGITS = re.compile(r"(\d+\.\d)\d+")
 
 
 def browser() -> str | None:
-    """What draws; None: nothing that is installed."""
+    """Return the installed program that draws; None: there is none."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -66,7 +66,7 @@ def _cut(drawn: str, chart: str, style: str) -> str:
 
 
 def _used(style: str, plot: str) -> str:
-    """What of the page's style a plot needs: its colours, and the rules of the classes that it has."""
+    """Return the part of the page's style that a plot needs: its colours, and the rules of its classes."""
     plain = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
     classes = {word for words in re.findall(r'class="([^"]+)"', plot) for word in words.split()}
     colours = re.findall(r":root \{.*?\}|@media \(prefers-color-scheme: dark\) \{.*?\}\s*\}", plain, flags=re.DOTALL)

@@ -21,7 +21,7 @@ EXAMPLES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("examples.
 """A value of each entry of a job, by dotted name."""
 
 DEVICE: Schema = device_entry("h100-80gb-sxm")
-"""Where the values of an inline device come from."""
+"""Source of the values of an inline device."""
 
 INLINE: Mapping[str, tuple[str, Schema]] = {
     "Device": ("A device of your own", DEVICE),
@@ -34,7 +34,7 @@ INLINE: Mapping[str, tuple[str, Schema]] = {
 """Records that a job may hold: title and examples; those of calibrations and frameworks stand in the schema alone."""
 
 WITH_BASE = ("Device", "Description", "Precision")
-"""Of which everything may come from a ``base``."""
+"""Records that may take everything from a ``base``."""
 
 UNITS = {
     "_seconds": "s",
@@ -47,7 +47,7 @@ UNITS = {
     "days": "days",
     "_fraction": "a fraction",
 }
-"""What the end of a name says of its unit."""
+"""Unit by the last word of a name."""
 
 LONGEST_EXAMPLE = 120
 FEW_UNITS = 5
@@ -131,7 +131,7 @@ def record_of(entry: Schema) -> str:
 
 
 def _forms(entry: Schema) -> Iterator[Schema]:
-    """What an entry may be, alternatives of alternatives too."""
+    """Return the kinds of values that an entry takes, alternatives of alternatives too."""
     for form in entry.get("anyOf", (entry,)):
         if "anyOf" in form:
             yield from _forms(form)
@@ -165,7 +165,7 @@ def _form(form: Schema) -> str:
 
 
 def _with_unit(pattern: str) -> str:
-    """What a number with a unit looks like; other patterns are of texts."""
+    """Form of a number with a unit; other patterns are of texts."""
     found = WITH_UNIT.match(pattern)
     if found is None:
         return "text"
@@ -176,7 +176,7 @@ def _with_unit(pattern: str) -> str:
 
 
 def _unit(name: str) -> str:
-    """What the name says of its unit."""
+    """Return the unit that a name ends in."""
     return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 

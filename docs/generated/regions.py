@@ -1,4 +1,4 @@
-"""Where generated parts stand: between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``."""
+"""Generated parts of pages, between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 
 from docs.generated.accuracy import goals, headline
 from docs.generated.commands import commands
+from docs.generated.ledger import ledger_tables
 from docs.generated.records import batch_entries, job_entries, report_entries
 
 DOCS = Path(__file__).parents[1]
-PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
+ROOT = DOCS.parent
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "LEDGER.md", *sorted(DOCS.rglob("*.md")))
 
 REGION = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end: \2 -->)", flags=re.DOTALL)
 
 MADE: Mapping[str, Callable[[], Iterable[str]]] = {
+    **{f"ledger-{name}": rows.copy for name, rows in ledger_tables().items()},
     "commands": commands,
     "job-entries": job_entries,
     "report-entries": report_entries,
@@ -23,11 +26,11 @@ MADE: Mapping[str, Callable[[], Iterable[str]]] = {
     "headline": headline,
     "goals": goals,
 }
-"""What makes the lines of each part."""
+"""Function that makes the lines of each part."""
 
 
 def written(path: Path) -> str:
-    """A page with its generated parts as they are today."""
+    """Return a page with its generated parts as they are today."""
     return REGION.sub(_made, path.read_text(encoding="utf-8"))
 
 

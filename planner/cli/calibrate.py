@@ -22,7 +22,7 @@ EXIT_UNFIT = 4
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Fits the calibration of a device to measured runs, with the catalog's as prior; says how far it "
+        "Fits the calibration of a device to measured runs, with the catalog's as prior. Says how far it "
         "is off on runs that it was not fitted to, and which runs to measure next. Of rows of kind 'planned', which "
         "have no step time yet, it says which to measure first, and what that was worth on other stacks. The file that "
         "it writes is a device of a job: cluster: {device: ./my-cluster.yaml}."

@@ -22,8 +22,8 @@ EXIT_SOME_UNLEARNED = 1
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Learns the times of operators and collectives from a table of samples (planner sample), says how far they "
-        "are off on shapes that were left out, and writes a device file, which a job takes: "
+        "Learns the times of operators and collectives from a table of samples (planner sample). Says how far they "
+        "are off on shapes that were left out. Writes a device file, which a job takes: "
         "cluster: {device: ./my-cluster.yaml}."
     )
     describe(parser, description, EXIT_CODES)

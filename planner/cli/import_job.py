@@ -12,12 +12,12 @@ from planner.cli.output import check_output, progress, require_new, write
 def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Reads what starts a training - a shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), a recipe of "
-        "Megatron-Bridge or NeMo (by name, Python, overrides, YAML), a configuration of torchtitan (TOML, Python), "
-        "DeepSpeed (JSON) or Accelerate (YAML) - or what a run printed or saved (a log, run_config.yaml, arguments "
-        "beside a checkpoint), and "
-        "writes the job with its strategy, which 'estimate' and 'compare' take. Nothing of it is executed. What the "
-        "file does not say comes as key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64."
+        "Reads a launch, and writes its job with the strategy, which 'estimate' and 'compare' take. A launch is a "
+        "shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), or a recipe of Megatron-Bridge or NeMo (by "
+        "name, Python, overrides, YAML). It may be a configuration of torchtitan (TOML, Python), DeepSpeed (JSON) or "
+        "Accelerate (YAML). It may be what a run printed or saved: a log, run_config.yaml, arguments beside a "
+        "checkpoint. Nothing of it is executed. Entries that the file lacks come as key=value: "
+        "cluster.device=h100-80gb-sxm cluster.num_devices=64."
     )
     describe(parser, description)
     parser.add_argument("file", metavar="FILE", type=Path, help="the script, the arguments or the configuration")

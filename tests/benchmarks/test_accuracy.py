@@ -138,6 +138,7 @@ ODD_FILES: dict[str, tuple[dict[str, str], ...]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rows", ODD_FILES.values(), ids=ODD_FILES)
 def test_odd_files_have_no_figures_that_are_no_numbers(tmp_path, capsys, rows):
     """What there is nothing to average of is a dash or left away."""
@@ -183,6 +184,7 @@ def test_a_table_in_other_columns_is_told_from_one_that_is_none(tmp_path, capsys
     assert "a: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_row_of_the_projects_own_table_is_predicted_or_has_a_reason():
     """None is refused, all usable ones are predicted, no prediction is absurd."""
     results = project_results()
@@ -199,6 +201,7 @@ def test_every_row_of_the_projects_own_table_is_predicted_or_has_a_reason():
 # --- memory ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "most"),
     [
@@ -217,6 +220,7 @@ def test_peaks_of_published_runs(source, most):
     assert max(sorted(memory_errors)[: -1 if contradictory else None]) <= most
 
 
+@pytest.mark.slow
 def test_pipelines_with_large_vocabularies():
     """Vocabulary Parallelism's baselines in 1F1B: FP16 with 16 bytes per parameter, FlashAttention, no offset."""
     rows = [one for one in project_predictions() if one.run.id.startswith("vp-1F1B") and "-baseline-" in one.run.id]
@@ -225,12 +229,11 @@ def test_pipelines_with_large_vocabularies():
     assert max(abs(one.memory_error or 0.0) for one in rows) <= 0.012
 
 
-WRONGLY_FITS = {
-    "mbskill-nano-oom-4": "78.7 GiB predicted of 79.6: what its first iteration took on top is not known",
-}
+WRONGLY_FITS = {"mbskill-nano-oom-4": "78.7 GiB predicted of 79.6: what its first iteration took on top is not known"}
 """Runs that did not fit, but are predicted to, and why."""
 
 
+@pytest.mark.slow
 def test_what_did_not_fit_is_predicted_not_to():
     """All thirteen but those whose reason is known."""
     tried = [one for one in project_predictions() if one.run.kind == "oom"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.accuracy.__main__ import RULES_FORBID, main
 from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
 from constraints import MEGATRON_LM_RULES
@@ -9,6 +11,7 @@ from constraints.rules import frameworks, microbatches, topology
 from tests.builders_runs import a_file, predicted, project_predictions
 
 
+@pytest.mark.slow
 def test_physics_allows_everything_that_ran():
     """Of more than a thousand distinct configurations none; of their own software's rules at most one in a hundred."""
     found = {one.family: one for one in refusals(distinct_configurations(one.case for one in project_predictions()))}
@@ -27,6 +30,7 @@ def test_physics_allows_everything_that_ran():
     assert {case.run.id for rule in of_releases & own.keys() for case in own[rule]} <= {"dgxc-25.05-0302"}
 
 
+@pytest.mark.slow
 def test_what_ran_all_the_same_is_a_preference():
     """Two micro-batches on four pipeline ranks (vTrain), tp 8 on nodes of four (GPT-NeoX): not what a search tries."""
     (found,) = (

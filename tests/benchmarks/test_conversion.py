@@ -219,11 +219,7 @@ def test_overlaps_are_said_of_what_there_is(cells, expected):
         ({"cuda_graph": "transformer_engine:mamba+attn+moe_router"}, "cuda_graphs", "attn+moe_router+mamba"),
         ({"pp_layout": "Et*2|t*10|t*10|t*10L", "vp": "1"}, "layout", "{layers: [2, 10, 10, 10]}"),
         ({"notes": "pp_layout=E(t*4|)*7t*4L; x"}, "layout", "{layers: [4, 4, 4, 4, 4, 4, 4, 4]}"),
-        (
-            {"recompute": "full:5", "vp": ""},
-            "layout",
-            "{layers: [8, 8, 8, 8], full_layers: [5, 5, 5, 5]}",
-        ),
+        ({"recompute": "full:5", "vp": ""}, "layout", "{layers: [8, 8, 8, 8], full_layers: [5, 5, 5, 5]}"),
         ({"recompute": "full:5", "vp": ""}, "recompute", "none"),
         ({**MOE, "token_dispatcher": "alltoall", "notes": "dispatcher=deepep"}, "token_dispatcher", "alltoall"),
     ],

@@ -18,6 +18,7 @@ def checks():
     return [one for seed in SEEDS for one in checks_of(seed)]
 
 
+@pytest.mark.slow
 def test_no_smaller_number_is_faster(checks):
     """Each number planned alone."""
     assert len(checks) >= 12
@@ -25,6 +26,7 @@ def test_no_smaller_number_is_faster(checks):
     assert violations(checks) == []
 
 
+@pytest.mark.slow
 def test_a_faster_number_is_found(checks):
     """A check whose job takes a thousandth longer than one of the numbers is a violation."""
     best = min((one for one in checks if one.alone), key=lambda one: one.alone.step_seconds / one.seconds)

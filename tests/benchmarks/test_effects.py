@@ -47,6 +47,7 @@ def test_companions_are_of_the_kind_that_they_come_with(facts, kind):
     assert kind_of(facts) == kind
 
 
+@pytest.mark.slow
 def test_the_published_pairs_are_those_of_their_table():
     """364 pairs, 186 of which differ in the container alone; ratios are those of the measured steps."""
     pairs = read_pairs()
@@ -73,6 +74,7 @@ def test_a_missing_table_is_said(tmp_path, capsys):
 # --- groups -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_run_of_a_group_is_predicted(groups):
     """16 pairs of seven groups; no run is in both tables."""
     own = {row["id"] for row in csv.DictReader(OWN_RUNS.open(newline=""))}

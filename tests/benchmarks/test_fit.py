@@ -135,6 +135,7 @@ def test_a_factor_that_an_earlier_fit_wrote_does_not_stay_where_it_is_not_fitted
     assert written["name"] == "nemo-24.07"
 
 
+@pytest.mark.slow
 def test_factors_in_the_catalog_are_those_that_several_sources_tell():
     """Of a constant that is not fitted, a framework's file has the prior or nothing."""
     timed = [one.case for one in project_predictions() if one.run.step_seconds is not None]

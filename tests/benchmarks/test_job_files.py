@@ -51,6 +51,7 @@ def folder(rows, tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_rows_are_of_all_frameworks_and_sources(rows):
     """Every entry of ``cluster.framework`` of the table, every source, architectures and several kinds of memory."""
     everything = project_predictions()
@@ -66,6 +67,7 @@ def test_the_rows_are_of_all_frameworks_and_sources(rows):
     assert len({one.run.id for one in rows}) == NUM_ROWS
 
 
+@pytest.mark.slow
 def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder, capsys):
     """Step time, peak and what was allocated: equal, not close."""
     for one in rows:
@@ -81,6 +83,7 @@ def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder
             assert said["allocated_bytes"] == one.peak_memory_gib * GIB, one.run.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, NUM_ROWS // 2, NUM_ROWS - 1])
 def test_another_process_says_the_same(rows, folder, index):
     """Nothing that a test did before stays in memory; the command is called where the files are."""
@@ -93,6 +96,7 @@ def test_another_process_says_the_same(rows, folder, index):
     assert (said["step_time_seconds"], said["peak_memory_bytes"]) == (one.step_seconds, one.device_bytes)
 
 
+@pytest.mark.slow
 def test_a_rows_file_needs_no_other_file(rows, folder):
     """Devices and models that rows name by path or by the table's key are written out."""
     for one in rows:
@@ -144,6 +148,7 @@ def test_a_difference_in_the_last_digit_is_told(tmp_path):
     assert found == {"step_time_seconds": "good", "allocated_bytes": "good"}
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_has_its_exit_code(tmp_path, capsys, monkeypatch):
     """A file that was changed behind the benchmark's back."""
 
@@ -175,6 +180,7 @@ def test_a_file_that_the_command_refuses_is_told(tmp_path):
     assert "missing" in how
 
 
+@pytest.mark.slow
 def test_two_ids_never_share_a_file(tmp_path):
     """One would silently take the other's place."""
     rows = predicted(tmp_path, {"id": "a/b"}, {"id": "a b"})

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.accuracy.launches import TOLERANCE, alternating_runs
 from costmodel import catalog
 
+pytestmark = pytest.mark.slow  # all measured runs are predicted
+
 
 @pytest.fixture(scope="module")
 def runs():

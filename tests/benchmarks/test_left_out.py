@@ -188,11 +188,7 @@ def test_a_goal_is_met_from_its_side():
     assert not Goal(name="recall", figure=0.85, rows=1, limit=0.9, at_least=True).is_met
     assert [
         Goal(name="", figure=one, rows=1, limit=0.7, most=0.9, at_least=True).is_met for one in (0.6, 0.8, 1.0)
-    ] == [
-        False,
-        True,
-        False,
-    ]
+    ] == [False, True, False]
 
 
 # --- intervals ---------------------------------------------------------------------------------------------
@@ -255,6 +251,7 @@ def test_errors_of_differences_cancel_what_both_share(tmp_path):
     assert difference.log == pytest.approx(np.log(1.1 / 1.21))
 
 
+@pytest.mark.slow
 def test_the_page_is_in_step_with_the_figures():
     """``python -m benchmarks.accuracy.page`` writes it anew; each of its plots is there."""
     text, rows = generated(project_results())

@@ -8,6 +8,8 @@ from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, 
 from planner.uncertainty.peaks import fitted_laws, laws, left_out_chances
 from tests.builders_runs import project_predictions
 
+pytestmark = pytest.mark.slow  # all measured runs are predicted
+
 
 @pytest.fixture(scope="module")
 def uses():

@@ -440,6 +440,7 @@ class TestRuns:
         with pytest.raises(SpecError, match=problem):
             measured_runs(path)
 
+    @pytest.mark.slow
     def test_hidden_sizes_are_among_the_sampled(self, runs):
         """So that leaving them out matters."""
         for run in runs:

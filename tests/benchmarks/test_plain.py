@@ -106,6 +106,7 @@ def test_every_framework_of_the_table_is_in_the_catalog():
     assert "None" not in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.frameworks())
 def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
     """``measured_on`` is neither more nor less than the architectures of the usable rows that share its factors."""
@@ -118,6 +119,7 @@ def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
     assert set(framework.measured_on) == ran[framework.kernels_of or framework.name]
 
 
+@pytest.mark.slow
 def test_every_usable_row_is_predicted_without_refusal():
     """What the table offers is costed on the user's road; what it does not offer is no wrong row."""
     others = [one for one in project_results() if isinstance(one, RejectedRow)]

@@ -16,6 +16,7 @@ from benchmarks.records.__main__ import table as records_table
 from planner.jobs.run_table import Run, read
 
 
+@pytest.mark.slow
 def test_records_are_current():
     """``python -m benchmarks.records --write`` writes them."""
     assert TABLE.read_text(encoding="utf-8") == records_table(record_rows())

@@ -18,6 +18,7 @@ SEED, COUNT = 20261127, 200
 AUDIT = Audit()
 
 
+@pytest.mark.slow
 def test_a_share_of_them():
     """No traceback, nothing that hangs, nothing executed; most are refused."""
     found = run(SEED, range(COUNT), 1)
@@ -33,6 +34,7 @@ def test_inputs_are_those_of_their_number():
     assert trial_of(1, 0) != trial_of(2, 0)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_inputs_differ_from_what_they_are_made_of(make):
     """Of a kind nearly every input is another one."""

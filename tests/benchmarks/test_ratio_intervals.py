@@ -75,6 +75,7 @@ def test_the_shipped_law_covers_what_it_says():
     assert {one.change for one in errors.factors} >= {Change.DEGREES, Change.PRECISION, Change.GRAPHS, Change.RECOMPUTE}
 
 
+@pytest.mark.slow
 def test_the_table_of_runs_is_that_of_the_measured_rows():
     """Every step is the row's own; below 200 kB, and as this version predicts them."""
     rows = {one.id: one for one in read_table()[0]}

@@ -70,6 +70,7 @@ class TestConfigurations:
         """A prediction from samples has seen no size of what it predicts."""
         assert not set(points_of(configurations())) & set(points_of(configurations("sampled")))
 
+    @pytest.mark.slow
     @in_one_case("one", [*configurations(), *configurations("sampled")], ids=lambda one: one.name)
     def test_each_is_a_job_of_the_planner_with_as_many_parameters(self, one):
         """Its step has a price, too."""

@@ -26,6 +26,7 @@ def table() -> tuple[list[Case], References]:
 class TestPairs:
     """Each small run with each larger sibling."""
 
+    @pytest.mark.slow
     def test_siblings_share_what_they_must_and_are_larger(self, table: tuple[Sequence[Case], References]) -> None:
         """Source, model, device and precision are the same; layers and devices are no fewer, and not both equal."""
         pairs = list(siblings(table[0]))

@@ -298,13 +298,15 @@ def gradients_of(rank: int, store: str, one: TracedConfiguration) -> dict[str, l
     return {name: weight.grad.tolist() for name, weight in weights.items()}
 
 
-@pytest.mark.parametrize("part", ["replay", "speed", "recorded"])
-def test_a_part_without_its_traces_is_not_ok(part, tmp_path, monkeypatch, capsys):
-    """It says what it needs; a run of nothing else ends with 1."""
-    monkeypatch.setattr("sys.argv", ["traces", "--only", part, "--traces", str(tmp_path / "none")])
+MISSING = {**dict.fromkeys(("replay", "speed", "recorded"), "SKIPPED: "), "replay --traces none": "no folder none"}
 
-    assert main() == 1
-    said = capsys.readouterr().out
-    assert "SKIPPED: " in said
-    assert "ok" not in said.split()
-    assert "ok," not in said
+
+@pytest.mark.parametrize(("options", "answer"), MISSING.items())
+def test_a_part_without_its_traces_is_not_ok(options, answer, monkeypatch, capsys):
+    """It says what it needs; a run of nothing else ends with 1, and a folder that is not there with 2."""
+    monkeypatch.setattr("sys.argv", ["traces", "--only", *options.split()])
+
+    assert main() == (1 if answer == "SKIPPED: " else 2)
+    said = "".join(capsys.readouterr())
+    assert answer in said
+    assert "ok" not in said.replace(",", " ").split()

@@ -439,6 +439,7 @@ def test_framework_rules_can_be_left_out():
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
 
 
+@pytest.mark.slow
 @in_one_case("rule", RULES, ids=lambda rule: rule.__name__)
 @in_one_case(
     "model",

@@ -36,6 +36,7 @@ def with_every_feature(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return features, {name: values[:, None] for name, values in degrees.items()} | features
 
 
+@pytest.mark.sampled(4)
 @models
 @profiles
 def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
@@ -68,6 +69,7 @@ def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
     assert (lower_bound_seconds(given, degrees | features) <= seconds.min(axis=0) * (1 + 1e-12)).all()
 
 
+@pytest.mark.sampled(3)
 @models
 @profiles
 def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
@@ -88,6 +90,7 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
     assert (loosest[:, None] <= least * (1 + 1e-12)).all()
 
 
+@pytest.mark.sampled(3)
 @models
 @profiles
 def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(model: Model, profile: dict[str, Any]):
@@ -132,6 +135,7 @@ def random_sets(num: int, *, seed: int) -> np.ndarray:
     return np.array([int(Recompute.of(*np.array(APART)[each])) if each.any() else 0 for each in chosen])
 
 
+@pytest.mark.sampled(6)
 @models
 @profiles
 def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):
@@ -168,6 +172,7 @@ def test_the_lower_bound_takes_scalars_beside_arrays():
 SPEED = st.floats(min_value=0.01, max_value=100)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @for_all(
     inside=SPEED,

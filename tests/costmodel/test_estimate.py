@@ -36,6 +36,7 @@ def by_name(breakdown: tuple[Part, ...]) -> dict[str, float]:
     return {part.name: part.exposed_seconds for part in breakdown}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("profile", PROFILES, ids=("plain", "slow-downs", "measured"))
 def test_an_estimate_is_the_cost(model: Model, profile: dict[str, Any]):
@@ -60,6 +61,7 @@ def test_an_estimate_is_the_cost(model: Model, profile: dict[str, Any]):
         assert one.num_microbatches == 256 // (strategies["dp"][row] * strategies["mbs"][row])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_rank_takes_the_same_step(model: Model):
     """What a rank does beside waiting is the length of its passes as played, what is beside them, and its ending."""
@@ -138,6 +140,7 @@ def test_both_stages_of_a_dualpipe_rank_are_in_its_memory():
     assert states(both) == pytest.approx([first + last, second + third, second + third, first + last])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_part_is_a_time(model: Model):
     """Nothing is exposed or hidden for less than no time, where nothing slows anything down."""

@@ -24,6 +24,7 @@ def process(samples):
 
 
 class TestProjected:
+    @pytest.mark.slow
     def test_all_samples_as_support_points_are_the_exact_process(self, samples, process):
         gaussian = pytest.importorskip("sklearn.gaussian_process", reason="the oracle is scikit-learn")
         kernels = gaussian.kernels

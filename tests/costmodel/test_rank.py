@@ -410,6 +410,7 @@ def totals(model: Model, **changes: Any) -> np.ndarray:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_more_recomputation_keeps_less(model):
     """Full at most selective at most none, the layer at work apart."""
@@ -419,6 +420,7 @@ def test_more_recomputation_keeps_less(model):
     assert (selective <= none).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_more_sharding_keeps_less(model):
     """Each level at most the one before, gathered weights apart."""
@@ -427,6 +429,7 @@ def test_more_sharding_keeps_less(model):
     assert all((more <= less * (1 + 1e-12)).all() for less, more in pairwise(by_level))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("feature", ["activation_offload", "optimizer_offload"])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_offloading_keeps_less(model, feature):

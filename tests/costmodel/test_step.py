@@ -70,6 +70,7 @@ def test_a_stage_waits_for_the_slowest_of_its_devices():
 # --- scalars and arrays ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @models
 @pytest.mark.parametrize("profile", ["both slow", "measured overlap", "all constants"])
 def test_a_table_is_its_strategies(model: Model, profile: str):
@@ -85,6 +86,7 @@ def test_a_table_is_its_strategies(model: Model, profile: str):
         assert table.host_bytes[row] == pytest.approx(float(alone.host_bytes), rel=1e-12)
 
 
+@pytest.mark.sampled(1)
 @models
 def test_features_on_axes_of_their_own(model: Model):
     """Ten degrees by every combination of the features: an outer product with the values of the flat table."""
@@ -376,6 +378,7 @@ def test_the_step_of_one_device_is_its_work():
 # --- monotony ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @models
 @profiles
 @in_one_case("start", [0.02, 1.0, 10.0])
@@ -410,6 +413,7 @@ def without_hiding(strategies: dict[str, Any]) -> dict[str, Any]:
     return strategies | {name: 0 * strategies["tp"] for name in ("activation_offload", *FEATURE_OVERLAPS)}
 
 
+@pytest.mark.sampled(6)
 @models
 @profiles
 def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, profile: dict[str, Any]):
@@ -496,6 +500,7 @@ def test_replicated_gradients_are_summed_before_the_update():
     assert plain - overlapped <= backward
 
 
+@pytest.mark.sampled(14)
 @models
 @profiles
 def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):
@@ -564,6 +569,7 @@ def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
     return strategies
 
 
+@pytest.mark.slow
 def test_schedules_in_tables_cost_what_each_alone_costs():
     """100 strategies in one table, and their breakdowns; no schedule undercuts the lower bound."""
     given = the_facts(DENSE)

@@ -286,6 +286,7 @@ class TestLayouts:
             for place in range(20_000)
         ]
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("indent", [None, 0, 2])
     @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
     @pytest.mark.parametrize("packed", [False, True])

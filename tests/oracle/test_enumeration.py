@@ -36,7 +36,7 @@ from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
 NUM_PROBLEMS = 500
-NUM_PROBLEMS_PER_TEST = 50
+NUM_PROBLEMS_PER_TEST = 25
 
 HALF_A_BYTE = 0.5
 """More than the noise of summing in another order, less than any difference between strategies."""
@@ -56,6 +56,7 @@ FEATURE_VALUES = {
 Rows = list[dict[str, Any]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
 def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
     """Status and step times agree; so do the best of each group, or of all, when several strategies are wanted."""

@@ -352,6 +352,7 @@ def test_no_rank_that_takes_longer_makes_a_plain_pipeline_faster():
             assert least_plain_seconds(forward + backward, numbers, num_microbatches=m) >= least * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_interleaved_layouts_that_divide():
     """Interleaved, layers (or layers and two) divisible by chunks: at most 6 % above; 1.5 % with a slow head."""
     even = [layout for layout in LAYOUTS if layout.vpp > 1 and layout.is_even]
@@ -363,6 +364,7 @@ def test_interleaved_layouts_that_divide():
     assert heavy.max() < 0.015
 
 
+@pytest.mark.slow
 def test_interleaved_layouts_that_do_not_divide():
     """
     A rank's chunks differ, and the bubble is no longer the average chunk: from 15 % below to 15 % above.

@@ -49,6 +49,7 @@ def random_case(schedule: Schedule, random: Random) -> dict[str, int]:
             return {"pp": pp, "vpp": vpp, "m": m}
 
 
+@pytest.mark.sampled(2)
 @EVERY
 def test_idle_time_of_equal_ranks(schedule):
     """1,000 random pipelines: the formula is what the order makes, for W <= F <= B <= 1.5 F; V-Half 2 B <= F + 2 W."""

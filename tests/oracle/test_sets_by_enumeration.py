@@ -70,6 +70,7 @@ def every_strategy(problem: Problem) -> dict[str, np.ndarray]:
     return {name: columns[name].astype(bool if name in FLAGS else np.int64) for name in DECISIONS}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "num_winners"), [("dense", 1), ("narrow", 1), ("experts", 2), ("latent", 3)])
 def test_sets_that_win_by_enumeration_are_planned(name, num_winners):
     """Of each model on ever larger devices: the same step time; seven sets in all win that are not the usual ones."""

@@ -34,6 +34,7 @@ NUM_PROBLEMS, PER_TEST = 60, 10
 PATTERNS = ("*-*-E-*-", "*E--*E--", "*-E*-E*-E", "E-E-*-", "***---EE")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST))
 def test_the_plan_is_the_best_of_everything_simulated(first_seed):
     """The best of each group, or the best one alone: no strategy that fits is faster once both are simulated."""

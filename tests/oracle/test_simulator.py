@@ -57,6 +57,7 @@ def naive_work(schedule: Schedule, pipeline: dict[str, Any]) -> list[list[naive.
     return [[one if split or one.is_forward else whole[one] for one in work] for work in each]
 
 
+@pytest.mark.sampled(6)
 @EVERY
 @pytest.mark.parametrize(("hop", "blocks"), [(0.0, False), (0.3, False), (0.3, True)], ids=["none", "beside", "block"])
 def test_every_time_is_that_of_the_naive_simulator(schedule, hop, blocks):
@@ -129,6 +130,7 @@ def test_passes_at_the_same_time():
 # --- long steps --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @EVERY
 def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
     """60 random uneven pipelines, whole and with a tenth of the passes: never more, less by 0.3 % for a few."""
@@ -148,6 +150,7 @@ def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
     assert max(errors) < 1e-9
 
 
+@pytest.mark.sampled(2)
 @EVERY
 def test_long_steps_of_equal_stages_are_exact(schedule, monkeypatch):
     """Equal stages: with a tenth of the passes the same as whole, to 1e-9."""

@@ -55,6 +55,7 @@ HUGE = 2**50
 # --- single pipelines --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first_seed", range(0, NUM_PIPELINES, PER_TEST[0]))
 def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
     """Random options of up to five ranks: the same least objective, or none in both."""
@@ -70,6 +71,7 @@ def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
     assert len({least for least in found if least is not None}) > PER_TEST[0] // 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
 def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed):
     """Two or three kinds in random orders, chunks anywhere: the same least objective, or none in both."""
@@ -84,6 +86,7 @@ def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed
     assert len(set(found)) > PER_TEST[0] // 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
 def test_options_of_dealings_are_all_that_the_best_needs(first_seed):
     """What is left has the same least objective; most is left out."""
@@ -262,6 +265,7 @@ def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int,
 # --- whole problems ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST[1]))
 def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     """
@@ -274,6 +278,7 @@ def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST[1]))
 def test_the_search_over_alternating_layers_finds_what_enumeration_finds(first_seed):
     """The same with models whose layers alternate: windows, experts in every second one, Mamba in odd orders."""

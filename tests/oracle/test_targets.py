@@ -119,6 +119,7 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
             yield job, strategy
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
 def test_rules_of_a_target_say_what_its_exporter_says(target):
     """On random strategies both accept the same: one of the two alone would be a refusal after the search, or none."""
@@ -134,6 +135,7 @@ def test_rules_of_a_target_say_what_its_exporter_says(target):
     assert accepted >= LEAST_ACCEPTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge"])
 def test_megatron_refuses_nothing_that_the_rules_allow(target):
     """Its exporter asks the rules themselves: what is refused by name beside them must be a rule, too."""
@@ -147,6 +149,7 @@ def test_megatron_refuses_nothing_that_the_rules_allow(target):
     assert accepted >= LEAST_ACCEPTED
 
 
+@pytest.mark.slow
 def test_no_job_is_planned_for_a_target_that_cannot_take_it():
     """Random jobs for every target: each plan exports, or the job is refused before, or nothing fits."""
     found: Counter[Answer] = Counter()

@@ -48,6 +48,7 @@ def changed(one: Made, to: Layout) -> ExecutionGraph:
 class TestLayouts:
     """To the nanosecond."""
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         ("before", "after"),
         [
@@ -89,6 +90,7 @@ class TestTensorParallel:
 
     ELEMENTS = 1024 * 2048
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("layout", [{}, {"dp": 2}, {"pp": 2}], ids=str)
     @pytest.mark.parametrize("said", ["all", "ranks", "number"])
     def test_without_them_it_is_the_step_of_one_rank(self, layout, said):
@@ -227,6 +229,7 @@ class Alike:
 class TestRunsThatGoOn:
     """Stages of a pipeline begin one after the other, as they ended: neither a change nor a replay may add that up."""
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
         ("before", "after"),
         [
@@ -246,6 +249,7 @@ class TestRunsThatGoOn:
         assert max(execution_graph(one.traces).begins.values()) > truth / 20
         assert replay(found).iteration == steady(found)[1].iteration == truth
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("ending", ["device", "none", "barrier"])
     def test_faster_kernels(self, ending):
         """The stages begin less far apart then: only the next steps show it."""
@@ -279,6 +283,7 @@ BARE = {"annotations": False, "num_steps": 3, "duration": Alike()}
 class TestWithoutAnnotations:
     """Autograd alone says which pass is which."""
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("pp", [1, 2])
     def test_the_last_operator_of_the_last_forward_pass(self, pp):
         """It is behind it, not in front of each backward pass: as many kernels of each name as there must be."""
@@ -290,6 +295,7 @@ class TestWithoutAnnotations:
         assert replay(found).iteration == measured(graph).iteration
         assert _names(found) == _names(graph)
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
         "after", [{"dp": 2, "num_layers": 16}, {"dp": 2, "num_layers": 4}, {"dp": 64}, {"dp": 1}], ids=str
     )
@@ -306,6 +312,7 @@ class TestWithoutAnnotations:
 class TestReplicas:
     """What replicas send each other, gradients or not."""
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("sharded", ["optimizer", "all"])
     @pytest.mark.parametrize("described", [True, False])
     @pytest.mark.parametrize(
@@ -320,6 +327,7 @@ class TestReplicas:
 
         assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
 
+    @pytest.mark.slow
     def test_a_split_of_layers_is_none_of_replicas(self):
         """Both have two ranks here; those of tp all-reduce in forward passes."""
         wanted = made(tp=2, dp=1, **BARE)
@@ -338,6 +346,7 @@ class TestReplicas:
         assert replay(found).iteration == measured(graph).iteration
         assert "Sizes of data-parallel communication were not recorded" in " ".join(found.doubts)
 
+    @pytest.mark.slow
     def test_how_many_there_are(self):
         """Their groups say it, or the number of all ranks where nobody else communicates."""
         one = made(dp=4, **BARE)

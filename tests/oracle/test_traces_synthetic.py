@@ -113,6 +113,7 @@ class TestMachine:
 class TestJobs:
     """What is true of made jobs, beside what is known otherwise."""
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize(
         ("schedule", "pp", "vpp"),
         [
@@ -185,6 +186,7 @@ class TestJobs:
             parts = one.exposed_compute + one.exposed_communication + one.overlapped + one.idle
             assert parts == one.duration
 
+    @pytest.mark.slow
     def test_the_same_work_on_more_ranks_takes_as_long(self):
         """From dp 8, pp 4 to dp 16, pp 8: as many micro-batches and layers, and so as much time of matmuls."""
         totals = []
@@ -246,6 +248,7 @@ class TestFiles:
 class TestReplay:
     """Graphs and replays of made traces."""
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("seed", range(JOBS))
     def test_every_task_is_replayed_when_it_ran(self, seed):
         """Each step: starts and ends of tasks, iterations, breakdowns."""
@@ -253,6 +256,7 @@ class TestReplay:
 
         assert [one for step in range(made.recipe.num_steps) if (one := differences(made, step)).any] == []
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("seed", range(JOBS))
     def test_other_durations_are_replayed_as_they_would_run(self, seed):
         """The graph of one job with the durations of another: only right dependencies give its times."""
@@ -260,6 +264,7 @@ class TestReplay:
 
         assert not differences(make(recipe), other=make(with_other_durations(recipe))).any
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("seed", range(6))
     def test_the_critical_path_is_as_long_as_the_step(self, seed):
         """From the begin to the end of what ends last on the slowest rank, without a break."""

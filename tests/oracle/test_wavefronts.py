@@ -29,6 +29,7 @@ def passes(random: Random, num_stages: int) -> dict[str, np.ndarray]:
     return seconds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_interleaved_pipelines_of_unlike_chunks_against_the_naive_simulator(length):
     """20 orders, groups larger than the ranks among them, of 6 strategies each: whole or in part, to rounding."""

@@ -113,6 +113,7 @@ def dealt_seconds(problem: Problem, strategy: Strategy) -> tuple[list[tuple[int,
     return dealings, steps + float(constant_seconds(facts, strategy.decisions()))
 
 
+@pytest.mark.slow
 def test_no_layer_of_gemmas_plan_is_better_elsewhere():
     """The plan as played against every other place of every layer."""
     problem = load(GEMMA)

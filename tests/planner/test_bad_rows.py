@@ -170,6 +170,7 @@ def calibrated(tmp_path_factory) -> tuple[int, str]:
     return code, (folder / "out.txt").read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_fitted_to_bad_rows(calibrated):
     """``planner calibrate`` names each with its reason, and fits the good ones alone."""
     code, out = calibrated

@@ -75,6 +75,7 @@ def test_a_batch_from_begin_to_end(capsys):
     assert best["plan"] == min(line["plans"], key=lambda each: each["step_time_seconds"])
 
 
+@pytest.mark.slow
 def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     """A job without a plan, one that says nonsense and one that is no YAML have their message; the exit code is 1."""
     Path("jobs").mkdir()
@@ -121,6 +122,7 @@ def test_a_time_limit_and_another_attempt(capsys):
     assert "results.jsonl: 1 lines of jobs that were lost are taken away" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
     """Infinite overrides, and names of files that are no text, are text in their lines."""
     odd = folder / "odd\udcff.yaml"
@@ -185,6 +187,7 @@ def test_a_ranking_of_a_file_that_is_being_written(capsys):
     assert "the last line, 2, was cut short" in err
 
 
+@pytest.mark.slow
 def test_the_library_says_nothing_on_stdout():
     """A program that imports the planner has its stdout for itself."""
     program = "from planner import plan_many; print([result.status for result in plan_many(['job.yaml'], processes=1)])"
@@ -271,6 +274,7 @@ def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
         assert unseen in next(csv.DictReader(StringIO(rows)))["gaps"]
 
 
+@pytest.mark.slow
 def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
     """A cloud's machine is one device with assumptions; the ranking names the ranks that it is of."""
     Path("cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
@@ -288,6 +292,7 @@ def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
 # --- rows and jobs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
     """``true`` and ``false``, as docs/json.md promises."""
     cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"])
@@ -299,6 +304,7 @@ def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
     assert (row["framework_is_assumed"], row["optimizer_offload"]) == ("true", "false")
 
 
+@pytest.mark.slow
 def test_lines_say_which_job_they_are_of():
     """The place among the jobs of the command, also of those that an earlier command left."""
     command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2"]
@@ -311,6 +317,7 @@ def test_lines_say_which_job_they_are_of():
     assert places == {32: 0, 64: 1, 96: 0, 128: 3}
 
 
+@pytest.mark.slow
 def test_a_first_line_that_was_cut_is_no_obstacle(capsys):
     """The same command goes on; the file holds whole lines then."""
     Path("results.jsonl").write_text('{"kind":"batch_res')

@@ -39,6 +39,7 @@ def by_name(results):
 # --- one job pays ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     """It is tried again in a fresh worker, then given up; its neighbours are done once each."""
     jobs = list(batch_work.jobs(12, "poison"))
@@ -51,6 +52,7 @@ def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     assert [len(batch_work.attempts(tmp_path, job)) for job in jobs[1:]] == [1] * 12
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     """The second attempt, in another process, has the answer."""
     [job] = batch_work.jobs(0, "stumbles once")
@@ -61,6 +63,7 @@ def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     assert len(set(batch_work.attempts(tmp_path, job))) == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     """Its worker is killed and gone; the others go on, and it is not tried again."""
     jobs = list(batch_work.jobs(6, "stuck"))
@@ -76,6 +79,7 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     assert has_ended(pid)
 
 
+@pytest.mark.slow
 def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
     """Before they have the job, while they begin and in the middle; no thread stumbles, nobody stays behind."""
     before = set(children(os.getpid()))
@@ -143,6 +147,7 @@ def has_ended(pid: int, *, seconds: float = 10.0) -> bool:
 # --- nothing lost, nothing twice ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_twenty_kills_lose_and_duplicate_nothing(tmp_path):
     """Workers are killed at random while 400 jobs run; each has one line, and one that says it died is tried again."""
     marks, out, jobs = tmp_path / "marks", tmp_path / "results.jsonl", list(batch_work.jobs(400))
@@ -181,6 +186,7 @@ def killed_at_random(marks: Path, chooser: random.Random) -> list[int]:
     return killed
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_killed_goes_on(tmp_path):
     """After ``kill -9`` of the whole batch its workers end, its lock is free, and the rest is planned once."""
     out, job = tmp_path / "results.jsonl", tmp_path / "job.yaml"
@@ -225,6 +231,7 @@ def heeds_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_batch_leaves_a_valid_file(number, code, tmp_path):
     """The command says how to go on, and nobody stays behind, no semaphore either."""
@@ -265,6 +272,7 @@ class AtOnce:
         """Nobody to stop."""
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_results_stream_with_flat_memory(tmp_path):
     """From the 10,000th to the last nothing stays but the index of what is done, some 150 bytes per job."""
     out, resident = tmp_path / "results.jsonl", {}
@@ -328,6 +336,7 @@ def test_results_of_mappings_say_which_job_they_are_of():
     assert "expected the path of a job file or a job as a mapping, got 5" in found[3].message
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("one", [SAID, "nowhere.yaml", Path("nowhere.yaml"), BatchJob(document=SAID, name="mine")])
 def test_a_single_job_stands_for_itself(one):
     """A path is not taken letter by letter, nor a mapping entry by entry."""

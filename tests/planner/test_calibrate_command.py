@@ -117,6 +117,7 @@ def _little_advice(monkeypatch):
     monkeypatch.setattr(advice, "MOST_CANDIDATES", 4)
 
 
+@pytest.mark.slow
 def test_the_constants_that_made_the_runs_are_found_again(found):
     """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
     catalogs = catalog.calibration("hopper").constants.matmul_efficiency["bf16"]
@@ -132,6 +133,7 @@ def a_job(device: str, **cluster: Any) -> dict[str, Any]:
     return {"model": "llama3-8b", "cluster": {"device": device, "num_devices": 8, **cluster}, "training": TRAINING}
 
 
+@pytest.mark.slow
 def test_the_file_is_a_device_of_a_job(folder):
     """Written, named as its file, and planned with at once; the report says what to expect and what to measure."""
     problem = load(a_job(str(folder / "mine.yaml")))
@@ -190,6 +192,7 @@ def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
     assert sum(errors) / len(errors) == pytest.approx(found.error_fitted, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_device_in_nodes_of_the_runs(tmp_path):
     """Rows of nodes of four: a job on the file has them too, without saying so."""
     runs = runs_of(tmp_path, 0.60, layouts=FEW)
@@ -223,6 +226,7 @@ def test_a_device_file_that_is_not_there(tmp_path):
     assert main(["plan", str(tmp_path / "job.yaml")]) == 2
 
 
+@pytest.mark.slow
 def test_an_existing_file_is_kept_without_force(tmp_path, capsys):
     """Nothing is fitted before that is known."""
     output = tmp_path / "mine.yaml"
@@ -237,6 +241,7 @@ def test_an_existing_file_is_kept_without_force(tmp_path, capsys):
     assert output.read_text() != "precious"
 
 
+@pytest.mark.slow
 def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
     """Milliseconds, an unknown device, a layout that does not divide or that cannot have fitted: four runs fitted."""
     bad = (
@@ -257,6 +262,7 @@ def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
     assert "cluster.framework: 'megatron-cor-0.16' is not in the catalog. Did you mean 'megatron-core-0.16'" in out
 
 
+@pytest.mark.slow
 def test_a_row_far_from_all_others_is_named(tmp_path):
     """Nine times too slow is possible, and hardly the step of that layout."""
     runs = runs_of(tmp_path, 0.6, row(id="minutes", tp="2", pp="2", recompute="none", step_seconds="150"))
@@ -446,6 +452,7 @@ def test_rows_may_name_a_device_file(tmp_path):
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["calibration"]["base"] == "hopper"
 
 
+@pytest.mark.slow
 def test_models_may_be_given_by_key(tmp_path):
     """``--models``: architectures by the names in the runs' column ``model``."""
     runs = runs_of(tmp_path, 0.60, layouts=FEW)
@@ -456,6 +463,7 @@ def test_models_may_be_given_by_key(tmp_path):
     assert command(runs, tmp_path / "mine.yaml", "--force", "--models", str(tmp_path / "models.yaml")) == 0
 
 
+@pytest.mark.slow
 def test_rows_of_two_devices_need_a_choice(tmp_path, capsys):
     """Half on H100, half on H200: somebody has to say which one is to be calibrated."""
     runs = runs_of(tmp_path, 0.60)

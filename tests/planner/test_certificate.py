@@ -74,6 +74,7 @@ def enumerated_ticks(problem):
     return int(seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf)).min()) if possible.any() else None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_answers_that_enumeration_confirms_are_certified(seed):
     """What enumeration finds is certified; one tick more is refuted, with a strategy as fast as that."""
@@ -187,6 +188,7 @@ def without(problem, rule, monkeypatch):
     return replace(outcome, space=left, row_bounds=bounds)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", BINDING, ids=lambda rule: rule.__name__)
 def test_a_rule_that_is_left_out_is_noticed(rule, monkeypatch):
     """Without it the model finds something faster than the answer, which this rule alone forbids."""
@@ -307,6 +309,7 @@ def test_the_report_says_what_is_not(changes, words):
     assert words in " ".join(render(changed, "table").split())
 
 
+@pytest.mark.slow
 def test_of_uneven_stages_other_models_say_the_same():
     """The certificate is about even stages, to be faster than the uneven answer; it says so."""
     problem = a_job("llama3-8b", "h100-80gb-sxm", 8, 64, 8192, stages="free", pin={"pp": 4})

@@ -218,6 +218,7 @@ def test_reader_that_leaves_ends_without_a_traceback():
     assert "Exception" not in result.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "-q 2>&-"])
 def test_a_closed_stderr_loses_no_result(stderr):
     """As a daemon has it: the result is written whole, and the exit code is that of the command."""
@@ -229,6 +230,7 @@ def test_a_closed_stderr_loses_no_result(stderr):
     assert json.loads(result.stdout)["name"] == "llama3-8b"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("stdout", "reason"),
     [(">&-", "it is closed"), (">/dev/full", "No space left on device"), ("<&- >&-", "it is closed")],

@@ -110,6 +110,7 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
     assert document["saved_seconds_per_step"] >= 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -131,6 +132,7 @@ def test_what_cannot_be_compared(files, tmp_path, monkeypatch, capsys, words, me
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_job_without_a_plan_has_nothing_to_compare(files):
     """A model that does not fit is named."""
     with pytest.raises(SpecError, match="has no plan"):

@@ -28,6 +28,7 @@ def alone(num_devices, job):
     return plan(load(job, overrides))
 
 
+@pytest.mark.slow
 def test_each_size_has_the_plan_that_a_search_of_its_own_finds():
     """Steps, checkpoints and training agree, whatever the job's own number of devices."""
     found = plan_for_sizes(a_job(), num_nodes=range(1, 17))
@@ -56,6 +57,7 @@ def test_what_a_scheduler_asks():
     assert {str(size.status) for size in found.sizes} == {"optimal"}
 
 
+@pytest.mark.slow
 def test_sizes_on_which_nothing_fits_have_no_plan():
     """405 billion parameters do not train on 8 GPUs; all smaller sizes follow from one answer."""
     job = a_job(model="llama3-405b", search={"pin": {"optimizer_offload": False}})
@@ -84,6 +86,7 @@ def test_a_bound_of_the_job_holds():
     assert [size.plan.cluster.num_devices for size in found.sizes] == [8, 16, 16]
 
 
+@pytest.mark.slow
 def test_threads_get_the_answers_that_one_thread_gets():
     """Nothing is shared between calls: eight questions in four threads, and one after the other."""
     questions = [

@@ -50,6 +50,7 @@ def strategies(problem):
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_default_space_is_what_runs_have_shown(kind):
     """It has nothing unproven, and everything of the whole space that is proven."""

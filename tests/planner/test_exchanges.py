@@ -38,6 +38,7 @@ def outcome():
     return search(load(JOB))
 
 
+@pytest.mark.slow
 def test_no_layer_moved_makes_the_plan_faster(outcome):
     """Every neighbour that fits, costed as a strategy of its own."""
     problem = load(JOB)

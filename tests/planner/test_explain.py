@@ -337,6 +337,7 @@ def test_a_complete_strategy_without_a_cost_is_refused():
 # --- reports and the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("decisions", [{}, {"pp": 2}, {"tp": 3}])
 @pytest.mark.parametrize("form", ["table", "markdown", "json"])
 def test_every_explanation_renders(decisions, form):
@@ -371,6 +372,7 @@ def test_the_verb_is_the_packages(tmp_path):
     assert isinstance(explain(a_problem()), planner.Explanation)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "code"), [([], 0), (["tp=2"], 0), (["tp=16"], 0), (["tpp=2"], 2), (["--time-limit", "1e-6"], 3)]
 )

@@ -74,6 +74,7 @@ CONTRADICTIONS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limits", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_what_is_released_makes_room(limits):
     """Without the named entries there is a strategy, without fewer there is none."""
@@ -88,6 +89,7 @@ def test_what_is_released_makes_room(limits):
         assert search_or_explain(without(problem, others)).status == Status.INFEASIBLE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limits", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_rules_that_are_said_to_exclude_each_other_do(limits):
     """With the limits of one conflict alone nothing is left; with one of them fewer something is."""

@@ -100,6 +100,7 @@ def test_each_setting_has_another_value_here():
     assert {*OTHERS} == {one.name for one in fields(Settings)}
 
 
+@pytest.mark.sampled(39)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_setting_is_dropped(name, target):

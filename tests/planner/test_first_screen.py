@@ -43,6 +43,7 @@ def report(request):
     return plan(load({**JOBS[request.param]}))
 
 
+@pytest.mark.sampled(2)
 def test_a_decision_takes_fourteen_lines(report):
     """With the plan, its step and interval, memory, days; the commands come below the table."""
     text = render(report, "short")
@@ -152,6 +153,7 @@ def test_what_continues_a_row_goes_with_it():
 # --- what goes on from here ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_next_commands_ask_about_the_same_plans(capsys):
     """Llama-3-70B on 8 H100 fits with an offloaded optimizer alone, which no measured run has: ``--bold`` goes on."""
     words = ["llama3-70b", "8xh100", "--batch", "64", "--sequence", "4k", "--tokens", "1B"]

@@ -81,6 +81,7 @@ def test_an_unshown_feature_is_one_more_change():
     assert LAW.half_width(frozenset({Change.DEGREES}), 0.0, num_unshown=1) == pytest.approx(0.03 * math.sqrt(5))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("decisions", "entries", "changes"),
     [
@@ -140,6 +141,7 @@ def test_a_strategy_against_itself():
     assert "the second is the same as the first: 0.0%" in " ".join(render(same).split())
 
 
+@pytest.mark.slow
 def test_a_small_gain_is_no_verdict(comparison):
     """The interval of the plan over NVIDIA's layout holds zero; full recomputation loses for sure."""
     slow = compare(load(JOB), {**NVIDIA, "recompute": "full"})

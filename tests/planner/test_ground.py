@@ -192,6 +192,7 @@ def ran() -> list[Case]:
     return measured_cases()
 
 
+@pytest.mark.slow
 def test_the_files_are_what_the_rows_show(ran):
     """Generated from the rows of today: ``python -m benchmarks.plans.features --write`` writes them anew."""
     runs = traits_shown(ran)

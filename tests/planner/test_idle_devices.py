@@ -52,6 +52,7 @@ def alone(num_nodes, *overrides, **given):
 # --- the answer --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (11, 96), (7, 100)])
 def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
@@ -94,6 +95,7 @@ def test_the_report_says_how_many_are_idle_and_why():
     assert record["plans"][0]["num_nodes"] == best.cluster.num_nodes < 9
 
 
+@pytest.mark.slow
 def test_plans_after_the_first_are_the_best_of_all_numbers():
     """Those on all devices, and those on fewer that are faster than the best of them."""
     report = planned("top=8")
@@ -144,6 +146,7 @@ def test_total_time_takes_the_shorter_step_on_fewer_devices():
     assert "numbers are compared by the step" in " ".join(render(report, "table").split())
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_together_with_the_number():
     """Each setting on each number of nodes: the best of both."""
     settings = {"gradient_dtype": ["fp32", "bf16"]}
@@ -260,6 +263,7 @@ def test_time_that_runs_out_is_said():
     assert report.exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
     """Where time is left for them and not for fewer, the answer is not said to be the best of all numbers."""
 
@@ -316,6 +320,7 @@ def test_without_a_plan_on_all_devices_nothing_is_left_out():
 # --- near-by batches ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_near_by_batches_keep_all_devices_busy():
     """72 devices share 72 sequences, not 70; a plan for them trains more tokens per second."""
     report = planned(batch=70)

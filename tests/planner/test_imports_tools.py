@@ -182,6 +182,7 @@ def lines_of_keys():
                 yield pytest.param(name, number, id=f"{name}-{key.strip(chr(34))}")
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize(("name", "number"), list(lines_of_keys()))
 def test_no_key_is_dropped_in_silence(tmp_path, name, number):
     """Without a key the job is another one, or is refused; else a note says that the key is ignored, and why."""
@@ -300,6 +301,7 @@ def test_a_variable_of_model_args_has_the_types_of_yaml(tmp_path, given, expecte
 VALUES = ("null", "-1", "[]", "{}", "[1, 2]", "{a: 1}", "true", "???", "${x}", "${.y}", "auto", "1e30", ".nan", "&a 3")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FILES)
 def test_whatever_is_written_is_a_job_or_a_message(tmp_path, name):
     """Forty files with lines removed, doubled, cut, moved or of other types."""

@@ -226,13 +226,22 @@ def complaint(job, overrides=()):
 PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-@settings(PROPERTY, max_examples=2000)
+@settings(PROPERTY, max_examples=100)
 @given(broken_jobs())
 def test_broken_mappings(job):
     """As Python objects; a message has a reasonable length."""
     assert len(complaint(job)) < 2_000
 
 
+@pytest.mark.slow
+@settings(PROPERTY, max_examples=2000)
+@given(broken_jobs())
+def test_many_broken_mappings(job):
+    """The same of as many as take ten seconds."""
+    assert len(complaint(job)) < 2_000
+
+
+@pytest.mark.slow
 @settings(PROPERTY, max_examples=400)
 @given(broken_jobs(), st.booleans())
 def test_broken_files(tmp_path_factory, job, as_json):
@@ -270,6 +279,7 @@ OVERRIDE_PATHS = st.sampled_from([".".join(map(str, place)) for place in places(
 )
 
 
+@pytest.mark.slow
 @settings(PROPERTY, max_examples=600)
 @given(
     OVERRIDE_PATHS, st.text(YAML_CHARACTERS, max_size=15) | scalars.map(str), st.sampled_from(["=", "=", "=", "", "=="])

@@ -78,6 +78,7 @@ def test_a_word_of_flags_says_all_of_them():
 # --- back to the same plan -------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("job", [DENSE, EXPERTS], ids=["dense", "experts"])
 def test_a_line_is_read_back_whatever_it_says(job):
     """60 random whole strategies each: every decision, unlike stages, recomputation of each rank."""
@@ -132,6 +133,7 @@ def random_strategy(chooser, problem):
     return settle_layout(strategy, problem.facts.model, layout)
 
 
+@pytest.mark.slow
 def test_lines_of_random_plans_cost_the_same():
     """Of several targets, frameworks and devices, with settings of several values; exactly."""
     compared = 0
@@ -148,6 +150,7 @@ def test_lines_of_random_plans_cost_the_same():
     assert compared >= 4
 
 
+@pytest.mark.slow
 def test_every_verb_takes_the_line_of_a_plan():
     """As an argument, as ``strategy`` and as ``search.pin``; compared with itself it gains 0.0 %."""
     best = plan(load(EXPERTS), certified=False).fastest
@@ -181,6 +184,7 @@ def test_a_line_chooses_among_the_settings_of_the_job():
 # --- completed -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_verbs_complete_a_part_of_a_strategy_alike():
     """By the plan that has it, which ``plan`` recommends with it pinned."""
     pinned = plan(load({**EXPERTS, "search": {"pin": "EP4 tp=2"}}), certified=False).plans[0]

@@ -154,6 +154,7 @@ def test_numbers_are_not_quoted():
     assert (overrides["model.glu_linear_offset"], overrides["model.gated_linear_unit"]) == ("1.0", "true")
 
 
+@pytest.mark.slow
 def test_all_plans_of_a_model_say_the_same_fields():
     """What one plan sets another one sets too, also to its value without an option: nothing is left to the recipe."""
     written: dict[tuple[str, int], set[frozenset[str]]] = {}

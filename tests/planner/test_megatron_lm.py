@@ -70,6 +70,13 @@ def assert_same(back, plan):
 # --- round trip --------------------------------------------------------------------------------------------
 
 
+def test_random_plans_come_back():
+    """A dozen of them; the next test takes more, and looks at what they have."""
+    for plan in megatron_plans(12):
+        assert_same(imported(plan), plan)
+
+
+@pytest.mark.slow
 def test_200_random_plans_come_back():
     """
     Every option and value of an export is in the table of Megatron-LM's own parser, and means the same plan.
@@ -206,6 +213,7 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
     assert imported(plan).facts.model == plan.facts.model
 
 
+@pytest.mark.slow
 def test_60_random_plans_of_hybrids_come_back():
     """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
     plans = [*hybrid_plans(60)]

@@ -61,6 +61,7 @@ def by_option(words: list[str]) -> dict[str, list[str]]:
 # --- with what is shipped --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_written_for_a_release_comes_back(release):
     """An import of its words is the same plan; none is an option or a choice of other releases only."""

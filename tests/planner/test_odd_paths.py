@@ -44,6 +44,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_links_to_themselves_and_long_names(command, tmp_path, monkeypatch, capsys):
     """The system refuses them in ways of its own."""
@@ -60,6 +61,7 @@ def test_links_to_themselves_and_long_names(command, tmp_path, monkeypatch, caps
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

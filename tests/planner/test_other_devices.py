@@ -40,6 +40,7 @@ def report_on(device, **decisions):
     return estimate(load(JOB, [f"cluster.device={device}"]), {"recompute": "none", "tp": 1, **decisions})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", UNMEASURED)
 def test_answers_are_marked_as_extrapolated(name):
     """A gap names the device, and the interval is at least as wide as on an H100."""
@@ -55,6 +56,7 @@ def test_answers_are_marked_as_extrapolated(name):
     )
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_whose_constants_stand_for_an_architecture_is_said_and_widens(name):
     """Constants of Hopper are one more thing that no run shows there: root of two as wide as for a device alone."""
@@ -69,6 +71,7 @@ def test_whose_constants_stand_for_an_architecture_is_said_and_widens(name):
     assert plan.interval.low_seconds < without.low_seconds
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_reports_of_other_makers_do_not_name_nvidias_links(name):
     """The innermost network is called as the device's own is."""

@@ -121,6 +121,7 @@ def column(text):
 # --- one file --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded(page):
     """No element names another file or host, and the policy forbids whatever would."""
     elements = Elements(page)
@@ -133,6 +134,7 @@ def test_nothing_is_loaded(page):
     assert "@import" not in page
 
 
+@pytest.mark.slow
 def test_the_policy_allows_the_own_script_and_style(page):
     """By the hashes that a browser computes of what stands between the tags."""
     for tag, name in (("style", "style-src"), ("script", "script-src")):
@@ -241,6 +243,7 @@ def test_what_binds_is_explained(studied, page):
     assert all(text in Elements(page).cells for text in studied.explanation.idle)
 
 
+@pytest.mark.slow
 def test_nothing_fits_is_explained(unfit):
     """Why, what comes closest, on which ranks memory is missing, and what larger GPUs would do."""
     page = page_html(study(unfit))
@@ -461,6 +464,7 @@ def test_a_comparison_without_a_plan_has_a_page():
 # --- the time line ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_a_played_step_is_the_estimate_s(decisions):
     """The passes with what stands beside them take as long as the plan says; the parts beside are lines of it."""
@@ -474,6 +478,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
     assert all(seconds <= exposed[name] + 1e-12 for name, seconds in simulated.other_seconds.items())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
@@ -591,6 +596,7 @@ def large():
     return page_html(study(plan(job)))
 
 
+@pytest.mark.slow
 def test_large_pages_stay_small(large):
     """98,304 passes for each of three plans in less than 6 MB, none left out."""
     timelines = data_of(large)["timelines"]

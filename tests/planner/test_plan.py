@@ -319,6 +319,8 @@ DECISIONS_OF_ANY_KIND = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b"])
 @given(decisions=DECISIONS_OF_ANY_KIND)
 @settings(max_examples=50, deadline=None)
@@ -359,6 +361,7 @@ def test_public_names_exist():
         _ = planner.plann
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "program",
     [

@@ -54,6 +54,7 @@ def text_of(report):
 # --- a strategy that is given -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", PREFERENCE_RULES, ids=lambda rule: rule.__name__)
 def test_an_estimate_is_answered_with_its_price(rule):
     """Not forbidden: the report has all figures, and says in one line which preference the strategy does not keep."""

@@ -45,6 +45,7 @@ class TestLearned:
         assert found.bytes_per_second == pytest.approx(1.5e12, rel=0.02)
         assert found.text.startswith("1.5")
 
+    @pytest.mark.slow
     def test_families_that_were_left_out_are_predicted_far_better_than_by_rates(self):
         shapes, seconds, families = measured(DEVICE, 800, seed=1)
         out = dealt(families, 5) == 0
@@ -57,6 +58,7 @@ class TestLearned:
         assert np.median(errors) < np.median(by_rates) / 2
         assert 0.8 < np.mean((low <= seconds[out]) & (seconds[out] <= high)) <= 1
 
+    @pytest.mark.slow
     def test_few_samples_move_another_devices_times(self):
         base = learned(*measured(DEVICE, 800, seed=1))
         few = measured(OTHER, 60, seed=1, slower=0.4)
@@ -67,6 +69,7 @@ class TestLearned:
         assert moved < 0.03
         assert moved < by_rates
 
+    @pytest.mark.slow
     def test_intervals_widen_where_families_differ_more_than_their_samples(self):
         shapes, seconds, families = measured(DEVICE, 300, seed=2, noise=0.001)
         shifts = np.random.default_rng(0).normal(size=12)[np.asarray(families)]
@@ -84,6 +87,7 @@ class TestLearned:
         np.testing.assert_allclose(errors, np.abs(values - process.mean(shapes.features)))
         np.testing.assert_allclose(deviations, process.deviation(shapes.features))
 
+    @pytest.mark.slow
     def test_a_base_that_misleads_is_left_aside(self):
         shapes, seconds, families = measured(DEVICE, 400, seed=1)
         wild = seconds * np.exp(0.5 * np.sin(5 * shapes.features[:, 0] + 7 * shapes.features[:, 2]))

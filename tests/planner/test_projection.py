@@ -340,6 +340,7 @@ class TestInterval:
         assert "all small runs have 2 layers" in projection_text(one)
         assert "all small runs have" not in projection_text(both)
 
+    @pytest.mark.slow
     def test_worlds_drawn_from_the_priors_lie_inside(self, tmp_path: Path) -> None:
         """Of 20 devices with constants drawn from the priors about 16 jobs lie inside; by the noise alone fewer."""
         job, case = a_job(), small_runs([a_file(tmp_path, a_run(2, step_seconds=1.0))], a_job())[0]

@@ -52,6 +52,7 @@ def test_models_of_the_catalog_have_its_shapes():
     assert {one.id for one in known if not one.shape.is_like(shape_of(catalog.model(one.model)))} == set()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", [["llama3-70b", "h100"], ["meta-llama/Meta-Llama-3-70B", "H100", "bf16"]])
 def test_words_select(words):
     """Models and devices by any of their names."""
@@ -217,6 +218,7 @@ def test_a_layout_that_the_job_forbids_says_why():
     assert nearest.outside
 
 
+@pytest.mark.slow
 def test_reports_name_the_nearest():
     """Seconds, and what that is more than the plan's, in text, JSON and page."""
     report = plan(job(), certified=False)

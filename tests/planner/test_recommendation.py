@@ -68,6 +68,7 @@ def amounts(problem, strategy):
     return tuple(one.amount(problem, strategy) for one in ORDER if one.name != "memory")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.2])
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_first_in_the_order_is_recommended(kind, tolerance):
@@ -124,6 +125,7 @@ def test_what_the_job_asks_for_stays():
     assert allowed.plans[0].strategy.recompute == Recompute.FULL
 
 
+@pytest.mark.slow
 def test_a_bold_job_gets_a_proven_plan_where_that_is_nearly_as_fast():
     """Least unproven is the first criterion: with half of the step to spend nothing unproven is left."""
     bold = a_large_job(search__evidence="any", search__tolerance=0.5)
@@ -134,6 +136,7 @@ def test_a_bold_job_gets_a_proven_plan_where_that_is_nearly_as_fast():
     assert report.recommendation.preferred[0].name == "unproven"
 
 
+@pytest.mark.slow
 def test_reports_say_what_the_fastest_would_gain_and_risk():
     """In the answer, in a section of its own, in the JSON; also where the list has no room for the fastest."""
     report = plan(a_large_job(), certified=False)
@@ -171,6 +174,7 @@ def test_the_documents_have_the_order():
     assert names == [one.name for one in ORDER]
 
 
+@pytest.mark.slow
 def test_a_published_layout_may_be_recommended():
     """
     DeepSeek-V3 on 1,024 GB200: NVIDIA's layout of 26.06 deals its layers by hand, which the search itself does not try.

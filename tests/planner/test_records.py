@@ -224,6 +224,7 @@ def test_the_best_run_is_named_where_there_is_no_doubt():
     assert "best published run: 208 tokens/s/GPU (dgxc 24.11.1, 576 GPUs); this plan is predicted" in said
 
 
+@pytest.mark.slow
 def test_every_report_begins_with_the_doubt():
     """Whoever asks why, or what is gained, reads it before the answer."""
     job = load({**DEEPSEEK, "search": {"time_limit_seconds": 60}})

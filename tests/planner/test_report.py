@@ -129,6 +129,7 @@ KINDS = ("plans", "estimate", "infeasible", "feasible", "unknown")
 # --- JSON ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_json_is_strict_and_versioned(every_report, kind):
     """What is infinite, as a bound that nobody has, is null."""
@@ -171,6 +172,7 @@ def test_reports_say_what_storage_takes():
     assert (known.storage_bytes_per_second, known.write_seconds, known.nbytes) == (None, 10, saved.nbytes)
 
 
+@pytest.mark.slow
 def test_a_batch_that_leaves_devices_idle_is_said_with_its_mfu():
     """Seven sequences on 512 GPUs that are all used; not where others stay idle, or a small batch keeps few busy."""
     jobs = [
@@ -423,6 +425,7 @@ def test_unknown_formats_are_refused(report):
 # --- commands, end to end ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
     """Proven within the time limit; the lower bound is the first plan's step, which simulated alone is the same."""
@@ -449,6 +452,7 @@ def test_estimate_command(capsys):
     assert len(one["ranks"]) == 16
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMATS)
 def test_output_goes_to_a_file(form, tmp_path, capsys):
     """As it would be printed."""

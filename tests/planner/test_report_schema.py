@@ -40,6 +40,7 @@ def test_every_entry_is_described():
         assert record["additionalProperties"] is False
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -66,6 +67,7 @@ def test_estimates_satisfy_the_schema():
     VALIDATOR.validate(json.loads(render(estimate(load(JOB), {"tp": 8, "recompute": "full", "ep": 2}), "json")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("decisions", [{}, {"tp": 8}, {"tp": 3}, {"pp": 8, "mbs": 8}])
 def test_explanations_satisfy_the_schema(decisions):
     """Why this plan, and why not another one."""

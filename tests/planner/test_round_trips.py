@@ -59,6 +59,7 @@ JOBS = {
 """A job of each kind."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_plan_that_is_given_back_costs_the_same(kind, tmp_path):
     """As words, strategy, report, candidate and an export imported again: step and peak to the last digit."""
@@ -69,6 +70,7 @@ def test_a_plan_that_is_given_back_costs_the_same(kind, tmp_path):
     assert [text for one in found for way in ways if (text := difference(way, one))] == []
 
 
+@pytest.mark.slow
 def test_even_stages_are_reported_with_their_layers():
     """32 layers, embedding and head are 34 slots: 6, 6, 6, 6, 5, 5 without one at each end. Every format says so."""
     report = plan(load(a_job()))

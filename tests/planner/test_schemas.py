@@ -43,6 +43,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 class TestSchemas:
+    @pytest.mark.sampled(12)
     @pytest.mark.parametrize("name", SCHEMAS)
     def test_a_schema_is_printed(self, name, capsys):
         """With its dialect and a name of its own; the entries say what they mean."""

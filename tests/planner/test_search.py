@@ -98,6 +98,7 @@ def test_the_bound_only_saves_work():
     assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variants", ["groups", "all"])
 @pytest.mark.parametrize("memory_bytes", [0.12 * GB, 2 * GB])
 def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
@@ -395,6 +396,7 @@ print(json.dumps([[asdict(one) for one in outcome.strategies], outcome.step_seco
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_the_same_problem_gives_the_same_bytes(hash_seed):
     """Whatever the order of Python's sets."""
@@ -479,6 +481,7 @@ def clock(monkeypatch):
 LIMITS = [1.0, 2.0, 4.0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("variants", ["groups", "all"])
 def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):

@@ -205,6 +205,7 @@ def test_a_saved_plan_keeps_its_choice(report, tmp_path, number):
     assert saved.problem.alternatives == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("settings", "search", "options"),
     [
@@ -238,6 +239,7 @@ def test_an_estimate_takes_the_values_that_are_fastest():
     assert answer.problem.settings == {"gradient_dtype": "bf16"}
 
 
+@pytest.mark.slow
 def test_explanations_and_comparisons_are_of_the_chosen_settings():
     """What binds the best plan, and what it gains over a given one."""
     problem = load(a_job(GRADIENTS))
@@ -262,6 +264,7 @@ def test_a_batch_and_sizes_choose_as_well():
     assert [size.plan.problem.settings for size in sizes] == [{"gradient_dtype": "bf16"}] * 2
 
 
+@pytest.mark.slow
 def test_what_nothing_fits_with_is_said_of_each():
     """Less is offloaded, more is lacking; all is explained of what comes closest."""
     settings = {"offloaded_states": [0.25, 1.0]}

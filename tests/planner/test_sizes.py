@@ -63,6 +63,7 @@ def a_tight_problem(seed):
     )
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(16))
 def test_no_smaller_cluster_fits(seed, alone):
     """Devices one by one below a node, whole nodes above, each size searched as a job of its own."""

@@ -48,6 +48,7 @@ def test_every_row_satisfies_every_rule_of_rows():
         assert not violated(problem.facts, dict(zip(ROW_DECISIONS, values, strict=True)), rules=space.rules.rows)
 
 
+@pytest.mark.slow
 def test_size_counts_the_strategies_that_the_rules_allow():
     """Counted one strategy at a time on a sample of rows."""
     sets = (Recompute.NONE, Recompute.FULL, Recompute.of("norms", "experts"))

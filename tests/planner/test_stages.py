@@ -33,6 +33,7 @@ def report():
     return plan(load(JOB))
 
 
+@pytest.mark.slow
 def test_the_first_ranks_recompute_and_hold_less(report):
     """They have more micro-batches in flight: 126 layers in ascending numbers, fewer of them in full on later ranks."""
     layout = report.plans[0].strategy.layout
@@ -52,6 +53,7 @@ def test_uneven_stages_are_faster_than_even_ones(report):
     assert all(rank.device_bytes <= report.plans[0].memory_bytes for rank in report.plans[0].estimate.ranks)
 
 
+@pytest.mark.slow
 def test_uneven_stages_of_all_degrees_are_proven():
     """Nothing pinned: CP-SAT proves the few pipelines that bounds leave, long before time is up."""
     outcome = search(load({**JOB, "search": {"stages": "free", "evidence": "any", "time_limit_seconds": 30}}))
@@ -86,6 +88,7 @@ def test_uneven_layers_alone_keep_one_decision_for_all_ranks():
     assert strategy.layout.full_layers == (0, 0)
 
 
+@pytest.mark.slow
 def test_where_nothing_even_fits_uneven_stages_may():
     """Memory for what the best uneven layout takes, and not for any even one: found, and infeasible without."""
     problem = a_problem(a_model(num_layers=7, vocab_size=20000), num_devices=2, pin={"pp": 2, "vpp": 1, "tp": 1})
@@ -138,6 +141,7 @@ def test_uneven_stages_recompute_what_the_best_even_ones_do():
     assert "Uneven stages recompute" in outcome.effort.bounds[-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("stages", "proven_of"), [("free", "even stages"), ("even", "all strategies")])
 def test_reports_say_what_is_proven(stages, proven_of):
     """Uneven stages are compared by the sum over their ranks, so the bound is of even ones where they are tried."""

@@ -125,6 +125,7 @@ def test_releases_name_targets_that_there_are():
     assert all(catalog.newest_for(target, "hopper") for target in TARGETS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("job", ["llama3-8b-8xh100", "mixtral-8x7b-64xa100"])
 def test_every_plan_for_a_target_exports(target, job):
@@ -231,6 +232,7 @@ def told(target: str, given: dict, **changes) -> list[str]:
     return str(error.value).splitlines()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("target", "given", "refused", "nearest"),
     [
@@ -310,6 +312,7 @@ def test_explain_refuses_what_the_target_has_not():
     assert str(caught.value).endswith("The nearest that it can run is 1.")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", ["plan", "estimate", "explain"])
 def test_commands_take_a_target(command, tmp_path, capsys):
     """``--target`` is ``search.target``; what cannot be is exit code 2."""
@@ -324,6 +327,7 @@ def test_commands_take_a_target(command, tmp_path, capsys):
     assert "planner: training.precision: DeepSpeed has no key for fp8" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_takes_a_target_for_all_jobs_or_has_one_in_each(tmp_path, capsys):
     """The option goes before what a job says; a refusal is a line with its message."""
     for name, entries in {"a": {}, "b": {"search": {"target": "torchtitan"}}, "c": {"model": "gemma-2-27b"}}.items():

@@ -86,6 +86,7 @@ def on_terminal(*arguments, **environment):
 # --- width -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_line_is_wider_than_the_screen_and_no_word_is_lost(reports, kind, width):
@@ -146,6 +147,7 @@ def test_colour_says_nothing_that_words_do_not_say(reports, form):
     assert bare == plain.splitlines()
 
 
+@pytest.mark.slow
 def test_a_terminal_has_colour_and_its_own_width():
     """``COLUMNS`` says how wide it is."""
     text = on_terminal("model", "llama3-8b", COLUMNS="50", NO_COLOR="")
@@ -154,6 +156,7 @@ def test_a_terminal_has_colour_and_its_own_width():
     assert max(len(ESCAPE.sub("", line)) for line in text.splitlines()) <= 50
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colour(setting):
     """Asked for, or too simple; it still has its width."""
@@ -163,6 +166,7 @@ def test_a_terminal_without_colour(setting):
     assert max(map(len, text.splitlines())) <= 50
 
 
+@pytest.mark.slow
 def test_a_pipe_is_plain_unless_colour_is_forced():
     """No escapes, whatever the width of the terminal around it."""
     piped, forced = (
@@ -450,6 +454,7 @@ def test_progress_leaves_no_listener():
     assert not any(isinstance(one, Watch) for one in logging.getLogger("planner").handlers)
 
 
+@pytest.mark.slow
 def test_ctrl_c_after_the_solver_ran_ends_with_a_message():
     """CP-SAT's own handler would stay behind and end the process without a word."""
     program = (

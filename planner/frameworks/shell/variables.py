@@ -87,7 +87,7 @@ class Variables:
         return strip_marks(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
 
     def missing(self, name: str, line: int) -> str:
-        """What stands for a name without value, whose use is remembered."""
+        """Text in place of a name without value, whose use is remembered."""
         if self.calls and name.isdecimal():
             return ""
         text = unknown(name)

@@ -42,7 +42,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     )
     nearby_batches: list[NearbyBatchRecord] = entry(
         "Near-by batches with which all devices train more tokens per second, the nearest first, each faster than "
-        "those before it; looked for where devices stay idle or share a small divisor with the batch."
+        "those before it. Looked for where devices stay idle or share a small divisor with the batch."
     )
 
     @classmethod

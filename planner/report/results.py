@@ -23,9 +23,11 @@ from planner.report.wording import (
 from planner.uncertainty.evidence.ground import MOST_TOLD
 
 if TYPE_CHECKING:
-    from planner.report.records.plan import CheckpointRecord, GapRecord, NumberedPlanRecord, PlanRecord
-    from planner.report.records.setting import OperatorRecord, SettingRecord
+    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
+    from planner.report.records.setting import SettingRecord
     from planner.results import EstimateReport, PlanReport
+    from planner.uncertainty.evidence.ground import Gap
+    from planner.uncertainty.operators import TimedOperator
 
 MILLISECOND = 1e-3
 
@@ -159,7 +161,7 @@ def unproven_text(plan: PlanRecord) -> str:
     return f"{counts} of {first.among:,} measured runs of {first.where}"
 
 
-def gaps_text(gaps: Sequence[GapRecord]) -> str:
+def gaps_text(gaps: Sequence[Gap]) -> str:
     """Word the first few gaps of a plan, and count the others."""
     more = len(gaps) - MOST_TOLD
     return "; ".join([*(gap.sentence for gap in gaps[:MOST_TOLD]), *([f"and {more} more"] if more > 0 else [])])
@@ -175,7 +177,7 @@ MOST_OPERATORS = 6
 """Operators that the table of their times names; all of them are in the JSON."""
 
 
-def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iterator[Section]:
+def operator_sections(operators: Sequence[TimedOperator], of_best: str) -> Iterator[Section]:
     """Build the table of the least certain operator times; none where no samples time operators."""
     if not operators:
         return

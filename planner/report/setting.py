@@ -13,10 +13,11 @@ from planner.report.section import Section
 from planner.report.wording import amount, count, gib, tflops
 
 if TYPE_CHECKING:
+    from planner.jobs.conventions import ModelSummary
     from planner.jobs.problem import Problem
     from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
-    from planner.report.records.setting import ModelRecord, SettingRecord, TrainingRecord
+    from planner.report.records.setting import SettingRecord, TrainingRecord
 
 
 def setting_section(
@@ -114,7 +115,7 @@ def units_text(problem: Problem) -> str:
     return "; ".join(said) + (" (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and is_binary else "")
 
 
-def _model_text(model: ModelRecord) -> str:
+def _model_text(model: ModelSummary) -> str:
     has_idle = model.active_parameters < model.parameters
     active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
     mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""

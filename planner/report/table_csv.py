@@ -13,7 +13,7 @@ from planner.report.gain import BEST, GIVEN
 from planner.report.records.costs import CostsRecord
 from planner.report.records.explained import ComparisonRecord
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
-from planner.report.records.record import finite
+from planner.report.records.record import finite, names_of
 from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
@@ -28,7 +28,7 @@ OF_PART = ("exposed_seconds", "hidden_seconds")
 
 OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
 
-OF_COSTS = tuple(CostsRecord.model_fields)
+OF_COSTS = tuple(names_of(CostsRecord))
 
 COLUMNS = (
     "job",
@@ -41,7 +41,7 @@ COLUMNS = (
     "step_time_high_seconds",
     "gaps",
     "unproven",
-    *StrategyRecord.model_fields,
+    *names_of(StrategyRecord),
     "num_devices",
     "step_time_seconds",
     "tokens_per_second_per_gpu",
@@ -113,7 +113,7 @@ def _plan_entries(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
         **dict(plan),
         **dict(plan.training_run),
         **dict(plan.costs),
-        **plan.strategy.model_dump(),
+        **plan.strategy.plain(),
         **{name: getattr(setting.cluster, name) for name in OF_CLUSTER},
         "job": setting.job.name,
         "chance_to_fit": fits.share,

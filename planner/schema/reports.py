@@ -6,7 +6,7 @@ from pathlib import Path
 
 from planner import report
 from planner.report.document import AnyRecord
-from planner.schema.records import Schema, tree_schema, whole
+from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(report.__file__).with_name("report.schema.json")
 
@@ -17,7 +17,7 @@ def report_schema() -> Schema:
 
     Its ``kind`` chooses the record for validation, so that validators name the wrong entry.
     """
-    tree = tree_schema(AnyRecord)
+    tree = record_schema(AnyRecord, "serialization")
     records = [form["$ref"] for form in tree["anyOf"]]
     kinds = [tree["$defs"][record.rpartition("/")[2]]["properties"]["kind"] for record in records]
     one_of_all = {"enum": [kind["const"] for kind in kinds], "description": kinds[0]["description"]}

@@ -73,7 +73,7 @@ def page_data(study: Study) -> dict[str, Any]:
         charts["bindings"] = bindings_chart(study.explanation, study.bindings, noise)
     if study.pareto_front and study.pareto_front.points:
         charts["front"] = pareto_chart(whole, study.pareto_front, chosen)
-    made = {"report": whole.model_dump(), "charts": charts, "timelines": timelines_of(study.shown)}
+    made = {"report": whole, "charts": charts, "timelines": timelines_of(study.shown)}
     data: dict[str, Any] = finite(made)
     return data
 

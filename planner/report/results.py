@@ -24,8 +24,8 @@ from planner.uncertainty.evidence.ground import MOST_TOLD
 
 if TYPE_CHECKING:
     from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
+    from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
-    from planner.results import EstimateReport, PlanReport
     from planner.uncertainty.evidence.ground import Gap
     from planner.uncertainty.operators import TimedOperator
 
@@ -58,11 +58,11 @@ HEADINGS = {"free GiB": "free"}
 """Shorter headings of a table whose rows are plans, so that it fits into 100 columns."""
 
 
-def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
+def results_section(whole: ReportRecord) -> Section:
     """Build the table of speed, memory and training time, one row per plan."""
-    num_devices = report.problem.facts.cluster.num_devices
+    plans, num_devices = whole.plans, whole.cluster.num_devices
     differ = any(plan.num_devices != num_devices for plan in plans)
-    counts = differ or report.problem.search.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
+    counts = differ or whole.job.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
     speed = ("GPUs", "tokens/s/GPU") if counts else ("tokens/s/GPU", "TFLOP/s/GPU")
     names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "fits", "ETTR", "days")
     return Section(
@@ -71,9 +71,9 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
         rows=tuple(_result(plan, names) for plan in plans),
         notes=(
             *_bf16_note(plans),
-            *_doubts(plans, report.plans[0].noise_fraction),
+            *_doubts(plans),
             *device_notes(plans, num_devices),
-            *_idleness(report),
+            *_idleness(whole),
         ),
     )
 
@@ -90,20 +90,19 @@ LOW_MFU = 0.1
 """Share of the peak below which training more sequences per step, or on fewer devices, is worth a thought."""
 
 
-def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
+def _idleness(whole: ReportRecord) -> Iterator[str]:
     """Return the note on a low MFU where a batch has fewer sequences than there are devices."""
-    best, workload = report.plans[0], report.chosen.facts.workload
-    batch, num_devices = workload.global_batch_size, best.cluster.num_devices
-    if best.mfu < LOW_MFU and batch < num_devices:
-        tried = isinstance(report.problem.search.max_devices, int) or not report.problem.search.idle_devices
+    best, batch = whole.plans[0], whole.training.global_batch_size
+    if best.mfu < LOW_MFU and batch < best.num_devices:
+        tried = whole.job.max_devices is not None or not whole.job.idle_devices
         fewer = "" if tried else ", though no fewer make the step shorter"
         yield (
-            f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {num_devices:,} GPUs. A larger "
+            f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {best.num_devices:,} GPUs. A larger "
             f"training.global_batch_size, or fewer of them (search.max_devices), uses each better{fewer}."
         )
 
 
-def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:
+def _doubts(plans: Sequence[NumberedPlanRecord]) -> Iterator[str]:
     """Return the notes on the error of the step times, and on plans that they cannot tell apart."""
     best = plans[0]
     of_best = " of strategy 1" if plans[1:] else ""
@@ -127,7 +126,7 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     if alike:
         yield (
             f"Cannot be told from strategy 1: {', '.join(alike)}. The model error of differences between layouts of "
-            f"one job is {noise_fraction:.1%}."
+            f"one job is {best.plan.noise_fraction:.1%}."
         )
     if plans[1:]:
         others = ", ".join(f"{plan.number}: {plan.chance_fastest:.0%}" for plan in plans[1:])

@@ -65,7 +65,6 @@ def _describe(schema: Schema, record_type: Any) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
     declared = {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
     texts = descriptions(record_type) | declared
-    schema["properties"] = {name: entry for name, entry in schema["properties"].items() if not name.startswith("_")}
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
         entry["description"] = texts.get(name, schema["description"])

@@ -18,6 +18,7 @@ from planner.explanation.gain import gain_of
 from planner.plan import judged
 from planner.report.html.page import comparison_charts
 from planner.report.html.study import comparison_plans
+from planner.report.records.explained import ComparisonRecord
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
@@ -301,7 +302,8 @@ def test_json_and_csv_hold_the_ground(comparison):
 
 def test_the_page_draws_the_interval(comparison):
     """In seconds of the given step."""
-    row = comparison_charts(comparison, tuple(comparison_plans(comparison)))["differences"]["rows"][0]
+    whole = ComparisonRecord.build(comparison)
+    row = comparison_charts(whole, comparison_plans(whole))["differences"]["rows"][0]
 
     low, high = comparison.gain.low_fraction, comparison.gain.high_fraction
     assert row["range"] == pytest.approx([end * comparison.given.plan.step_seconds for end in (low, high)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from costmodel.memory.rank import seen_bytes
 from costmodel.step.estimate import Part
@@ -363,6 +363,11 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     training_run: TrainingRunRecord
     costs: CostsRecord
 
+    @property
+    def plan(self) -> Plan:
+        """The plan itself."""
+        return cast("Plan", self._sources[0])
+
     @classmethod
     def build_from_plan(cls, plan: Plan) -> PlanRecord:
         """Build the record of a plan."""
@@ -400,7 +405,8 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
         records = [PlanRecord.build_from_plan(plan) for plan in plans]
         return [
-            cls(
+            cls.read(
+                plan,
                 number=number,
                 slower_fraction=plan.slower_fraction(plans[0]),
                 within_noise_of_best=plan.is_within_noise(plans[0]),

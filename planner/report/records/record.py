@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, Self, TypeAlias, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, dataclass_transform, get_args, get_type_hints
 
 from pydantic import WithJsonSchema
 
@@ -41,8 +41,10 @@ class Record:
     """
     A part of a report: a frozen dataclass whose fields, in their order, are the entries of the JSON.
 
-    Its docstring describes them, and the schema has these descriptions. Names with an underscore are no entries.
+    Its docstring describes them, and the schema has these descriptions.
     """
+
+    _sources: ClassVar[tuple[Any, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Make each record a dataclass."""
@@ -60,18 +62,21 @@ class Record:
         Parameters
         ----------
         sources
-            Objects; the first one that has an attribute of the entry's name counts. Entries that hold records are
-            read from the attributes of other objects.
+            Objects; the first one that has an attribute of the entry's name counts. The record keeps them.
         others
             Entries that have another name there, or need more than one object.
+
+        Entries that hold records are read from the attributes of other objects, too.
         """
         record_type: Any = cls
         hints = _hints(record_type)
         for one in fields(record_type):
-            if one.name not in others and not one.name.startswith("_"):
-                value = _find(sources, one.metadata.get("source") or one.name)
-                others[one.name] = _convert(hints[one.name], value)
-        return cls(**others)
+            name = one.name
+            value = others[name] if name in others else _find(sources, one.metadata.get("source") or name)
+            others[name] = _convert(hints[name], value)
+        record = cls(**others)
+        object.__setattr__(record, "_sources", sources)
+        return record
 
     def plain(self) -> Plain:
         """Return the record as JSON holds it."""
@@ -81,7 +86,7 @@ class Record:
 
 def names_of(record: Any) -> list[str]:
     """Return the names of the entries of a record, or of a type of records."""
-    return [one.name for one in fields(record) if not one.name.startswith("_")]
+    return [one.name for one in fields(record)]
 
 
 def finite(value: Any) -> Any:

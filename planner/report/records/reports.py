@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, cast
 
 from planner.explanation.recipes import nearest_recipe
 from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
@@ -18,9 +18,9 @@ from planner.report.records.outcome import (
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
 from planner.report.records.published import PublishedLayoutRecord
 from planner.report.records.recommended import RecommendationRecord
-from planner.report.records.record import Record, finite, names_of
+from planner.report.records.record import Record, finite
 from planner.report.records.setting import SettingRecord
-from planner.results import EstimateReport, PlanReport
+from planner.results import EstimateReport, Plan, PlanReport
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
@@ -54,11 +54,20 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     idle: IdleDevicesRecord | None
     nearby_batches: list[NearbyBatchRecord]
 
+    broken_rules: ClassVar[tuple[str, ...]] = ()
+    broken_preferences: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def report(self) -> PlanReport:
+        """The report itself."""
+        return cast("PlanReport", self._sources[0])
+
     @classmethod
     def build_from_report(cls, report: PlanReport) -> PlanReportRecord:
         """Build the record of a report."""
         outcome = report.outcome
         return cls.read(
+            report,
             outcome,
             **dict(SettingRecord.build_from_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
@@ -125,32 +134,36 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
     @classmethod
     def build_from_report(cls, report: EstimateReport) -> EstimateReportRecord:
         """Build the record of a report."""
-        return cls(
+        (plan,) = NumberedPlanRecord.build_all(report.plans)
+        return cls.read(
+            report,
+            plan,
             **dict(SettingRecord.build_from_job(report, "estimate")),
-            **dict(PlanRecord.build_from_plan(report.plan)),
             published=_nearest_published(report),
             allowed=not report.broken_rules,
-            broken_rules=list(report.broken_rules),
-            broken_preferences=list(report.broken_preferences),
             assumed=finite(report.assumed),
-            completed=report.completed,
-            completed_by=report.completed_by,
         )
+
+    recommendation: ClassVar[None] = None
+    idle: ClassVar[None] = None
+    conflict: ClassVar[None] = None
+    small_runs: ClassVar[tuple[str, ...]] = ()
+    nearby_batches: ClassVar[tuple[NearbyBatchRecord, ...]] = ()
+
+    @property
+    def report(self) -> EstimateReport:
+        """The report itself."""
+        return cast("EstimateReport", self._sources[0])
+
+    @property
+    def plan(self) -> Plan:
+        """The plan itself."""
+        return self.report.plan
 
     @property
     def plans(self) -> list[NumberedPlanRecord]:
-        """Return the one plan, as a :class:`PlanReportRecord` holds its plans; it is compared with itself."""
-        alone = NumberedPlanRecord(
-            **{name: getattr(self, name) for name in names_of(PlanRecord)},
-            number=1,
-            slower_fraction=0.0,
-            within_noise_of_best=True,
-            chance_fastest=1.0,
-            difference_seconds=0.0,
-            difference_by_part={part.name: 0.0 for part in self.breakdown},
-            difference_cost=None if self.costs.total_cost is None else 0.0,
-        )
-        return [alone]
+        """The one plan, as a :class:`PlanReportRecord` holds its plans; it is compared with itself."""
+        return [self._sources[1]]
 
 
 ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from planner.frameworks.runnable import targets_of
 from planner.jobs.conventions import ModelSummary
@@ -328,11 +328,17 @@ class SettingRecord(Record):
     operators: list[TimedOperator]
     targets: dict[str, str | None]
 
+    @property
+    def problem(self) -> Problem:
+        """The job itself."""
+        return cast("Problem", self._sources[0].problem)
+
     @classmethod
     def build_from_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
         """Build the first entries of a report of that kind."""
         chosen = report.chosen
-        return SettingRecord(
+        return SettingRecord.read(
+            report,
             format_version=FORMAT_VERSION,
             kind=kind,
             job=JobRecord.build(report.problem),

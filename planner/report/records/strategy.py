@@ -120,18 +120,16 @@ class StrategyRecord(Record):
     layout: LayoutRecord | None
     num_microbatches: int
 
-    _line: str = ""
-    _is_dealt: bool = True
-
     @property
     def line(self) -> str:
-        """Return the strategy in one line, as every verb takes it, with settings that were chosen of several."""
-        return self._line
+        """The strategy in one line, as every verb takes it, with settings that were chosen of several."""
+        strategy, problem = self._sources
+        return write_line(problem.facts, strategy, problem.settings)
 
     @property
     def has_own_stages(self) -> bool:
         """True if the stages are given, not derived from the decisions."""
-        return not self._is_dealt
+        return self._sources[0].layout is not None
 
     @classmethod
     def build(cls, problem: Problem, strategy: Strategy) -> StrategyRecord:
@@ -140,10 +138,9 @@ class StrategyRecord(Record):
         is_single = strategy.layout is None and strategy.pp * strategy.vpp == 1
         return cls.read(
             strategy,
-            layout=None if is_single else LayoutRecord.read(stage_layout(strategy, facts.model)),
+            problem,
+            layout=None if is_single else stage_layout(strategy, facts.model),
             num_microbatches=int(microbatches(facts, strategy.decisions())),
-            _line=write_line(facts, strategy, problem.settings),
-            _is_dealt=strategy.layout is None,
         )
 
     @classmethod

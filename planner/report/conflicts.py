@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section, continued, numbered
+from planner.report.section import Section, group_rows, numbered
 from planner.report.strategies import strategies_section
 from planner.report.wording import count, gib
 from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
@@ -99,7 +99,7 @@ def _exclusive(exclusive: list[list[str]]) -> Section:
     """Build the section on sets of rules that exclude each other: one numbered list, or several."""
     if len(exclusive) == 1:
         return Section(title=TOGETHER, rows=numbered(exclusive[0]))
-    rows = [row for number, rules in enumerate(exclusive, start=1) for row in continued(f"set {number}", rules)]
+    rows = [row for number, rules in enumerate(exclusive, start=1) for row in group_rows(f"set {number}", rules)]
     return Section(title=f"{TOGETHER}, in {len(exclusive)} ways", rows=tuple(rows))
 
 

@@ -22,9 +22,10 @@ def record_of(report: AnyReport) -> AnyRecord:
     """Build the record of any report."""
     if isinstance(report, PlanReport | EstimateReport):
         return report_record(report)
-    from planner.report.records.explained import explained_record
+    from planner.explanation.compare import Comparison
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 
-    return explained_record(report)
+    return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)
 
 
 def document(report: AnyReport) -> Plain:

@@ -32,7 +32,7 @@ class Section:
     is_verbatim: bool = False
 
 
-def continued(name: str, texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def group_rows(name: str, texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return texts as rows of facts, the first one with the name of all."""
     return tuple(("" if number else name, text) for number, text in enumerate(texts))
 

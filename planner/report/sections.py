@@ -14,7 +14,7 @@ from planner.report.published import doubt_rows, publication_rows
 from planner.report.recommended import recommendation_sections
 from planner.report.records.reports import ReportRecord
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
-from planner.report.section import Section, continued
+from planner.report.section import Section, group_rows
 from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import line_rows, settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
@@ -75,7 +75,7 @@ def heading_section(whole: ReportRecord) -> Section:
         *doubt_rows(best),
         ("answer", _answer(whole)),
         *publication_rows(whole),
-        *continued("small runs", whole.small_runs),
+        *group_rows("small runs", whole.small_runs),
     )
     return setting_section(whole, *rows, best=best, lines=line_rows(whole), idle=whole.idle)
 

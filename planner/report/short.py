@@ -18,7 +18,7 @@ from planner.report.published import doubt_rows, publication_rows
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import FIGURES, contention_text, gaps_text, unproven_text
 from planner.report.screen import Asked
-from planner.report.section import Section, continued
+from planner.report.section import Section, group_rows
 from planner.report.setting import ambiguity_rows, batch_text, title_of
 from planner.report.strategies import line_rows
 from planner.report.wording import amount, count, gib, seconds, share, span
@@ -80,7 +80,7 @@ def _rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     yield from line_rows(whole)
     if whole.kind == "estimate":
         yield from _forbidden(whole)
-    yield from continued("small runs", whole.small_runs)
+    yield from group_rows("small runs", whole.small_runs)
     yield from device_rows(whole, best, whole.idle)
     yield (
         "step",
@@ -111,7 +111,7 @@ def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:
     """Build the rows on rules that forbid a given strategy, and on preferences for which the search omits it."""
     if whole.allowed and not whole.broken_preferences:
         yield "answer", "no rule forbids it"
-    yield from continued("forbidden", whole.broken_rules)
+    yield from group_rows("forbidden", whole.broken_rules)
     for number, rule in enumerate(whole.broken_preferences):
         lifted = "" if number else " ".join(("", *lift_notes(whole.broken_preferences)))
         yield "" if number else "left out", f"{rule}{lifted}"

@@ -11,7 +11,7 @@ from planner.report.records.costs import CostsRecord
 from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
 from planner.report.records.reports import PlanReportRecord
 from planner.report.records.strategy import StrategyRecord
-from planner.schema.records import Schema, closed, record_schema, whole
+from planner.schema.records import Schema, object_schema, record_schema, whole
 
 NUMBER = {"type": "number"}
 ANYTHING = ["boolean", "number", "string"]
@@ -47,7 +47,7 @@ def line_schema() -> Schema:
         **_job(),
         **of_outcome,
     }
-    return whole("Line of a batch", {**closed(properties, optional=("report",)), "$defs": definitions})
+    return whole("Line of a batch", {**object_schema(properties, optional=("report",)), "$defs": definitions})
 
 
 def row_schema() -> Schema:
@@ -59,7 +59,7 @@ def top_schema() -> Schema:
     """Make the schema of the ranking: an entry for each job, the best one first."""
     line = line_schema()
     shown = {name: line["properties"][name] for name in OF_LINE}
-    entry = closed({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
+    entry = object_schema({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
     definitions = {name: part for name, part in line["$defs"].items() if name in OF_RANKING}
     return whole("Ranking of jobs", {"type": "array", "items": entry, "$defs": definitions})
 
@@ -86,7 +86,7 @@ def _plan() -> Schema:
         "settings": plan["settings"],
         "gaps": plan["gaps"],
     }
-    return closed(properties)
+    return object_schema(properties)
 
 
 def _row() -> Schema:
@@ -98,7 +98,7 @@ def _row() -> Schema:
     decisions = record_schema(StrategyRecord, "serialization")["properties"]
     figures = {name: entry for name, entry in _plan()["properties"].items() if name not in ("strategy", "settings")}
     cells = {name: _cell(name, entry, "null") for name, entry in (figures | decisions).items()}
-    return {**closed(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
+    return {**object_schema(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
 
 
 def _cell(name: str, entry: Schema, *others: str) -> Schema:

@@ -24,7 +24,7 @@ def whole(title: str, schema: Schema) -> Schema:
     return {name: _rename_limits(part) for name, part in parts.items()}
 
 
-def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
+def object_schema(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
     """Make an object with these entries and no others; only optional ones may be missing."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}

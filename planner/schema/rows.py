@@ -18,7 +18,7 @@ from planner.report.records.reports import EstimateReportRecord
 from planner.report.records.setting import ClusterRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.report.table_csv import COLUMNS
-from planner.schema.records import Schema, closed, record_schema, whole
+from planner.schema.records import Schema, object_schema, record_schema, whole
 from planner.uncertainty.peaks import Chance
 
 CELL = {"type": ["boolean", "number", "string", "null"]}
@@ -44,7 +44,7 @@ def report_row_schema() -> Schema:
         **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
     }
     entries |= dict.fromkeys(("chance_to_fit", "chance_fast"), _entries(Chance)["share"])
-    return whole("Row of a report", closed({name: cell(entries[name]) for name in COLUMNS}))
+    return whole("Row of a report", object_schema({name: cell(entries[name]) for name in COLUMNS}))
 
 
 def sample_row_schema() -> Schema:
@@ -57,7 +57,7 @@ def sample_row_schema() -> Schema:
     columns |= {
         name: {"enum": list(known), "description": columns[name]["description"]} for name, known in names.items()
     }
-    return whole("Row of samples", closed(columns))
+    return whole("Row of samples", object_schema(columns))
 
 
 def _sample_cell(entry: Schema) -> Schema:

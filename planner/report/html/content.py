@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 def body(study: Study) -> Iterator[str]:
     """Build header, navigation and chapters."""
-    return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.shown]))
+    return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.plans]))
 
 
 def _chapters(study: Study) -> Iterator[Chapter]:
     """Build every chapter that the study may have."""
-    whole, every, searched = study.whole, study.shown, study.whole.kind == "plan"
+    whole, every, searched = study.whole, study.plans, study.whole.kind == "plan"
     forbidden = map(section_html, forbidden_sections(whole))
     yield Chapter("forbidden", "Forbidden", "Rules that forbid the strategy", forbidden)
     yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
@@ -81,7 +81,7 @@ def _header(study: Study) -> str:
         title=setting.title,
         answer=answer,
         verdict=_verdict(study.whole),
-        tiles=tuple(tiles(study.shown[0])) if study.shown else (),
+        tiles=tuple(tiles(study.plans[0])) if study.plans else (),
         facts=facts,
     )
 
@@ -119,7 +119,7 @@ def _plans(study: Study) -> Iterator[str]:
     yield from map(section_html, settings_sections(plans))
     yield from map(section_html, nearby_sections(whole))
     yield from map(section_html, loss_sections(plans))
-    for one in study.shown:
+    for one in study.plans:
         made = "".join(map(section_html, stages_sections(one.record.strategy, one.of)))
         yield choice_html(one.number, made) if made else ""
 

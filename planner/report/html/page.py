@@ -63,7 +63,7 @@ def comparison_page(comparison: Comparison) -> str:
 def page_data(study: Study) -> dict[str, Any]:
     """Return the data of the plots of a page, and the report as JSON."""
     whole, chosen = study.whole, study.whole.report.chosen
-    charts = plan_charts(study.shown)
+    charts = plan_charts(study.plans)
     if whole.conflict and whole.conflict.closest:
         room = chosen.search.memory_headroom_bytes
         charts["memory closest"] = memory_chart(chosen.facts.cluster, whole.conflict.closest, headroom_bytes=room)
@@ -72,7 +72,7 @@ def page_data(study: Study) -> dict[str, Any]:
         charts["bindings"] = bindings_chart(study.explanation, study.bindings, noise)
     if study.pareto_front and study.pareto_front.points:
         charts["front"] = pareto_chart(whole, study.pareto_front, chosen)
-    data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(study.shown)})
+    data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(study.plans)})
     return data
 
 

@@ -101,7 +101,7 @@ class Study:
     pareto_front: ParetoFront | None = None
 
     @property
-    def shown(self) -> tuple[Shown, ...]:
+    def plans(self) -> tuple[Shown, ...]:
         """The plans of the page."""
         return report_plans(self.whole)
 

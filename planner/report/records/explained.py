@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from costmodel.pipelines.stages import stage_layers
 from costmodel.step.estimate import estimate
 from costmodel.strategy import decision_text
-from planner.explanation.compare import Comparison, Unlike
+from planner.explanation.compare import Unlike
 from planner.jobs.strategy_file import LAYOUT, layers_text
 from planner.report.records.costs import SavedCostsRecord
 from planner.report.records.gain import GainRecord
@@ -24,7 +24,7 @@ from planner.uncertainty.retries import chance_fast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.explanation.compare import Side
+    from planner.explanation.compare import Comparison, Side
     from planner.explanation.explain import Binding, Difference, Explanation
     from planner.jobs.problem import Problem
     from planner.results import Plan
@@ -484,8 +484,3 @@ SAVED = ("saved_seconds_per_step", "saved_fraction", "saved_days", "saved_gpu_ho
 
 def _plan(plan: Plan | None) -> PlanRecord | None:
     return PlanRecord.build_from_plan(plan) if plan else None
-
-
-def explained_record(report: Explanation | Comparison) -> ExplanationRecord | ComparisonRecord:
-    """Build the record of an explanation or a comparison."""
-    return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)

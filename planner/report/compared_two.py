@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.report.conflicts import forbidden_rules_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.published import doubt_rows
-from planner.report.results import FIGURES
+from planner.report.results import FIGURES, figure, figure_text
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section
 from planner.report.wording import NOTHING, gib, money, part_label, seconds
@@ -78,9 +77,8 @@ def _answer(whole: ComparisonRecord) -> str:
 
 def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
     """Describe the differences of two trainings; for trainings that are not alike, their costs per token."""
-    figure = "cost" if comparison.same_run else "cost per trillion tokens"
-    path, _ = FIGURES[figure]
-    costs = [attrgetter(path)(one) for one in (first, second)] if _is_known(figure, first, second) else []
+    name = "cost" if comparison.same_run else "cost per trillion tokens"
+    costs = [figure(one, name) for one in (first, second)] if _is_known(name, first, second) else []
     if not comparison.same_run:
         both = [money(one, first.costs.currency) for one in costs]
         return f"; {both[0]} and {both[1]} per trillion tokens" if both else ""
@@ -126,13 +124,12 @@ def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
         return False
     if path.startswith("costs.total_cost") and first.costs.currency != second.costs.currency:
         return False
-    return None not in (attrgetter(path)(first), attrgetter(path)(second))
+    return None not in (figure(first, name), figure(second, name))
 
 
 def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:
-    path, text = FIGURES[name]
-    ours, theirs = attrgetter(path)(first), attrgetter(path)(second)
-    return (name, text(ours), text(theirs), difference_text(theirs - ours, text))
+    more = figure(second, name) - figure(first, name)
+    return (name, figure_text(first, name), figure_text(second, name), difference_text(more, FIGURES[name][1]))
 
 
 def parts_section(whole: ComparisonRecord) -> Section:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.report.devices import device_notes
 from planner.report.section import Section
@@ -53,6 +53,17 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "cost per trillion tokens": ("costs.total_cost_per_trillion_tokens", "{:,.0f}".format),
 }
 """Figures that plans are compared by: for each heading the entry of a plan's record, and its format."""
+
+
+def figure(plan: PlanRecord, name: str) -> Any:
+    """Return one of the figures that plans are compared by; None where it is not known."""
+    return attrgetter(FIGURES[name][0])(plan)
+
+
+def figure_text(plan: PlanRecord, name: str) -> str:
+    """Write one of these figures."""
+    return FIGURES[name][1](figure(plan, name))
+
 
 HEADINGS = {"free GiB": "free"}
 """Shorter headings of a table whose rows are plans, so that it fits into 100 columns."""
@@ -168,8 +179,7 @@ def gaps_text(gaps: Sequence[Gap]) -> str:
 
 def _result(plan: NumberedPlanRecord, names: Sequence[str]) -> tuple[str, ...]:
     slower = f"{plan.slower_fraction:.2%}" if plan.number > 1 else NOTHING
-    figures = (text(attrgetter(path)(plan)) for path, text in (FIGURES[name] for name in names))
-    return (str(plan.number), seconds(plan.step_time_seconds), slower, *figures)
+    return (str(plan.number), seconds(plan.step_time_seconds), slower, *(figure_text(plan, name) for name in names))
 
 
 MOST_OPERATORS = 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from costmodel import catalog
@@ -16,7 +15,7 @@ from planner.report.first_screen import fit_rows
 from planner.report.proof import proof_text
 from planner.report.published import doubt_rows, publication_rows
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
-from planner.report.results import FIGURES, contention_text, gaps_text, unproven_text
+from planner.report.results import contention_text, figure_text, gaps_text, unproven_text
 from planner.report.screen import Asked
 from planner.report.section import Section, group_rows
 from planner.report.setting import ambiguity_rows, batch_text, title_of
@@ -148,7 +147,7 @@ def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
     rows = []
     for plan in plans:
         strategy, slower = plan.strategy, share(plan.slower_fraction, 1.0)
-        cells = [FIGURES[name][1](_figure(plan, name)) for name in figures]
+        cells = [figure_text(plan, name) for name in figures]
         decisions = [str(getattr(strategy, name)) for name in shown] + [_features(plan)[name] for name in features]
         rows.append((str(plan.number), *decisions, *cells[:1], slower, *cells[1:], f"{plan.chance_fastest:.0%}"))
     header = ("#", *shown, *features, "step, s", "slower", *figures[1:], "is fastest")
@@ -173,11 +172,6 @@ def _features(plan: NumberedPlanRecord) -> dict[str, str]:
     given = {name: getattr(plan.strategy, name) for name in DECISIONS if name not in DEGREES}
     values = {**given, "stages": "uneven" if plan.strategy.has_own_stages else "even", **plan.settings}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-
-
-def _figure(plan: NumberedPlanRecord, name: str) -> float:
-    value: float = attrgetter(FIGURES[name][0])(plan)
-    return value
 
 
 def launch_targets(whole: ReportRecord) -> list[str]:

@@ -34,7 +34,7 @@ def two_sections(whole: ComparisonRecord) -> Iterator[Section]:
     rows = [(label, f"the {name} is {text}") for name, plan in plans for label, text in doubt_rows(plan)]
     rows += [(f"{name} line", one.line) for name, one in plans]
     rows += [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
-    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(whole))))
+    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer_of_two(whole))))
     if whole.apart.unlike:
         yield _unlike_section(whole)
     for name, side in zip(NAMES, whole.comparison.sides, strict=True):
@@ -60,7 +60,7 @@ def _side_text(side: SideRecord) -> str:
     )
 
 
-def _answer(whole: ComparisonRecord) -> str:
+def _answer_of_two(whole: ComparisonRecord) -> str:
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
     assert whole.apart.gain is not None, "both sides have a plan"

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from planner.report.section import Section
 
 
-def body(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
+def comparison_body(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
     """Build header, navigation and chapters from the sections of the text report, the first of which is its heading."""
-    return body_html(_header(whole, every, sections[0]), _chapters(whole, every, sections[1:]))
+    return body_html(_comparison_header(whole, every, sections[0]), _chapter_list(whole, every, sections[1:]))
 
 
-def _header(whole: ComparisonRecord, every: Sequence[Shown], heading: Section) -> str:
+def _comparison_header(whole: ComparisonRecord, every: Sequence[Shown], heading: Section) -> str:
     facts = {row[0]: row[1] for row in heading.rows}
     return header_html(
         subject=facts.pop("job", "") or whole.problem.name,
@@ -56,7 +56,7 @@ def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
         yield tile._replace(below=beside) if every[1:] else tile
 
 
-def _chapters(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
+def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
     yield Chapter("beside", "Side by side", _title(every), _table_pairs(sections))
     yield Chapter("step", "Step", "Time of a step by part", _steps(every, alike=whole.comparison.same_step))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))

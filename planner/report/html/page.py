@@ -54,7 +54,7 @@ def comparison_page(comparison: Comparison) -> str:
     return page_text(
         title=sections[0].title,
         subject=whole.problem.name,
-        body=compared.body(whole, shown, sections),
+        body=compared.comparison_body(whole, shown, sections),
         data=finite({"report": whole, "charts": charts, "timelines": timelines}),
         scripts=[asset("timeline.js")],
     )

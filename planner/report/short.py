@@ -96,7 +96,7 @@ def _rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     if best.unproven:
         yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
-    yield from money_rows(whole.job.costs, best.costs)
+    yield from money_rows(whole.job.costs, best)
     if whole.kind == "plan" and (whole.report.exit_code or not whole.plans[1:]):
         yield "proof", proof_text(whole)
     yield from nearby_rows(whole)

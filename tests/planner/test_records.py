@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from costmodel.strategy import Sharding
-from planner.report.records.record import Figure, Record, entry
+from planner import estimate, load, render
+from planner.report.records.record import Figure, Record, entry, late_entry
 from planner.schema.records import record_schema
-from tests.planner.test_job import JOBS
+from tests.planner.test_job import JOBS, a_job
 
 
 class PartRecord(Record):
@@ -82,6 +83,36 @@ def test_an_entry_without_an_attribute_is_our_mistake():
     """Nothing is left out silently."""
     with pytest.raises(AssertionError, match="seconds"):
         PartRecord.read(SimpleNamespace(name="tp"))
+
+
+class LateRecord(Record):
+    """
+    A record with an entry that takes long.
+
+    Parameters
+    ----------
+    seconds
+        Its time.
+    """
+
+    seconds: Figure = late_entry()
+
+
+def test_a_late_entry_is_made_once_when_it_is_read():
+    """A format that does not have it does not pay for it."""
+    asked: list[int] = []
+    record = LateRecord.read(seconds=lambda: asked.append(1) or 2.5)
+
+    assert asked == []
+    assert (record.seconds, record.plain(), asked) == (2.5, {"seconds": 2.5}, [1])
+
+
+def test_a_short_answer_computes_no_energy(monkeypatch):
+    """It simulates every rank again; without prices the answer has no line on it."""
+    report = estimate(load(a_job()), {"tp": 8})
+    monkeypatch.setattr("planner.report.records.costs.CostsRecord.build", lambda plan: pytest.fail("not asked for"))
+
+    assert "tokens/s/GPU" in render(report, "short")
 
 
 def test_the_schema_has_the_descriptions_of_the_record():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from costmodel.memory.rank import seen_bytes
 from costmodel.step.estimate import Part
 from planner.report.records.costs import CostsRecord, difference
 from planner.report.records.published import BestRunRecord
-from planner.report.records.record import Figure, Record
+from planner.report.records.record import Figure, Record, late_entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.evidence.ground import Gap
@@ -266,7 +267,7 @@ class PlaceRecord(Record):
     chance_fastest: Figure
     difference_seconds: Figure
     difference_by_part: dict[str, Figure]
-    difference_cost: Figure | None
+    difference_cost: Figure | None = late_entry()
 
 
 class SpeedRecord(Record):
@@ -361,7 +362,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     breakdown: list[Part]
     checkpoint: CheckpointRecord
     training_run: TrainingRunRecord
-    costs: CostsRecord
+    costs: CostsRecord = late_entry()
 
     @property
     def plan(self) -> Plan:
@@ -369,10 +370,10 @@ class PlanRecord(MemoryRecord, SpeedRecord):
         return cast("Plan", self._sources[0])
 
     @classmethod
-    def build_from_plan(cls, plan: Plan) -> PlanRecord:
-        """Build the record of a plan."""
+    def build_from_plan(cls, plan: Plan, **others: Any) -> Self:
+        """Build the record of a plan, with entries that only some records of plans have."""
         strategy = StrategyRecord.build(plan.problem, plan.strategy)
-        return PlanRecord.read(
+        return cls.read(
             plan,
             plan.cluster,
             plan.estimate,
@@ -392,7 +393,8 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             strategy=strategy,
             checkpoint=CheckpointRecord.build(plan),
             training_run=TrainingRunRecord.read(plan.schedule, num_failures=plan.schedule.failures),
-            costs=CostsRecord.build(plan),
+            costs=partial(CostsRecord.build, plan),
+            **others,
         )
 
 
@@ -403,18 +405,22 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     def build_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
         """Build the records of plans, best first."""
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
-        records = [PlanRecord.build_from_plan(plan) for plan in plans]
-        return [
-            cls.read(
+        records: list[NumberedPlanRecord] = []
+        for place, plan in enumerate(plans):
+            record = cls.build_from_plan(
                 plan,
-                number=number,
+                number=place + 1,
                 slower_fraction=plan.slower_fraction(plans[0]),
                 within_noise_of_best=plan.is_within_noise(plans[0]),
-                chance_fastest=chances[number - 1],
+                chance_fastest=chances[place],
                 difference_seconds=plan.step_seconds - plans[0].step_seconds,
                 difference_by_part=plan.difference(plans[0]),
-                difference_cost=difference(record.costs.total_cost, records[0].costs.total_cost),
-                **dict(record),
+                difference_cost=partial(_cost_difference, records, place),
             )
-            for number, (plan, record) in enumerate(zip(plans, records, strict=True), start=1)
-        ]
+            records.append(record)
+        return records
+
+
+def _cost_difference(records: Sequence[PlanRecord], place: int) -> float | None:
+    """Return the money that a plan costs more than the first one."""
+    return difference(records[place].costs.total_cost, records[0].costs.total_cost)

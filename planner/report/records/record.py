@@ -36,7 +36,30 @@ def entry(description: str, source: str = "") -> Any:
     return field(metadata={"description": description, "source": source})
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry,))
+class _Late:
+    """An entry that is made when it is first read, by the function that its record was built with."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, record: object, value: Any) -> None:
+        record.__dict__[self._name] = value
+
+    def __get__(self, record: object, owner: type) -> Any:
+        if record is None:
+            raise AttributeError(self._name)  # dataclasses take it for an entry without a default
+        value = record.__dict__[self._name]
+        if callable(value):
+            value = record.__dict__[self._name] = value()
+        return value
+
+
+def late_entry() -> Any:
+    """Declare an entry that takes long to compute, so that only formats that have it pay for it."""
+    return _Late()
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, late_entry))
 class Record:
     """
     A part of a report: a frozen dataclass whose fields, in their order, are the entries of the JSON.
@@ -120,7 +143,7 @@ def _convert(hint: Any, value: Any) -> Any:
     if isinstance(value, Decision):
         return value.text
     if isinstance(hint, type) and issubclass(hint, Record):
-        return value if isinstance(value, hint) else hint.read(value)
+        return value if callable(value) or isinstance(value, hint) else hint.read(value)
     inner = get_args(hint)
     if value is None or not inner:
         return value

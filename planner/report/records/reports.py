@@ -141,6 +141,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
             **dict(SettingRecord.build_from_job(report, "estimate")),
             published=_nearest_published(report),
             allowed=not report.broken_rules,
+            costs=lambda: plan.costs,
             assumed=finite(report.assumed),
         )
 

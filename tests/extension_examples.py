@@ -131,9 +131,10 @@ def its_answers(copy: Extended) -> None:
     copy.add(
         "planner/report/records/strategy.py",
         (
-            'entry("True if data-parallel communication is overlapped with computation.")\n',
-            '    half_gradients: bool = entry("True if gradients are halved.")\n',
+            "        True if data-parallel communication is overlapped with computation.\n",
+            "    half_gradients\n        True if gradients are halved.\n",
         ),
+        ("    dp_overlap: bool\n", "    half_gradients: bool\n"),
     )
     for target in ("accelerate", "deepspeed", "torchtitan"):
         copy.add(f"planner/frameworks/{target}.py", ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'))

@@ -447,13 +447,14 @@ def test_figure_in_the_report(extend):
     copy = extend("figure in the report", "entry of the job file")
     copy.add(
         "planner/report/records/plan.py",
-        ('    days: Figure = entry("Total time.")\n', '    weeks: Figure = entry("Total time in weeks.")\n'),
+        ("    days\n        Total time.\n", "    weeks\n        Total time in weeks.\n"),
+        ("    days: Figure\n", "    weeks: Figure\n"),
     )
     copy.edit(
         "planner/report/records/plan.py",
         (
-            "TrainingRunRecord.read(plan.schedule)",
-            "TrainingRunRecord.read(plan.schedule, weeks=plan.schedule.days / 7)",
+            "TrainingRunRecord.read(plan.schedule, num",
+            "TrainingRunRecord.read(plan.schedule, weeks=plan.schedule.days / 7, num",
         ),
     )
     copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))

@@ -101,9 +101,9 @@ def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
         **{name: getattr(plan.training_run, name) for name in OF_RUN},
         **{name: getattr(plan.costs, name) for name in OF_COSTS},
         "checkpoint_interval_steps": plan.checkpoint.interval_steps,
-        "strategy": plan.strategy.model_dump(),
+        "strategy": plan.strategy,
         "settings": dict(plan.settings),
-        "gaps": [gap.model_dump() for gap in plan.gaps],
+        "gaps": plan.gaps,
     }
 
 

@@ -61,13 +61,13 @@ def add_schema_options(parser: argparse.ArgumentParser) -> None:
 def run_model(arguments: argparse.Namespace) -> int:
     """Describe a model."""
     with progress(f"reading {arguments.model}"):
-        from planner.report.describe import aligned, describe_model, json_text, model_rows
+        from planner.report.describe import align_rows, describe_model, json_text, model_rows
 
         described = describe_model(arguments.model, arguments.sequence_length, arguments.attention)
     model = Path(arguments.model)
     check_output(arguments.output, (model, model / "config.json"))
     rows = model_rows(described)
-    whole = json_text(described) if arguments.format == "json" else aligned(rows)
+    whole = json_text(described) if arguments.format == "json" else align_rows(rows)
     write(_terminal_text(arguments, [Section(title=arguments.model, rows=tuple(rows))]) or whole, arguments.output)
     return 0
 

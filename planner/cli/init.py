@@ -43,7 +43,7 @@ def run_init(arguments: argparse.Namespace) -> int:
     with progress(f"reading {arguments.job}"):
         from planner.jobs.problem import load
         from planner.jobs.written.commented import commented, rebased
-        from planner.schema.job import for_editors
+        from planner.schema.job import editor_comment
 
         document, overrides = read_job(arguments, arguments.assignments)
         problem = load(document, all_overrides(overrides, arguments))
@@ -52,6 +52,6 @@ def run_init(arguments: argparse.Namespace) -> int:
         entries = document.entries if output is None else rebased(document.entries, output.parent)
         cluster = next(word for word in arguments.assignments if "=" not in word)
         text = commented(entries, f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan.")
-        text = text if output is None else f"{for_editors()}\n{text}"
+        text = text if output is None else f"{editor_comment()}\n{text}"
     write(text, output)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from planner.report.compared_two import figures_section, memory_section, two_sections
 from planner.report.conflicts import forbidden_rules_sections, nothing_sections, preference_sections
@@ -11,29 +12,34 @@ from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
 from planner.report.reasons import SAME_SECONDS, differences_section
-from planner.report.records.explained import ComparisonRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
 from planner.report.strategies import completion_rows, strategies_section
 from planner.report.wording import money, seconds
-from planner.verbs.compare import Comparison
+
+if TYPE_CHECKING:
+    from planner.report.records.explained import ComparisonRecord
 
 
-def comparison_sections(comparison: Comparison) -> Iterator[Section]:
+def comparison_sections(whole: ComparisonRecord) -> Iterator[Section]:
     """Build the sections of a comparison, in reading order."""
-    whole = ComparisonRecord.build(comparison)
-    if comparison.sides:
-        yield from two_sections(comparison, whole)
+    comparison = whole.comparison
+    if whole.apart.sides:
+        yield from two_sections(whole)
         return
     given, best = whole.given, whole.best
-    answer = ("answer", _answer(comparison, whole))
+    answer = ("answer", _answer(whole))
     lines = [
         ("line", given.line),
         *completion_rows(comparison.given),
         *([("recommended line", best.line)] if best else []),
     ]
-    rows = (*doubt_rows(best or given), *_name_rows(comparison), answer)
-    yield setting_section(comparison.problem, whole, *rows, best=best, lines=lines)
+    rows = (
+        *doubt_rows(best or given),
+        *([("given", whole.apart.given_name)] if whole.apart.given_name else []),
+        answer,
+    )
+    yield setting_section(whole, *rows, best=best, lines=lines)
     yield from forbidden_rules_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
@@ -51,13 +57,8 @@ def comparison_sections(comparison: Comparison) -> Iterator[Section]:
     yield from missing_sections(whole, given)
 
 
-def _name_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Build the row with the name of the given strategy, if it has one."""
-    if comparison.given_name:
-        yield "given", comparison.given_name
-
-
-def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
+def _answer(whole: ComparisonRecord) -> str:
+    comparison = whole.comparison
     takes = f"the given strategy takes {seconds(whole.given.step_time_seconds)} s per step"
     alone = ", and the search leaves it out" if whole.broken_preferences else ""
     forbidden = ", but rules forbid it" if whole.broken_rules else alone

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.report.conflicts import forbidden_rules_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.published import doubt_rows
-from planner.report.results import FIGURES
-from planner.report.section import Section
+from planner.report.results import FIGURES, figure, figure_text
+from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section
 from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 NAMES = ("first", "second")
 
 
-def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Section]:
+def two_sections(whole: ComparisonRecord) -> Iterator[Section]:
     """Build the sections of two jobs that are compared, in reading order."""
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
@@ -35,10 +34,10 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     rows = [(label, f"the {name} is {text}") for name, plan in plans for label, text in doubt_rows(plan)]
     rows += [(f"{name} line", one.line) for name, one in plans]
     rows += [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
-    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer(comparison, whole))))
+    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer_of_two(whole))))
     if whole.apart.unlike:
-        yield _unlike_section(comparison, whole)
-    for name, side in zip(NAMES, comparison.sides, strict=True):
+        yield _unlike_section(whole)
+    for name, side in zip(NAMES, whole.comparison.sides, strict=True):
         for section in forbidden_rules_sections(side.report.broken_rules):
             yield replace(section, title=f"Forbidden: the {name} strategy breaks these rules")
     table = strategies_section([first.strategy, second.strategy])
@@ -46,12 +45,11 @@ def two_sections(comparison: Comparison, whole: ComparisonRecord) -> Iterator[Se
     yield figures_section("The first against the second", first, second, NAMES)
     if whole.apart.gain:
         yield gain_section(whole.apart.gain, NAMES)
-    yield parts_section(comparison, whole)
+    yield parts_section(whole)
     yield memory_section(whole.apart.memory, NAMES, swapped=True)
     for name, each in zip(NAMES, whole.apart.sides, strict=True):
         if each.notes:
-            numbered = tuple((str(number), note) for number, note in enumerate(each.notes, start=1))
-            yield Section(title=f"Notes on the {name}", rows=numbered)
+            yield Section(title=f"Notes on the {name}", rows=numbered(each.notes))
 
 
 def _side_text(side: SideRecord) -> str:
@@ -62,24 +60,25 @@ def _side_text(side: SideRecord) -> str:
     )
 
 
-def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
+def _answer_of_two(whole: ComparisonRecord) -> str:
     first, second = whole.given, whole.best
     assert second is not None, "both sides have a plan"
     assert whole.apart.gain is not None, "both sides have a plan"
-    if comparison.same_step:
+    if whole.comparison.same_step:
         ours, theirs = (seconds(one.step_time_seconds) for one in (first, second))
         text = f"the first takes {ours} s per step, the second {theirs} s"
     else:
         ours, theirs = (f"{one.tokens_per_second_per_gpu:,.1f}" for one in (first, second))
         text = f"the first trains {ours} tokens/s/GPU, the second {theirs}"
-    return f"{text}; the second {verdict(whole.apart.gain, 'the first')}{_training_text(comparison, first, second)}"
+    return (
+        f"{text}; the second {verdict(whole.apart.gain, 'the first')}{_training_text(whole.comparison, first, second)}"
+    )
 
 
 def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
     """Describe the differences of two trainings; for trainings that are not alike, their costs per token."""
-    figure = "cost" if comparison.same_run else "cost per trillion tokens"
-    path, _ = FIGURES[figure]
-    costs = [attrgetter(path)(one) for one in (first, second)] if _is_known(figure, first, second) else []
+    name = "cost" if comparison.same_run else "cost per trillion tokens"
+    costs = [figure(one, name) for one in (first, second)] if _is_known(name, first, second) else []
     if not comparison.same_run:
         both = [money(one, first.costs.currency) for one in costs]
         return f"; {both[0]} and {both[1]} per trillion tokens" if both else ""
@@ -94,13 +93,13 @@ def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord
     return f"; as predicted {', '.join(less)}"
 
 
-def _unlike_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
+def _unlike_section(whole: ComparisonRecord) -> Section:
     notes = []
-    if not comparison.same_step:
+    if not whole.comparison.same_step:
         notes.append(
             "Steps of different models or batches take different times whatever the strategy: compare tokens/s."
         )
-    if not comparison.same_run:
+    if not whole.comparison.same_run:
         notes.append("Days and GPU-hours are of different trainings.")
     return Section(
         title="Differences between the two jobs",
@@ -125,18 +124,17 @@ def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
         return False
     if path.startswith("costs.total_cost") and first.costs.currency != second.costs.currency:
         return False
-    return None not in (attrgetter(path)(first), attrgetter(path)(second))
+    return None not in (figure(first, name), figure(second, name))
 
 
 def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:
-    path, text = FIGURES[name]
-    ours, theirs = attrgetter(path)(first), attrgetter(path)(second)
-    return (name, text(ours), text(theirs), difference_text(theirs - ours, text))
+    more = figure(second, name) - figure(first, name)
+    return (name, figure_text(first, name), figure_text(second, name), difference_text(more, FIGURES[name][1]))
 
 
-def parts_section(comparison: Comparison, whole: ComparisonRecord) -> Section:
+def parts_section(whole: ComparisonRecord) -> Section:
     """Build the table of differences by part of the step, per token where batches, models or clusters differ."""
-    alike = comparison.same_step and not any(one.what == "cluster" for one in whole.apart.unlike)
+    alike = whole.comparison.same_step and not any(one.what == "cluster" for one in whole.apart.unlike)
     lines = (
         [(one.name, one.given_seconds, one.best_seconds) for one in whole.differences]
         if alike

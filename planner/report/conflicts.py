@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section, numbered
+from planner.report.section import Section, group_rows, numbered
 from planner.report.strategies import strategies_section
 from planner.report.wording import count, gib
 from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
 
 if TYPE_CHECKING:
-    from planner.report.records.outcome import ConflictRecord, SmallestClusterRecord
+    from planner.report.records.outcome import AlternativeRecord, ConflictRecord, SmallestClusterRecord
     from planner.report.records.setting import ClusterRecord, SettingRecord
 
 ENTRIES = {
@@ -61,11 +61,14 @@ def none_text(conflict: ConflictRecord | None) -> str:
         return "none within the time limit"
     if conflict.least_bubble_fraction is not None:
         return f"infeasible: the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
-    lacking = {"GPU": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
-    texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
-    return (
-        f"infeasible: the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "infeasible: nothing fits"
-    )
+    return f"infeasible: {shortage_text(conflict) or 'nothing fits'}"
+
+
+def shortage_text(lacking: ConflictRecord | AlternativeRecord) -> str:
+    """Describe the memory that the closest strategy lacks; empty where that is not known."""
+    parts = {"GPU": lacking.shortage_bytes, "host": lacking.host_shortage_bytes}
+    texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in parts.items() if nbytes]
+    return f"the closest strategy lacks {' and '.join(texts)} per GPU" if texts else ""
 
 
 def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) -> Iterator[Section]:
@@ -96,11 +99,7 @@ def _exclusive(exclusive: list[list[str]]) -> Section:
     """Build the section on sets of rules that exclude each other: one numbered list, or several."""
     if len(exclusive) == 1:
         return Section(title=TOGETHER, rows=numbered(exclusive[0]))
-    rows = [
-        (f"set {number}" if rule is rules[0] else "", rule)
-        for number, rules in enumerate(exclusive, start=1)
-        for rule in rules
-    ]
+    rows = [row for number, rules in enumerate(exclusive, start=1) for row in group_rows(f"set {number}", rules)]
     return Section(title=f"{TOGETHER}, in {len(exclusive)} ways", rows=tuple(rows))
 
 

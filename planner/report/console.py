@@ -7,14 +7,14 @@ from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from planner.report.document import AnyReport
 from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section
-from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
+
+    from planner.report.document import AnyReport
 
 NARROWEST = 32
 """Columns that text is laid out for at least."""
@@ -31,6 +31,8 @@ LEAST_WRAPPED = 20
 
 def console_text(report: AnyReport, screen: Screen = PLAIN) -> str:
     """Format all sections of a report as text, an empty line between them."""
+    from planner.report.sections import all_sections
+
     return sections_text(all_sections(report), screen)
 
 

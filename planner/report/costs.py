@@ -40,10 +40,10 @@ def costs_section(whole: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
     )
 
 
-def money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:
+def money_rows(basis: CostBasisRecord, plan: PlanRecord) -> Iterator[tuple[str, str]]:
     """Build the row on the money of a training; none where no price is given."""
     if basis.price_per_device_hour is not None or basis.electricity_price_per_kwh is not None:
-        yield next(_money_rows(basis, costs))
+        yield next(_money_rows(basis, plan.costs))
 
 
 def _money_rows(basis: CostBasisRecord, costs: CostsRecord) -> Iterator[tuple[str, str]]:

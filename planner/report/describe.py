@@ -205,7 +205,7 @@ def catalog_tables(described: Plain) -> Iterator[tuple[str, list[Plain]]]:
 
 def catalog_text(described: Plain) -> str:
     """Write a description of :func:`describe_catalog` as tables, or one entry as lines."""
-    return "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described)) or aligned(leaves(described))
+    return "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described)) or align_rows(leaves(described))
 
 
 def _list(name: str) -> list[Plain]:
@@ -408,7 +408,7 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def aligned(rows: Iterable[tuple[str, str]]) -> str:
+def align_rows(rows: Iterable[tuple[str, str]]) -> str:
     """Write facts in aligned lines."""
     rows = list(rows)
     width = max(len(name) for name, _ in rows)

@@ -11,7 +11,7 @@ from planner.report.wording import count, seconds
 if TYPE_CHECKING:
     from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
-    from planner.report.records.reports import PlanReportRecord
+    from planner.report.records.reports import PlanReportRecord, ReportRecord
     from planner.report.records.setting import SettingRecord
 
 
@@ -69,7 +69,7 @@ LEAST_GAIN = 0.03
 """Gain in tokens per second from which on a near-by batch belongs to the first screen."""
 
 
-def nearby_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
+def nearby_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     """Build the row on the near-by batch that gains most, if it gains more than ``LEAST_GAIN``."""
     best = max(whole.nearby_batches, key=lambda one: one.gain_fraction, default=None)
     if best is not None and best.gain_fraction > LEAST_GAIN:
@@ -80,7 +80,7 @@ def nearby_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         )
 
 
-def nearby_sections(whole: PlanReportRecord) -> Iterator[Section]:
+def nearby_sections(whole: ReportRecord) -> Iterator[Section]:
     """Build the section on near-by batches with which all devices train faster."""
     nearby = whole.nearby_batches
     if not nearby:

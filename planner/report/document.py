@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 from planner.report.records.record import Plain
 from planner.report.records.reports import ReportRecord, report_record
 from planner.results import EstimateReport, PlanReport
 from planner.verbs.compare import Comparison
 from planner.verbs.explain import Explanation
 
-AnyReport: TypeAlias = PlanReport | EstimateReport | Explanation | Comparison
-AnyRecord: TypeAlias = ReportRecord | ExplanationRecord | ComparisonRecord
+if TYPE_CHECKING:
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+    from planner.verbs.explain import Explanation
+
+AnyReport: TypeAlias = "PlanReport | EstimateReport | Explanation | Comparison"
+AnyRecord: TypeAlias = "ReportRecord | ExplanationRecord | ComparisonRecord"
+
+
+def record_of(report: AnyReport) -> AnyRecord:
+    """Build the record of any report."""
+    if isinstance(report, PlanReport | EstimateReport):
+        return report_record(report)
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+
+    return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)
 
 
 def document(report: AnyReport) -> Plain:
     """Return the whole report as plain data; infinite and undefined figures are None."""
-    if isinstance(report, Explanation):
-        return ExplanationRecord.build(report).plain()
-    return (ComparisonRecord.build(report) if isinstance(report, Comparison) else report_record(report)).plain()
+    return record_of(report).plain()
 
 
 def json_text(report: AnyReport) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from planner.report.records.gain import GainRecord, MeasuredSideRecord
-from planner.report.section import Section
+from planner.report.section import Section, group_rows
 from planner.report.wording import seconds
+
+if TYPE_CHECKING:
+    from planner.report.records.gain import GainRecord, MeasuredSideRecord
 
 GIVEN, BEST = "given", "best"
 
@@ -51,8 +54,7 @@ def _rows(gain: GainRecord, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "interval", f"{gain.low_fraction:.1%} to {gain.high_fraction:.1%}: {gain.basis}"
     if gain.fraction > 0:
         yield "unproven", unproven_text(gain)
-    for number, one in enumerate(gain.measured):
-        yield "" if number else "measured", run_text(one, names[one.side])
+    yield from group_rows("measured", (run_text(one, names[one.side]) for one in gain.measured))
     if not gain.measured:
         yield "measured", "no run of either with these degrees, devices and batch is known"
     elif gain.measured_fraction is not None:

@@ -20,13 +20,13 @@ def markdown_text(report: AnyReport) -> str:
 def _lines(section: Section, level: str) -> Iterator[str]:
     yield f"{level} {section.title}"
     yield ""
-    yield from _table(section) if section.header else (f"- {name}: {text}" for name, text in section.rows)
+    yield from _table_lines(section) if section.header else (f"- {name}: {text}" for name, text in section.rows)
     for note in section.notes:
         yield ""
         yield note
 
 
-def _table(section: Section) -> Iterator[str]:
+def _table_lines(section: Section) -> Iterator[str]:
     columns = list(zip(*section.rows, strict=True))
     rules = ("--:" if is_numeric(column) else ":--" for column in columns)
     yield _row(section.header)

@@ -7,16 +7,32 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.jobs.setting_choices import text_of
+from planner.report.conflicts import shortage_text
 from planner.report.devices import idle_proof_rows
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
-from planner.report.wording import count, gib
+from planner.report.wording import count, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.outcome import AlternativeRecord, CertificateRecord
     from planner.report.records.reports import PlanReportRecord
-    from planner.results import PlanReport
     from planner.search.branch_and_bound import SearchStats
+
+
+def proof_text(whole: PlanReportRecord) -> str:
+    """Word the proof for a report's first plan, with the model error of differences between layouts."""
+    advice, best = whole.recommendation, whole.plans[0]
+    preferred = ""
+    if advice is not None and not advice.is_fastest:
+        preferred = f"preferred to the fastest plan, {seconds(advice.fastest_step_time_seconds)} s"
+    if whole.report.exit_code:
+        return f"{preferred}, not proven optimal" if preferred else "not proven optimal"
+    noise = f"in the cost model (model error {best.plan.noise_fraction:.1%})"
+    if whole.idle is not None and not whole.idle.is_proven:
+        noise += ", among plans that use all GPUs"
+    is_uneven = whole.bound_of == EVEN and (advice.fastest_strategy if advice else best.strategy).has_own_stages
+    proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
+    return f"{preferred}: {proof}" if preferred else proof
 
 
 def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:
@@ -62,19 +78,17 @@ def _alternative(one: AlternativeRecord, whole: PlanReportRecord) -> str:
         case "unknown":
             return "time ran out before the proof"
         case "nothing fits":
-            lacking = {"GPU": one.shortage_bytes, "host": one.host_shortage_bytes}
-            texts = [f"{gib(nbytes)} GiB of {name} memory per GPU" for name, nbytes in lacking.items() if nbytes]
-            return f"nothing fits: the closest strategy lacks {' and '.join(texts)}" if texts else "nothing fits"
+            return ": ".join(filter(None, ("nothing fits", shortage_text(one))))
     return "no faster strategy fits: proven"
 
 
-def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
+def search_section(whole: PlanReportRecord) -> Section:
     """Build the section on the proof: status, bound, gap, and statistics of the search."""
-    return Section(title="Search", rows=tuple(_search_rows(whole, report.outcome.effort)))
+    return Section(title="Search", rows=tuple(_search_rows(whole)))
 
 
-def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple[str, str]]:
-    search = whole.search
+def _search_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
+    search, effort = whole.search, whole.report.outcome.effort
     yield "status", _status_text(whole)
     if not search.num_rows:
         yield "space", f"{search.num_raw_strategies:,} strategies, none of which the rules allow"

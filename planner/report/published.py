@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from planner.report.section import group_rows
 from planner.report.wording import seconds
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def publication_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator
     if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
         side = "above" if record.above_fraction >= 0 else "below"
         rows.append(f"{_run_text(record)}; this plan is predicted {abs(record.above_fraction):.0%} {side}")
-    yield from (("" if number else "published", text) for number, text in enumerate(rows))
+    yield from group_rows("published", rows)
 
 
 def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str:

@@ -12,7 +12,6 @@ from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
-from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
 from planner.report.strategies import ORIGIN, strategies_section
@@ -22,17 +21,16 @@ from planner.uncertainty.retries import RUNS_FAST
 from planner.verbs.explain import Explanation, Kind
 
 if TYPE_CHECKING:
-    from planner.report.records.explained import BindingRecord, DifferenceRecord
+    from planner.report.records.explained import BindingRecord, DifferenceRecord, ExplanationRecord
     from planner.report.records.plan import PlanRecord
 
 REPORTED_SHARE = 0.001
 """Smallest difference that gets a line, as a share of the step."""
 
 
-def explanation_sections(explanation: Explanation) -> Iterator[Section]:
+def explanation_sections(whole: ExplanationRecord) -> Iterator[Section]:
     """Build the sections of an explanation, in reading order."""
-    whole = ExplanationRecord.build(explanation)
-    yield _question(explanation, whole)
+    yield _question(whole)
     if whole.opposed_entries:
         title = "Entries of the job that forbid it; what follows ignores them"
         yield Section(title=title, rows=numbered(whole.opposed_entries))
@@ -42,7 +40,7 @@ def explanation_sections(explanation: Explanation) -> Iterator[Section]:
         yield from _alternative_sections(whole)
     elif whole.best:
         yield strategies_section([whole.best.strategy])
-        yield from binding_sections(explanation, whole.bindings)
+        yield from binding_sections(whole.explanation, whole.bindings)
     if not whole.given:
         yield from nothing_sections(whole, whole.conflict)
     if whole.left_out:
@@ -52,16 +50,17 @@ def explanation_sections(explanation: Explanation) -> Iterator[Section]:
 # --- the question ------------------------------------------------------------------------------------------
 
 
-def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
+def _question(whole: ExplanationRecord) -> Section:
+    explanation = whole.explanation
     general = "why does nothing fit?" if whole.conflict else "which constraints bind the fastest plan?"
     asked = write_words(explanation.problem.facts.model, explanation.asked)
     stages = [f"layout={own}" for name, own in whole.asked.items() if name == LAYOUT]
     question = f"why not {' '.join([*([asked] if asked else []), *stages])}?" if whole.asked else general
-    answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
+    answer = _answer_of_asked(whole) if whole.asked else _answer(whole)
     shown = whole.given if whole.asked else whole.best
     lines = [("line", shown.line), *_completion_rows(explanation)] if shown else []
     rows = (*doubt_rows(whole.best), ("question", question), ("answer", answer))
-    return setting_section(explanation.problem, whole, *rows, best=whole.best, lines=lines)
+    return setting_section(whole, *rows, best=whole.best, lines=lines)
 
 
 def _completion_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
@@ -72,8 +71,8 @@ def _completion_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
         yield "completed", f"{words or 'no decision of the line'} ({ORIGIN['search']})"
 
 
-def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
-    best = whole.best
+def _answer(whole: ExplanationRecord) -> str:
+    best, explanation = whole.best, whole.explanation
     if best is None:
         return none_text(whole.conflict)
     proof = "" if explanation.report.exit_code == 0 else " (not proven best: time ran out)"
@@ -92,8 +91,8 @@ SIMULATED_FRACTION = 0.005
 """Share of a step by which the simulation of a pipeline with even stages may exceed the closed form."""
 
 
-def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
-    best, given = whole.best, whole.given
+def _answer_of_asked(whole: ExplanationRecord) -> str:
+    best, given, explanation = whole.best, whole.given, whole.explanation
     if given is None:
         status = explanation.question.exit_code if explanation.question else 1
         return "no strategy with these decisions fits" if status == 1 else "none was found within the time limit"
@@ -107,7 +106,7 @@ def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
     if abs(slower) <= SAME_SECONDS:
         return f"{which} is as fast as the fastest plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
     word = "slower" if slower > 0 else "faster"
-    alike = explanation.given and explanation.best and explanation.given.is_within_noise(explanation.best)
+    alike = given.plan.is_within_noise(best.plan)
     noise = ", within the model error" if slower > 0 and alike else ""
     return (
         f"{which} takes {takes}, {seconds(abs(slower))} s ({abs(slower) / best.step_time_seconds:.1%}) {word} than the "

@@ -18,7 +18,7 @@ def recommendation_sections(advice: RecommendationRecord | None) -> Iterator[Sec
         return
     rows = [("recommended", _recommendation(advice))]
     if not advice.is_fastest:
-        rows.append(("fastest", _fastest(advice)))
+        rows.append(("fastest", _describe_fastest(advice)))
         rows.extend(
             ("  preferred", f"{one.text} instead of {one.instead_of}: {one.reason}") for one in advice.preferred
         )
@@ -37,7 +37,7 @@ def _recommendation(advice: RecommendationRecord) -> str:
     return f"strategy 1, the first in the order of preferences among all plans {within}"
 
 
-def _fastest(advice: RecommendationRecord) -> str:
+def _describe_fastest(advice: RecommendationRecord) -> str:
     number = advice.fastest_number
     named = advice.fastest_strategy.line if number is None else f"strategy {number}"
     gain = f"{advice.gain_fraction:.1%} less"

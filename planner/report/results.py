@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.report.devices import device_notes
 from planner.report.section import Section
@@ -23,9 +23,11 @@ from planner.report.wording import (
 from planner.uncertainty.evidence.ground import MOST_TOLD
 
 if TYPE_CHECKING:
-    from planner.report.records.plan import CheckpointRecord, GapRecord, NumberedPlanRecord, PlanRecord
-    from planner.report.records.setting import OperatorRecord, SettingRecord
-    from planner.results import EstimateReport, PlanReport
+    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
+    from planner.report.records.reports import ReportRecord
+    from planner.report.records.setting import SettingRecord
+    from planner.uncertainty.evidence.ground import Gap
+    from planner.uncertainty.operators import TimedOperator
 
 MILLISECOND = 1e-3
 
@@ -52,15 +54,26 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 """Figures that plans are compared by: for each heading the entry of a plan's record, and its format."""
 
+
+def figure(plan: PlanRecord, name: str) -> Any:
+    """Return one of the figures that plans are compared by; None where it is not known."""
+    return attrgetter(FIGURES[name][0])(plan)
+
+
+def figure_text(plan: PlanRecord, name: str) -> str:
+    """Write one of these figures."""
+    return FIGURES[name][1](figure(plan, name))
+
+
 HEADINGS = {"free GiB": "free"}
 """Shorter headings of a table whose rows are plans, so that it fits into 100 columns."""
 
 
-def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
+def results_section(whole: ReportRecord) -> Section:
     """Build the table of speed, memory and training time, one row per plan."""
-    num_devices = report.problem.facts.cluster.num_devices
+    plans, num_devices = whole.plans, whole.cluster.num_devices
     differ = any(plan.num_devices != num_devices for plan in plans)
-    counts = differ or report.problem.search.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
+    counts = differ or whole.job.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
     speed = ("GPUs", "tokens/s/GPU") if counts else ("tokens/s/GPU", "TFLOP/s/GPU")
     names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "fits", "ETTR", "days")
     return Section(
@@ -69,9 +82,9 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
         rows=tuple(_result(plan, names) for plan in plans),
         notes=(
             *_bf16_note(plans),
-            *_doubts(plans, report.plans[0].noise_fraction),
+            *_doubts(plans),
             *device_notes(plans, num_devices),
-            *_idleness(report),
+            *_idleness(whole),
         ),
     )
 
@@ -88,20 +101,19 @@ LOW_MFU = 0.1
 """Share of the peak below which training more sequences per step, or on fewer devices, is worth a thought."""
 
 
-def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
+def _idleness(whole: ReportRecord) -> Iterator[str]:
     """Return the note on a low MFU where a batch has fewer sequences than there are devices."""
-    best, workload = report.plans[0], report.chosen.facts.workload
-    batch, num_devices = workload.global_batch_size, best.cluster.num_devices
-    if best.mfu < LOW_MFU and batch < num_devices:
-        tried = isinstance(report.problem.search.max_devices, int) or not report.problem.search.idle_devices
+    best, batch = whole.plans[0], whole.training.global_batch_size
+    if best.mfu < LOW_MFU and batch < best.num_devices:
+        tried = whole.job.max_devices is not None or not whole.job.idle_devices
         fewer = "" if tried else ", though no fewer make the step shorter"
         yield (
-            f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {num_devices:,} GPUs. A larger "
+            f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {best.num_devices:,} GPUs. A larger "
             f"training.global_batch_size, or fewer of them (search.max_devices), uses each better{fewer}."
         )
 
 
-def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:
+def _doubts(plans: Sequence[NumberedPlanRecord]) -> Iterator[str]:
     """Return the notes on the error of the step times, and on plans that they cannot tell apart."""
     best = plans[0]
     of_best = " of strategy 1" if plans[1:] else ""
@@ -125,7 +137,7 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
     if alike:
         yield (
             f"Cannot be told from strategy 1: {', '.join(alike)}. The model error of differences between layouts of "
-            f"one job is {noise_fraction:.1%}."
+            f"one job is {best.plan.noise_fraction:.1%}."
         )
     if plans[1:]:
         others = ", ".join(f"{plan.number}: {plan.chance_fastest:.0%}" for plan in plans[1:])
@@ -159,7 +171,7 @@ def unproven_text(plan: PlanRecord) -> str:
     return f"{counts} of {first.among:,} measured runs of {first.where}"
 
 
-def gaps_text(gaps: Sequence[GapRecord]) -> str:
+def gaps_text(gaps: Sequence[Gap]) -> str:
     """Word the first few gaps of a plan, and count the others."""
     more = len(gaps) - MOST_TOLD
     return "; ".join([*(gap.sentence for gap in gaps[:MOST_TOLD]), *([f"and {more} more"] if more > 0 else [])])
@@ -167,15 +179,14 @@ def gaps_text(gaps: Sequence[GapRecord]) -> str:
 
 def _result(plan: NumberedPlanRecord, names: Sequence[str]) -> tuple[str, ...]:
     slower = f"{plan.slower_fraction:.2%}" if plan.number > 1 else NOTHING
-    figures = (text(attrgetter(path)(plan)) for path, text in (FIGURES[name] for name in names))
-    return (str(plan.number), seconds(plan.step_time_seconds), slower, *figures)
+    return (str(plan.number), seconds(plan.step_time_seconds), slower, *(figure_text(plan, name) for name in names))
 
 
 MOST_OPERATORS = 6
 """Operators that the table of their times names; all of them are in the JSON."""
 
 
-def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iterator[Section]:
+def operator_sections(operators: Sequence[TimedOperator], of_best: str) -> Iterator[Section]:
     """Build the table of the least certain operator times; none where no samples time operators."""
     if not operators:
         return

@@ -32,6 +32,11 @@ class Section:
     is_verbatim: bool = False
 
 
+def group_rows(name: str, texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return texts as rows of facts, the first one with the name of all."""
+    return tuple(("" if number else name, text) for number, text in enumerate(texts))
+
+
 def numbered(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return texts as rows of facts, numbered from 1."""
     return tuple((str(number), text) for number, text in enumerate(texts, start=1))

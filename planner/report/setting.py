@@ -13,14 +13,14 @@ from planner.report.section import Section
 from planner.report.wording import amount, count, gib, tflops
 
 if TYPE_CHECKING:
+    from planner.jobs.conventions import ModelSummary
     from planner.jobs.problem import Problem
     from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
-    from planner.report.records.setting import ModelRecord, SettingRecord, TrainingRecord
+    from planner.report.records.setting import SettingRecord, TrainingRecord
 
 
 def setting_section(
-    problem: Problem,
     setting: SettingRecord,
     *answer: tuple[str, str],
     best: PlanRecord | None,
@@ -32,8 +32,6 @@ def setting_section(
 
     Parameters
     ----------
-    problem
-        The job.
     setting
         The first entries of its report.
     answer
@@ -45,7 +43,7 @@ def setting_section(
     idle
         The search for plans that leave devices idle.
     """
-    rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(problem, setting)]
+    rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(setting)]
     rows += device_rows(setting, best, idle)
     if best and best.settings:
         rows.append(
@@ -62,7 +60,7 @@ def title_of(setting: SettingRecord) -> str:
     return f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
 
 
-def _job_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, str]]:
+def _job_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
     """Build the rows on model, cluster, framework and training."""
     cluster, training, conventions = setting.cluster, setting.training, setting.conventions
     yield "model", _model_text(setting.model)
@@ -75,7 +73,7 @@ def _job_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, s
     )
     if cluster.device_note:
         yield "device", cluster.device_note
-    yield "framework", framework_text(problem)
+    yield "framework", framework_text(setting.problem)
     if setting.job.target is None and setting.targets:
         yield "targets", targets_text(setting.targets)
     yield (
@@ -83,9 +81,14 @@ def _job_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, s
         f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "
         f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
     )
-    if said := units_text(problem):
+    yield from ambiguity_rows(setting)
+
+
+def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
+    """Build the rows on numbers of the job that could be read in another way."""
+    if said := _units_text(setting.problem):
         yield "units", said
-    if said := batch_text(training):
+    if said := batch_text(setting.training):
         yield "batch", said
 
 
@@ -105,7 +108,7 @@ LARGEST_BATCH_TOKENS = 15_360 * 4_096
 """Tokens of the largest batch that is published: DeepSeek-V3, arXiv 2412.19437, section 4.2."""
 
 
-def units_text(problem: Problem) -> str:
+def _units_text(problem: Problem) -> str:
     """List the numbers of a training that its job writes with units; empty where there are none."""
     given = problem.document.get("training") or {}
     read = {name: getattr(problem.facts.workload, name) for name in given if isinstance(given[name], str)}
@@ -114,7 +117,7 @@ def units_text(problem: Problem) -> str:
     return "; ".join(said) + (" (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and is_binary else "")
 
 
-def _model_text(model: ModelRecord) -> str:
+def _model_text(model: ModelSummary) -> str:
     has_idle = model.active_parameters < model.parameters
     active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
     mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""

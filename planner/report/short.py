@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from costmodel import catalog
@@ -13,20 +12,18 @@ from planner.report.conflicts import conflict_sections, lift_notes, none_text
 from planner.report.costs import money_rows
 from planner.report.devices import device_rows, nearby_rows
 from planner.report.first_screen import fit_rows
-from planner.report.framework import is_assumed, is_extrapolated, nearest_relative
+from planner.report.proof import proof_text
 from planner.report.published import doubt_rows, publication_rows
-from planner.report.records.outcome import ConflictRecord
-from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
-from planner.report.results import FIGURES, contention_text, gaps_text, unproven_text
+from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
+from planner.report.results import contention_text, figure_text, gaps_text, unproven_text
 from planner.report.screen import Asked
-from planner.report.section import Section
-from planner.report.sections import line_rows, proof_text
-from planner.report.setting import batch_text, title_of, units_text
+from planner.report.section import Section, group_rows
+from planner.report.setting import ambiguity_rows, batch_text, title_of
+from planner.report.strategies import line_rows
 from planner.report.wording import amount, count, gib, seconds, share, span
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
-    from planner.report.records.setting import SettingRecord
     from planner.results import EstimateReport, PlanReport
 
 UNKNOWN = Asked(command="planner plan JOB.yaml", job="JOB.yaml")
@@ -42,16 +39,17 @@ MOST_ROWS = 6
 def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
     """Build the sections of the short answer."""
     whole = report_record(report)
-    title = f"{title_of(whole)}{_framework_text(report)}"
+    cluster = whole.cluster
+    named = f", {cluster.framework}{' (assumed)' if cluster.framework_is_assumed else ''}" if cluster.framework else ""
+    title = f"{title_of(whole)}{named}"
     if not whole.plans:
-        conflict = whole.conflict if isinstance(whole, PlanReportRecord) else None
-        yield Section(title=title, rows=tuple(_nothing_rows(report, whole, conflict)))
-        if conflict:
-            yield from map(_cut, conflict_sections(whole, conflict))
+        yield Section(title=title, rows=tuple(_nothing_rows(whole)))
+        if whole.conflict:
+            yield from map(_cut, conflict_sections(whole, whole.conflict))
     else:
-        yield Section(title=title, rows=fit_rows(tuple(_rows(report, whole))))
+        yield Section(title=title, rows=fit_rows(tuple(_rows(whole))))
         if whole.plans[1:]:
-            yield replace(_others(whole.plans), notes=tuple(_notes(report, whole)))
+            yield replace(_others(whole.plans), notes=tuple(_notes(whole)))
     yield Section(title="Next", rows=tuple(_next(whole, asked or UNKNOWN)), is_verbatim=True)
 
 
@@ -62,44 +60,27 @@ def _cut(section: Section) -> Section:
     return replace(section, rows=section.rows[:MOST_ROWS], notes=notes)
 
 
-def _nothing_rows(
-    report: PlanReport | EstimateReport, whole: ReportRecord, conflict: ConflictRecord | None
-) -> Iterator[tuple[str, str]]:
-    yield "answer", none_text(conflict)
-    if conflict and conflict.closest:
-        yield "closest", conflict.closest.strategy.line
-    if conflict is None:
-        yield "try", f"a longer time: --time-limit, now {span(report.problem.search.time_limit_seconds)}"
-    yield from _ambiguity_rows(report, whole)
-
-
-def _framework_text(report: PlanReport | EstimateReport) -> str:
-    """Return the framework that the times are for, marked where the job did not name it."""
-    framework = report.problem.facts.cluster.framework
-    assumed = " (assumed)" if is_assumed(report.problem) else ""
-    return f", {framework.name}{assumed}" if framework else ""
-
-
-def _ambiguity_rows(report: PlanReport | EstimateReport, whole: SettingRecord) -> Iterator[tuple[str, str]]:
-    """Build the rows on entries of the job that could be read in another way."""
-    if said := units_text(report.problem):
-        yield "units", said
-    if said := batch_text(whole.training):
-        yield "batch", said
+def _nothing_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    yield "answer", none_text(whole.conflict)
+    if whole.conflict is None:
+        yield "try", f"a longer time: --time-limit, now {span(whole.problem.search.time_limit_seconds)}"
+    elif whole.conflict.closest:
+        yield "closest", whole.conflict.closest.strategy.line
+    yield from ambiguity_rows(whole)
     if whole.cluster.device_note:
         yield "device", whole.cluster.device_note
 
 
-def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[tuple[str, str]]:
+def _rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
     best = whole.plans[0]
     low, high = best.step_time_interval_seconds
     run = best.training_run
     yield from doubt_rows(best)
-    yield from line_rows(report, best)
-    yield from _forbidden(whole)
-    small = whole.small_runs if isinstance(whole, PlanReportRecord) else ()
-    yield from (("" if number else "small runs", text) for number, text in enumerate(small))
-    yield from device_rows(whole, best, whole.idle if isinstance(whole, PlanReportRecord) else None)
+    yield from line_rows(whole)
+    if whole.kind == "estimate":
+        yield from _forbidden(whole)
+    yield from group_rows("small runs", whole.small_runs)
+    yield from device_rows(whole, best, whole.idle)
     yield (
         "step",
         f"{seconds(best.step_time_seconds)} s ({best.step_time_interval_probability:.0%} of measured steps: "
@@ -115,50 +96,47 @@ def _rows(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[
     if best.unproven:
         yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
-    yield from money_rows(whole.job.costs, best.costs)
-    if isinstance(whole, PlanReportRecord):
-        if report.exit_code or not whole.plans[1:]:
-            yield "proof", proof_text(report, whole)
-        yield from nearby_rows(whole)
-    if doubts := "; ".join(_doubts(report, whole)):
+    yield from money_rows(whole.job.costs, best)
+    if whole.kind == "plan" and (whole.report.exit_code or not whole.plans[1:]):
+        yield "proof", proof_text(whole)
+    yield from nearby_rows(whole)
+    if doubts := "; ".join(_doubts(whole)):
         yield "uncertain", doubts
     if said := batch_text(whole.training):
         yield "batch", said
 
 
-def _forbidden(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:
     """Build the rows on rules that forbid a given strategy, and on preferences for which the search omits it."""
-    if not isinstance(whole, EstimateReportRecord):
-        return
-    if not whole.broken_rules and not whole.broken_preferences:
+    if whole.allowed and not whole.broken_preferences:
         yield "answer", "no rule forbids it"
-    for number, rule in enumerate(whole.broken_rules):
-        yield "" if number else "forbidden", rule
+    yield from group_rows("forbidden", whole.broken_rules)
     for number, rule in enumerate(whole.broken_preferences):
         lifted = "" if number else " ".join(("", *lift_notes(whole.broken_preferences)))
         yield "" if number else "left out", f"{rule}{lifted}"
 
 
-def _doubts(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
+def _doubts(whole: ReportRecord) -> Iterator[str]:
     """Return the reasons for a wide interval of the step."""
-    plans, cluster = whole.plans, report.problem.facts.cluster
-    if plans[0].gaps:
-        yield f"extrapolated: {gaps_text(plans[0].gaps)}"
-    if plans[0].contested_seconds:
-        yield contention_text(plans[0])
-    if is_extrapolated(cluster) and cluster.framework:
-        yield f"no measured run of {cluster.framework.name} on {cluster.device.architecture} is known"
-    if nearest := nearest_relative(cluster):
-        yield nearest
+    best, cluster = whole.plans[0], whole.cluster
+    if best.gaps:
+        yield f"extrapolated: {gaps_text(best.gaps)}"
+    if best.contested_seconds:
+        yield contention_text(best)
+    if cluster.framework_is_extrapolated:
+        architecture = best.plan.cluster.device.architecture
+        yield f"no measured run of {cluster.framework} on {architecture} is known"
+    if cluster.framework_doubt:
+        yield cluster.framework_doubt
 
 
-def _notes(report: PlanReport | EstimateReport, whole: ReportRecord) -> Iterator[str]:
+def _notes(whole: ReportRecord) -> Iterator[str]:
     """Return the notes on the proof, and on plans that predictions cannot tell from the first."""
-    if isinstance(whole, PlanReportRecord) and not report.exit_code:
-        yield f"Plan 1: {proof_text(report, whole)}."
+    if whole.kind == "plan" and not whole.report.exit_code:
+        yield f"Plan 1: {proof_text(whole)}."
     if alike := [str(plan.number) for plan in whole.plans[1:] if plan.within_noise_of_best]:
         plans = f"Plan {alike[0]}" if len(alike) == 1 else f"Plans {', '.join(alike)}"
-        yield f"{plans} cannot be told from plan 1 (model error {report.plans[0].noise_fraction:.1%})."
+        yield f"{plans} cannot be told from plan 1 (model error {whole.plans[0].plan.noise_fraction:.1%})."
 
 
 def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
@@ -169,7 +147,7 @@ def _others(plans: Sequence[NumberedPlanRecord]) -> Section:
     rows = []
     for plan in plans:
         strategy, slower = plan.strategy, share(plan.slower_fraction, 1.0)
-        cells = [FIGURES[name][1](_figure(plan, name)) for name in figures]
+        cells = [figure_text(plan, name) for name in figures]
         decisions = [str(getattr(strategy, name)) for name in shown] + [_features(plan)[name] for name in features]
         rows.append((str(plan.number), *decisions, *cells[:1], slower, *cells[1:], f"{plan.chance_fastest:.0%}"))
     header = ("#", *shown, *features, "step, s", "slower", *figures[1:], "is fastest")
@@ -196,11 +174,6 @@ def _features(plan: NumberedPlanRecord) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
-def _figure(plan: NumberedPlanRecord, name: str) -> float:
-    value: float = attrgetter(FIGURES[name][0])(plan)
-    return value
-
-
 def launch_targets(whole: ReportRecord) -> list[str]:
     """List targets that the first plan can be exported to: the job's, else those of the costed framework."""
     if whole.job.target:
@@ -219,14 +192,13 @@ def export_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
 
 def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
     """Build the rows of the next commands, to be copied."""
-    is_given = isinstance(whole, EstimateReportRecord)
     yield "the whole report", f"{asked.command} --full"
     yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
-    if is_given:
+    if whole.kind == "estimate":
         yield "against the best", f"planner compare {asked.job}"
     elif whole.plans:
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
     targets = launch_targets(whole)
-    if whole.plans and targets and not (isinstance(whole, EstimateReportRecord) and whole.broken_rules):
+    if whole.plans and targets and not whole.broken_rules:
         yield "to launch it", f"{asked.command} --format json -o plan.json"
         yield "", f"planner export plan.json --target {targets[0]} --launch {LAUNCHED_BY} -o launch"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from costmodel.step.estimate import PARTS
 from planner.report.gain import BEST, GIVEN
 from planner.report.records.costs import CostsRecord
-from planner.report.records.explained import ComparisonRecord
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
-from planner.report.records.record import finite
-from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
+from planner.report.records.record import finite, names_of
+from planner.report.records.reports import ReportRecord, report_record
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
+    from planner.report.records.explained import ComparisonRecord
     from planner.verbs.compare import Comparison
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
@@ -28,7 +28,7 @@ OF_PART = ("exposed_seconds", "hidden_seconds")
 
 OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
 
-OF_COSTS = tuple(CostsRecord.model_fields)
+OF_COSTS = tuple(names_of(CostsRecord))
 
 COLUMNS = (
     "job",
@@ -41,7 +41,7 @@ COLUMNS = (
     "step_time_high_seconds",
     "gaps",
     "unproven",
-    *StrategyRecord.model_fields,
+    *names_of(StrategyRecord),
     "num_devices",
     "step_time_seconds",
     "tokens_per_second_per_gpu",
@@ -85,24 +85,27 @@ COLUMNS = (
 def csv_text(report: PlanReport | EstimateReport) -> str:
     """Format a header and one row per plan; cells that do not apply are empty."""
     whole = report_record(report)
+    return _table(COLUMNS, (_row(whole, plan) for plan in whole.plans))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     stream = StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_row(whole, plan) for plan in whole.plans)
+    writer.writerows(rows)
     return stream.getvalue()
 
 
 def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
     """Build the row of a plan: its own entries, its strategy's and its search's, some under longer names."""
     entries = {
-        **(dict(whole.search) if isinstance(whole, PlanReportRecord) else {}),
+        **(dict(whole.search) if whole.kind == "plan" else {}),
         **dict(whole),
         **_plan_entries(whole, plan),
         **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
+        "broken_rules": " ".join(whole.broken_rules),
+        "broken_preferences": " ".join(whole.broken_preferences),
     }
-    if not isinstance(whole, PlanReportRecord):
-        entries["broken_rules"] = " ".join(whole.broken_rules)
-        entries["broken_preferences"] = " ".join(whole.broken_preferences)
     return _cells(entries, COLUMNS)
 
 
@@ -113,7 +116,7 @@ def _plan_entries(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
         **dict(plan),
         **dict(plan.training_run),
         **dict(plan.costs),
-        **plan.strategy.model_dump(),
+        **plan.strategy.plain(),
         **{name: getattr(setting.cluster, name) for name in OF_CLUSTER},
         "job": setting.job.name,
         "chance_to_fit": fits.share,
@@ -130,14 +133,7 @@ def _plan_entries(setting: SettingRecord, plan: PlanRecord) -> dict[str, Any]:
 
 # --- comparisons -------------------------------------------------------------------------------------------
 
-OF_GAIN = (
-    "gain_fraction",
-    "gain_low_fraction",
-    "gain_high_fraction",
-    "gain_is_sure",
-    "gain_unproven_fraction",
-    "gain_measured_fraction",
-)
+OF_GAIN = ("fraction", "low_fraction", "high_fraction", "is_sure", "unproven_fraction", "measured_fraction")
 
 OF_MEASURED = ("id", "source", "release", "step_time_seconds", "predicted_seconds")
 
@@ -162,23 +158,21 @@ OF_SEARCH = (
 COMPARED_COLUMNS = (
     "side",
     *(name for name in COLUMNS if name not in OF_SEARCH),
-    *OF_GAIN,
+    *(f"gain_{name}" for name in OF_GAIN),
     *(f"measured_{name}" for name in OF_MEASURED),
 )
 
 
 def comparison_csv_text(comparison: Comparison) -> str:
     """Format a header, a row for the given strategy, and a row for the best plan with its gain, if there is one."""
+    from planner.report.records.explained import ComparisonRecord
+
     whole = ComparisonRecord.build(comparison)
     settings = [side.setting for side in whole.apart.sides] or [whole, whole]
     rows = [_side(GIVEN, settings[0], whole.given, whole)]
     if whole.best is not None:
         rows.append(_side(BEST, settings[1], whole.best, whole))
-    stream = StringIO()
-    writer = csv.DictWriter(stream, COMPARED_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    return _table(COMPARED_COLUMNS, rows)
 
 
 def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: ComparisonRecord) -> dict[str, Any]:

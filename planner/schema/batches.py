@@ -11,7 +11,7 @@ from planner.report.records.costs import CostsRecord
 from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
 from planner.report.records.reports import PlanReportRecord
 from planner.report.records.strategy import StrategyRecord
-from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
+from planner.schema.records import Schema, object_schema, record_schema, whole
 
 NUMBER = {"type": "number"}
 ANYTHING = ["boolean", "number", "string"]
@@ -25,14 +25,14 @@ FREE = ("name", "source", "framework")
 """Texts of the job's author, which may look like numbers."""
 
 
-OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "GapRecord", "JobStatus")
+OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "Gap", "JobStatus")
 """Records that occur in a line and in a ranking."""
 
 
 def line_schema() -> Schema:
     """Make the schema of a result line: a job and its outcome, with the whole report for ``--full``."""
     outcome, plan = record_schema(JobOutcome, "serialization"), _plan()
-    report = tree_schema(PlanReportRecord)
+    report = record_schema(PlanReportRecord, "serialization")
     definitions = {**outcome.get("$defs", {}), **report.pop("$defs"), "Plan": plan, "Report": report}
     of_outcome = outcome["properties"] | {
         "plans": {**outcome["properties"]["plans"], "items": {"$ref": "#/$defs/Plan"}},
@@ -47,7 +47,7 @@ def line_schema() -> Schema:
         **_job(),
         **of_outcome,
     }
-    return whole("Line of a batch", {**closed(properties, optional=("report",)), "$defs": definitions})
+    return whole("Line of a batch", {**object_schema(properties, optional=("report",)), "$defs": definitions})
 
 
 def row_schema() -> Schema:
@@ -59,7 +59,7 @@ def top_schema() -> Schema:
     """Make the schema of the ranking: an entry for each job, the best one first."""
     line = line_schema()
     shown = {name: line["properties"][name] for name in OF_LINE}
-    entry = closed({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
+    entry = object_schema({"rank": _rank(), **shown, "plan": {"$ref": "#/$defs/Plan", "description": "Its best plan."}})
     definitions = {name: part for name, part in line["$defs"].items() if name in OF_RANKING}
     return whole("Ranking of jobs", {"type": "array", "items": entry, "$defs": definitions})
 
@@ -72,21 +72,21 @@ def top_row_schema() -> Schema:
 
 def _plan() -> Schema:
     """Make the schema of one plan's key figures, as :func:`planner.batch.work.figures` writes them."""
-    plan = tree_schema(NumberedPlanRecord)["properties"]
-    run = tree_schema(TrainingRunRecord)["properties"]
-    costs = tree_schema(CostsRecord)["properties"]
+    plan = record_schema(NumberedPlanRecord, "serialization")["properties"]
+    run = record_schema(TrainingRunRecord, "serialization")["properties"]
+    costs = record_schema(CostsRecord, "serialization")["properties"]
     properties = {
         "number": plan["number"],
         **{name: plan[name] for name in OF_PLAN},
         "tokens_per_second": {**NUMBER, "description": "Tokens that all devices together train per second."},
         **{name: run[name] for name in OF_RUN},
         **{name: costs[name] for name in OF_COSTS},
-        "checkpoint_interval_steps": tree_schema(CheckpointRecord)["properties"]["interval_steps"],
+        "checkpoint_interval_steps": record_schema(CheckpointRecord, "serialization")["properties"]["interval_steps"],
         "strategy": plan["strategy"],
         "settings": plan["settings"],
         "gaps": plan["gaps"],
     }
-    return closed(properties)
+    return object_schema(properties)
 
 
 def _row() -> Schema:
@@ -95,10 +95,10 @@ def _row() -> Schema:
     own = {name: _cell(name, (job | outcome)[name]) for name in OF_ROW}
     own["status"] = {"enum": list(JobStatus), "description": outcome["status"]["description"]}
     own["key"] = {**own["key"], "type": ["number", "string"], "pattern": "^[0-9a-f]+$"}  # digits alone are a number
-    decisions = tree_schema(StrategyRecord)["properties"]
+    decisions = record_schema(StrategyRecord, "serialization")["properties"]
     figures = {name: entry for name, entry in _plan()["properties"].items() if name not in ("strategy", "settings")}
     cells = {name: _cell(name, entry, "null") for name, entry in (figures | decisions).items()}
-    return {**closed(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
+    return {**object_schema(own | cells, optional=tuple(cells)), "additionalProperties": OPEN}
 
 
 def _cell(name: str, entry: Schema, *others: str) -> Schema:

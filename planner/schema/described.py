@@ -11,7 +11,7 @@ from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
 from costmodel.facts.workload import Precision
 from costmodel.models.flops import AttentionConvention
 from planner.report.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS, RECIPE_TEXTS
-from planner.schema.records import Schema, closed, record_schema, whole
+from planner.schema.records import Schema, object_schema, record_schema, whole
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
 
@@ -32,21 +32,21 @@ def model_schema() -> Schema:
             "description": "Rule for scores that the causal mask hides: counted (full) or not (causal).",
         },
     }
-    return whole("Model", {**closed(properties), "$defs": _layer_kinds()})
+    return whole("Model", {**object_schema(properties), "$defs": _layer_kinds()})
 
 
 def catalog_schema() -> Schema:
     """Make the schema of ``planner catalog``: all lists, one of them, or one entry."""
-    definitions: Schema = {"Model": closed({**_model_facts(), **_model_counts()}), "Alias": _alias()}
+    definitions: Schema = {"Model": object_schema({**_model_facts(), **_model_counts()}), "Alias": _alias()}
     definitions["Recipe"] = _recipe()
     for record in (Device, Calibration, Silicon, Framework, Precision):
         made = record_schema(record, "serialization")
         definitions.update(made.pop("$defs", {}))
-        definitions[record.__name__] = closed(made["properties"])
+        definitions[record.__name__] = object_schema(made["properties"])
     note = {"note": {**TEXT, "description": "Ambiguity of the name."}}
     entries = definitions["Device"]
-    definitions["Device"] = closed(entries["properties"] | note, optional=("note",))
-    definitions["Precision"] = closed(
+    definitions["Device"] = object_schema(entries["properties"] | note, optional=("note",))
+    definitions["Precision"] = object_schema(
         definitions["Precision"]["properties"] | {"source": {**TEXT, "description": "Source of the bytes."}}
     )
     lists = {
@@ -57,7 +57,7 @@ def catalog_schema() -> Schema:
         }
         for name, record in ENTRIES.items()
     }
-    whole_catalog = {**closed(lists, optional=tuple(lists)), "minProperties": 1}
+    whole_catalog = {**object_schema(lists, optional=tuple(lists)), "minProperties": 1}
     one = [{"$ref": f"#/$defs/{record}"} for record in ENTRIES.values()]
     return whole("Catalog", {"anyOf": [whole_catalog, *one], "$defs": definitions})
 
@@ -86,7 +86,7 @@ def _model_counts() -> Schema:
 
 
 def _alias() -> Schema:
-    return closed({name: {**TEXT, "description": text} for name, text in ALIAS.items()})
+    return object_schema({name: {**TEXT, "description": text} for name, text in ALIAS.items()})
 
 
 def _recipe() -> Schema:
@@ -96,7 +96,7 @@ def _recipe() -> Schema:
         "scales": {"type": "array", "items": COUNT, "description": "Numbers of devices that it is published for."},
     }
     texts = {name: {**TEXT, "description": text} for name, text in RECIPE_TEXTS.items()}
-    return {**closed(texts | lists), "patternProperties": {r"^(cluster|training|settings|strategy)\.": {}}}
+    return {**object_schema(texts | lists), "patternProperties": {r"^(cluster|training|settings|strategy)\.": {}}}
 
 
 def _layer_kinds() -> Schema:
@@ -105,9 +105,9 @@ def _layer_kinds() -> Schema:
     definitions: Schema = made["$defs"]
     for block in (*get_args(Mixer), Mlp, Experts):
         kind = {"kind": {"const": block.__name__, "description": "Kind of the block."}}
-        definitions[block.__name__] = closed(kind | definitions[block.__name__]["properties"])
+        definitions[block.__name__] = object_schema(kind | definitions[block.__name__]["properties"])
     number = {"num_layers": {**COUNT, "description": "Number of such layers."}}
-    return {**definitions, "LayerKind": closed(number | made["properties"])}
+    return {**definitions, "LayerKind": object_schema(number | made["properties"])}
 
 
 def _properties(record: Any) -> Schema:

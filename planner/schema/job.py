@@ -25,7 +25,7 @@ from planner.schema.records import Schema, record_schema, whole
 PATH = Path(__file__).parents[1] / "job.schema.json"
 
 
-def for_editors() -> str:
+def editor_comment() -> str:
     """Return the comment by which YAML language servers find the installed schema without a network."""
     return f"# yaml-language-server: $schema={PATH.as_uri()}"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from costmodel.events import LEVELS
-from planner.schema.records import Schema, closed, whole
+from planner.schema.records import Schema, object_schema, whole
 
 
 def log_line_schema() -> Schema:
     """Make the schema of one message; its fields are those of its event."""
-    line = closed(
+    line = object_schema(
         {
             "time": {"type": "string", "format": "date-time", "description": "Time in UTC."},
             "level": {"enum": list(LEVELS.values()), "description": "Severity of the message."},

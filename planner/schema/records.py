@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias, get_args, get_type_hints
 
 from pydantic import TypeAdapter
@@ -24,7 +24,7 @@ def whole(title: str, schema: Schema) -> Schema:
     return {name: _rename_limits(part) for name, part in parts.items()}
 
 
-def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
+def object_schema(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
     """Make an object with these entries and no others; only optional ones may be missing."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
@@ -32,7 +32,7 @@ def closed(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) ->
 
 def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Schema:
     """
-    Make pydantic's schema of a record, or of a list of them, with the docstrings of all records inside.
+    Make pydantic's schema of a record, or of a type made of records, with the docstrings of all records inside.
 
     Parameters
     ----------
@@ -43,32 +43,11 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
     """
     schema: Schema = TypeAdapter(record_type).json_schema(mode=mode)
     known = {one.__name__: one for one in _record_types(record_type)}
-    for name, definition in schema.get("$defs", {}).items():
-        if name in known:
-            _describe(definition, known[name])
-            if mode == "serialization":
-                definition.update(required=list(definition["properties"]), additionalProperties=False)
-    if is_dataclass(record_type) and isinstance(record_type, type):
-        _describe(schema, record_type)
-    return schema
-
-
-def tree_schema(tree: Any) -> Schema:
-    """
-    Make pydantic's schema of a :class:`planner.report.records.record.Record`, or of a union of them.
-
-    Parameters
-    ----------
-    tree
-        Type of the record, or a union of such types.
-    """
-    schema: Schema = TypeAdapter(tree).json_schema(by_alias=False)
-    records = {**schema.get("$defs", {}), **({"": schema} if "properties" in schema else {})}
-    for record in records.values():
-        for entry in record["properties"].values():
-            entry.pop("title", None)
-            if "description" not in entry:  # pydantic leaves out what the record of the entry says in the same words
-                entry["description"] = records[entry["$ref"].rpartition("/")[2]]["description"]
+    found = schema.get("$defs", {}) | ({record_type.__name__: schema} if "properties" in schema else {})
+    for name in found.keys() & known.keys():
+        _describe(found[name], known[name])
+        if mode == "serialization":
+            found[name].update(required=list(found[name]["properties"]), additionalProperties=False)
     return schema
 
 
@@ -82,9 +61,10 @@ def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[typ
         yield from _record_types(inner, seen)
 
 
-def _describe(schema: Schema, record_type: type) -> None:
+def _describe(schema: Schema, record_type: Any) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
-    texts = descriptions(record_type)
+    declared = {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
+    texts = descriptions(record_type) | declared
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
         entry["description"] = texts.get(name, schema["description"])

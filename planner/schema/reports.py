@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner import report
-from planner.report.document import AnyRecord
-from planner.schema.records import Schema, tree_schema, whole
+from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+from planner.report.records.reports import ReportRecord
+from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(report.__file__).with_name("report.schema.json")
 
@@ -17,7 +18,7 @@ def report_schema() -> Schema:
 
     Its ``kind`` chooses the record for validation, so that validators name the wrong entry.
     """
-    tree = tree_schema(AnyRecord)
+    tree = record_schema(ReportRecord | ExplanationRecord | ComparisonRecord, "serialization")
     records = [form["$ref"] for form in tree["anyOf"]]
     kinds = [tree["$defs"][record.rpartition("/")[2]]["properties"]["kind"] for record in records]
     one_of_all = {"enum": [kind["const"] for kind in kinds], "description": kinds[0]["description"]}

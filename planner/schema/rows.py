@@ -13,12 +13,13 @@ from planner.measure.sample.samples import DTYPES, OPERATORS, PASSES, Machine, P
 from planner.measure.sample.table import COLUMNS as OF_SAMPLES
 from planner.report.records.costs import CostsRecord
 from planner.report.records.outcome import EffortRecord, OutcomeRecord
-from planner.report.records.plan import ChanceRecord, CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
+from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
 from planner.report.records.reports import EstimateReportRecord
 from planner.report.records.setting import ClusterRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.report.table_csv import COLUMNS
-from planner.schema.records import Schema, closed, record_schema, tree_schema, whole
+from planner.schema.records import Schema, object_schema, record_schema, whole
+from planner.uncertainty.peaks import Chance
 
 CELL = {"type": ["boolean", "number", "string", "null"]}
 NUMBER = {"type": ["number", "null"]}
@@ -42,8 +43,8 @@ def report_row_schema() -> Schema:
         **_ends("peak_memory", "bytes", "measured peak"),
         **_ends("reserved", "bytes", "measured peak of what PyTorch's allocator holds"),
     }
-    entries |= dict.fromkeys(("chance_to_fit", "chance_fast"), _entries(ChanceRecord)["share"])
-    return whole("Row of a report", closed({name: cell(entries[name]) for name in COLUMNS}))
+    entries |= dict.fromkeys(("chance_to_fit", "chance_fast"), _entries(Chance)["share"])
+    return whole("Row of a report", object_schema({name: cell(entries[name]) for name in COLUMNS}))
 
 
 def sample_row_schema() -> Schema:
@@ -56,7 +57,7 @@ def sample_row_schema() -> Schema:
     columns |= {
         name: {"enum": list(known), "description": columns[name]["description"]} for name, known in names.items()
     }
-    return whole("Row of samples", closed(columns))
+    return whole("Row of samples", object_schema(columns))
 
 
 def _sample_cell(entry: Schema) -> Schema:
@@ -71,7 +72,7 @@ def _entries(*records: type, before: str = "") -> dict[str, Schema]:
     found: Mapping[str, Schema]
     entries: dict[str, Schema] = {}
     for record in records:
-        found = tree_schema(record)["properties"]
+        found = record_schema(record, "serialization")["properties"]
         entries |= {f"{before}{name}": _plain(entry) for name, entry in found.items()}
     return entries
 

@@ -7,7 +7,7 @@ from planner.measure.traces.report.comparison.text import ComparedStepRecord
 from planner.measure.traces.report.contents import TraceContents
 from planner.measure.traces.report.replay.document import ReplayRecord
 from planner.measure.traces.report.what_if_text import WhatIfRecord
-from planner.schema.records import Schema, record_schema, tree_schema, whole
+from planner.schema.records import Schema, record_schema, whole
 
 
 def read_schema() -> Schema:
@@ -17,19 +17,19 @@ def read_schema() -> Schema:
 
 def replay_schema() -> Schema:
     """Make the schema of ``planner trace replay``."""
-    return whole("Replay of an iteration", tree_schema(ReplayRecord))
+    return whole("Replay of an iteration", record_schema(ReplayRecord, "serialization"))
 
 
 def compare_schema() -> Schema:
     """Make the schema of ``planner trace compare``."""
-    return whole("Planned and traced step", tree_schema(ComparedStepRecord))
+    return whole("Planned and traced step", record_schema(ComparedStepRecord, "serialization"))
 
 
 def what_if_schema() -> Schema:
     """Make the schema of ``planner trace what-if``."""
-    return whole("Changed step", tree_schema(WhatIfRecord))
+    return whole("Changed step", record_schema(WhatIfRecord, "serialization"))
 
 
 def project_schema() -> Schema:
     """Make the schema of ``planner trace project``."""
-    return whole("Projected job", tree_schema(ProjectionRecord))
+    return whole("Projected job", record_schema(ProjectionRecord, "serialization"))

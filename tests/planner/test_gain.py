@@ -14,6 +14,7 @@ from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
 from planner.report.html.page import comparison_charts
 from planner.report.html.study import comparison_plans
+from planner.report.records.explained import ComparisonRecord
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
@@ -303,7 +304,8 @@ def test_json_and_csv_hold_the_ground(comparison):
 
 def test_the_page_draws_the_interval(comparison):
     """In seconds of the given step."""
-    row = comparison_charts(comparison, tuple(comparison_plans(comparison)))["differences"]["rows"][0]
+    whole = ComparisonRecord.build(comparison)
+    row = comparison_charts(whole, comparison_plans(whole))["differences"]["rows"][0]
 
     low, high = comparison.gain.low_fraction, comparison.gain.high_fraction
     assert row["range"] == pytest.approx([end * comparison.given.plan.step_seconds for end in (low, high)])

@@ -169,7 +169,7 @@ def test_names_are_escaped(report):
 
 def test_the_page_is_the_same_again(report, studied):
     """Nothing in it depends on when or in which order it was made."""
-    assert page_html(studied) == page_html(replace(studied, report=replace(report)))
+    assert page_html(studied) == page_html(replace(studied, whole=report_record(replace(report))))
 
 
 def test_constants_and_behaviour_stand_with_their_sources(report):
@@ -199,7 +199,7 @@ def test_plain_text_of_any_plan_is_there(report, page):
     whole = report_record(report)
     strategies = strategies_section([one.strategy for one in whole.plans])
 
-    for section in (strategies, results_section(report, whole.plans), search_section(report, whole)):
+    for section in (strategies, results_section(whole), search_section(whole)):
         assert {cell for row in section.rows for cell in row} <= set(cells)
 
 
@@ -319,7 +319,7 @@ def test_intervals_are_drawn(report, studied, page):
 
 def test_points_of_the_front_have_both_intervals(studied, page):
     """Of the step and of the memory, around the point; the plan's own as its record says."""
-    series, best = data_of(page)["charts"]["front"]["series"][0], studied.report.fastest
+    series, best = data_of(page)["charts"]["front"]["series"][0], studied.whole.report.fastest
 
     for point, step, memory in zip(series["points"], series["spread"], series["sideways"], strict=True):
         assert step[0] < point[1] < step[1]
@@ -356,7 +356,7 @@ def code_of(page):
 
 def test_files_are_those_of_the_export(report):
     """Of each target that can run the plan, with the files of all launchers; reasons of the others."""
-    one = report_plans(report, report_record(report))[0]
+    one = report_plans(report_record(report))[0]
     page = "".join(launch_blocks(one, searched=True))
     code, reasons = code_of(page), targets_of(one.plan)
 
@@ -379,7 +379,7 @@ def test_files_are_those_of_the_export(report):
 def test_commands_give_the_answer_again(report, tmp_path, monkeypatch, capsys):
     """The job of the page as a file: its commands write the plan, and the files that start it."""
     given = estimate(report.problem, report.plans[1].strategy.decisions())
-    one = report_plans(given, report_record(given))[0]
+    one = report_plans(report_record(given))[0]
     code = code_of("".join(launch_blocks(one, searched=False)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(code["job.yaml"], encoding="utf-8")
@@ -396,7 +396,7 @@ def test_commands_give_the_answer_again(report, tmp_path, monkeypatch, capsys):
 
 def test_the_second_plan_is_exported_by_its_number(report):
     """The commands of a searched plan plan again; the file's name comes from the job's."""
-    second = report_plans(report, report_record(report))[1]
+    second = report_plans(report_record(report))[1]
     (commands,) = (
         text for name, text in code_of("".join(launch_blocks(second, searched=True))).items() if "comm" in name
     )

@@ -12,7 +12,7 @@ from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, si
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
-from planner.report.results import FIGURES, breakdown_section, run_section
+from planner.report.results import breakdown_section, figure_text, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section
 from planner.report.wording import NOTHING, count, gib, seconds, span
@@ -45,18 +45,8 @@ def tiles(one: Shown) -> Iterator[Tile]:
         "days": days_text(interval_of(one.plan, one.plan.schedule).days),
     }
     for name in TILES:
-        yield Tile(name, figure_text(one, name), f"{COVERAGE:.0%}: {ends[name]}")
+        yield Tile(name, figure_text(record, name), f"{COVERAGE:.0%}: {ends[name]}")
     yield from cost_tiles(one)
-
-
-def figure_text(one: Shown, name: str) -> str:
-    """Write one of the figures that plans are compared by."""
-    path, text = FIGURES[name]
-    value: object = one.record
-    for step in path.split("."):
-        value = getattr(value, step)
-    assert isinstance(value, int | float), path
-    return text(value)
 
 
 def plan_chapters(every: Sequence[Shown]) -> Iterator[Chapter]:

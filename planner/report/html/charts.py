@@ -60,9 +60,12 @@ def _step(name: str, plan: PlanRecord) -> Chart:
 
 def step_range(plan: PlanRecord) -> Chart:
     """Return the interval of a measured step, to be drawn on a bar."""
-    ends = plan.step_time_interval_seconds
-    within = f"{plan.step_time_interval_probability:.0%}"
-    return {"range": ends, "range_text": f"{within}: {' to '.join(map(seconds, ends))} s"}
+    return range_of(plan.step_time_interval_seconds, seconds, " s")
+
+
+def range_of(ends: Sequence[float], text: Callable[[float], str], unit: str = "") -> Chart:
+    """Return the interval of a measured figure with its text, to be drawn on a bar."""
+    return {"range": list(ends), "range_text": f"{COVERAGE:.0%}: {' to '.join(map(text, ends))}{unit}"}
 
 
 def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
@@ -263,8 +266,8 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord], 
 
 def savings_range(base: float, other: float, noise_fraction: float) -> Chart:
     """Return the interval of the seconds by which a step is shorter than the base, to be drawn on a bar."""
-    ends = [base - other * (1 + noise_fraction), base - other / (1 + noise_fraction)]
-    return {"range": ends, "range_text": f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"}
+    ends = (base - other * (1 + noise_fraction), base - other / (1 + noise_fraction))
+    return range_of(ends, "{:+,.3f}".format, " s")
 
 
 def differences_chart(
@@ -274,8 +277,7 @@ def differences_chart(
     rows = [("step", given.step_seconds - best.step_seconds)]
     least = LEAST_SHOWN * given.step_seconds
     rows += [(part_label(one.name), one.difference_seconds) for one in differences if _is_seen(one, least)]
-    ends = [end * given.step_seconds for end in gain]
-    within = f"{COVERAGE:.0%}: {' to '.join(f'{end:+,.3f}' for end in ends)} s"
+    of_step = range_of([end * given.step_seconds for end in gain], "{:+,.3f}".format, " s")
     return {
         "type": "changes",
         "axis": "seconds per step longer (right) or shorter (left)",
@@ -284,7 +286,7 @@ def differences_chart(
                 "label": name,
                 "text": f"{value:+,.3f} s",
                 "value": value,
-                **({"range": ends, "range_text": within} if name == "step" else {}),
+                **(of_step if name == "step" else {}),
             }
             for name, value in rows
         ],

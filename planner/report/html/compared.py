@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.report.compared import comparison_sections
 from planner.report.html.chapters import (
     DAYS_CAPTION,
     ETTR_CAPTION,
@@ -28,32 +27,22 @@ from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
     from planner.report.html.study import Shown
+    from planner.report.records.explained import ComparisonRecord
     from planner.report.section import Section
-    from planner.verbs.compare import Comparison
 
 
-def sections_of(comparison: Comparison) -> tuple[Section, ...]:
-    """Return the sections of the text report; the first one is its heading."""
-    return tuple(comparison_sections(comparison))
+def comparison_body(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
+    """Build header, navigation and chapters from the sections of the text report, the first of which is its heading."""
+    return body_html(_comparison_header(whole, every, sections[0]), _chapter_list(whole, every, sections[1:]))
 
 
-def title_of(sections: Sequence[Section]) -> str:
-    """Return the title of the page."""
-    return sections[0].title
-
-
-def body(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
-    """Build header, navigation and chapters."""
-    return body_html(_header(comparison, every, sections[0]), _chapters(comparison, every, sections[1:]))
-
-
-def _header(comparison: Comparison, every: Sequence[Shown], heading: Section) -> str:
+def _comparison_header(whole: ComparisonRecord, every: Sequence[Shown], heading: Section) -> str:
     facts = {row[0]: row[1] for row in heading.rows}
     return header_html(
-        subject=facts.pop("job", "") or comparison.problem.name,
+        subject=facts.pop("job", "") or whole.problem.name,
         title=heading.title,
         answer=facts.pop("answer"),
-        verdict={0: "good", 1: "bad"}.get(comparison.exit_code, "plain"),
+        verdict={0: "good", 1: "bad"}.get(whole.comparison.exit_code, "plain"),
         tiles=tuple(_tiles(every)),
         facts=facts,
     )
@@ -67,19 +56,19 @@ def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
         yield tile._replace(below=beside) if every[1:] else tile
 
 
-def _chapters(comparison: Comparison, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
+def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
     yield Chapter("beside", "Side by side", _title(every), _table_pairs(sections))
-    yield Chapter("step", "Step", "Time of a step by part", _steps(every, alike=comparison.same_step))
+    yield Chapter("step", "Step", "Time of a step by part", _steps(every, alike=whole.comparison.same_step))
     yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
     yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
     yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
     yield costs_chapter(every, together=True)
     yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
-    report = comparison.report
+    report, sides = whole.comparison.report, whole.apart.sides
     if isinstance(report, PlanReport):
-        yield Chapter("proof", "Proof", "The proof", proof(report, PlanReportRecord.build_from_report(report)))
-    jobs = [(one.plan.problem, one.setting, one.of if comparison.sides else "") for one in every]
-    yield inputs_chapter(jobs if comparison.sides else jobs[:1])
+        yield Chapter("proof", "Proof", "The proof", proof(PlanReportRecord.build_from_report(report)))
+    jobs = [(one.plan.problem, one.setting, one.of if sides else "") for one in every]
+    yield inputs_chapter(jobs if sides else jobs[:1])
 
 
 def _title(every: Sequence[Shown]) -> str:

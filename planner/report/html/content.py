@@ -26,80 +26,77 @@ from planner.report.html.markup import section_html, transpose
 from planner.report.proof import alternatives_sections, candidates_sections, search_section
 from planner.report.reasons import binding_sections
 from planner.report.recommended import recommendation_sections
-from planner.report.records.reports import PlanReportRecord
 from planner.report.results import loss_sections, results_section
 from planner.report.section import Section, numbered
-from planner.report.sections import decisions_section, forbidden_sections, heading_section, recommendation_of
+from planner.report.sections import decisions_section, forbidden_sections, heading_section
 from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
-from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
     from planner.report.html.study import Study
+    from planner.report.records.reports import PlanReportRecord, ReportRecord
     from planner.verbs.pareto import ParetoFront
 
 
 def body(study: Study) -> Iterator[str]:
     """Build header, navigation and chapters."""
-    return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.shown]))
+    return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.plans]))
 
 
 def _chapters(study: Study) -> Iterator[Chapter]:
     """Build every chapter that the study may have."""
-    report, whole, every = study.report, study.whole, study.shown
+    whole, every, searched = study.whole, study.plans, study.whole.kind == "plan"
     forbidden = map(section_html, forbidden_sections(whole))
     yield Chapter("forbidden", "Forbidden", "Rules that forbid the strategy", forbidden)
-    if isinstance(whole, PlanReportRecord) and not whole.plans:
-        yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
+    yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
     if every:
         title = "The strategies" if len(every) > 1 else "The strategy"
         yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(study))
-        searched = isinstance(report, PlanReport)
         further = BESIDE_TODAY if searched else BESIDE_BEST
         yield launch_chapter(each(every, lambda one: launch_blocks(one, searched=searched, further=further)))
         yield from plan_chapters(every)
     if study.explanation:
         yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
     if study.pareto_front and study.pareto_front.points:
-        points = _pareto_front(study.pareto_front, report.chosen.facts)
+        points = _pareto_front(study.pareto_front, whole.report.chosen.facts)
         yield Chapter("front", "Pareto front", "Step time against memory", points)
     if every:
         yield training_chapter(every)
         yield costs_chapter(every)
-    if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
-        yield Chapter("proof", "Proof", "The proof", proof(report, whole))
-    yield inputs_chapter([(report.chosen, whole, "")])
+    if whole.kind == "plan":
+        yield Chapter("proof", "Proof", "The proof", proof(whole))
+    yield inputs_chapter([(whole.report.chosen, whole, "")])
 
 
 # --- the top -----------------------------------------------------------------------------------------------
 
 
 def _header(study: Study) -> str:
-    setting = heading_section(study.report, study.whole)
+    setting = heading_section(study.whole)
     facts = {row[0]: row[1] for row in setting.rows}
     answer, job = facts.pop("answer"), facts.pop("job")
     return header_html(
         subject=job,
         title=setting.title,
         answer=answer,
-        verdict=_verdict(study.report),
-        tiles=tuple(tiles(study.shown[0])) if study.shown else (),
+        verdict=_verdict(study.whole),
+        tiles=tuple(tiles(study.plans[0])) if study.plans else (),
         facts=facts,
     )
 
 
-def _verdict(report: PlanReport | EstimateReport) -> str:
+def _verdict(whole: ReportRecord) -> str:
     """Return the class of the page's style for the status of the report."""
-    if isinstance(report, EstimateReport):
-        return "bad" if report.broken_rules else "plain"
-    return "good" if report.exit_code == 0 else "bad" if report.exit_code == 1 else "plain"
+    if whole.kind == "estimate":
+        return "bad" if whole.broken_rules else "plain"
+    return {0: "good", 1: "bad"}.get(whole.report.exit_code, "plain")
 
 
 # --- chapters ----------------------------------------------------------------------------------------------
 
 
-def _nothing(whole: PlanReportRecord) -> Iterator[str]:
+def _nothing(whole: ReportRecord) -> Iterator[str]:
     yield from map(section_html, nothing_sections(whole, whole.conflict))
     if whole.conflict and whole.conflict.closest:
         yield plot(
@@ -108,8 +105,8 @@ def _nothing(whole: PlanReportRecord) -> Iterator[str]:
 
 
 def _plans(study: Study) -> Iterator[str]:
-    plans = study.whole.plans
-    decisions, results = decisions_section(study.whole), results_section(study.report, plans)
+    whole, plans = study.whole, study.whole.plans
+    decisions, results = decisions_section(whole), results_section(whole)
     if len(plans) <= MOST_TURNED:
         yield pair(
             section_html(transpose(decisions, "decision"), compare=True, across=True),
@@ -118,12 +115,11 @@ def _plans(study: Study) -> Iterator[str]:
     else:
         yield section_html(decisions, compare=True)
         yield section_html(results)
-    yield from map(section_html, recommendation_sections(recommendation_of(study.whole)))
+    yield from map(section_html, recommendation_sections(whole.recommendation))
     yield from map(section_html, settings_sections(plans))
-    if isinstance(study.whole, PlanReportRecord):
-        yield from map(section_html, nearby_sections(study.whole))
+    yield from map(section_html, nearby_sections(whole))
     yield from map(section_html, loss_sections(plans))
-    for one in study.shown:
+    for one in study.plans:
         made = "".join(map(section_html, stages_sections(one.record.strategy, one.of)))
         yield choice_html(one.number, made) if made else ""
 
@@ -187,9 +183,9 @@ _PARETO_NOTE = (
 )
 
 
-def proof(report: PlanReport, whole: PlanReportRecord) -> Iterator[str]:
+def proof(whole: PlanReportRecord) -> Iterator[str]:
     """Build the section on the result of the search; the details of the proof are folded."""
-    search = search_section(report, whole)
+    search = search_section(whole)
     kept = [row for row in search.rows if row[0] in ("status", "lower bound")]
     yield section_html(Section(title="Result of the search", rows=tuple(kept)))
     sections = (*candidates_sections(whole), *alternatives_sections(whole), search)

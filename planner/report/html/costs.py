@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
 from planner.report.costs import TRILLION_TOKENS, costs_section, costs_table
-from planner.report.html.charts import Chart, interval_of
+from planner.report.html.charts import Chart, interval_of, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot
 from planner.report.html.markup import section_html
 from planner.report.records.costs import TRILLION
@@ -92,8 +92,7 @@ def _row(label: str, amount: Amount) -> Chart:
         for name, value in amount.parts.items()
         if value
     ]
-    ends = {"range": list(amount.ends), "range_text": f"{COVERAGE:.0%}: {' to '.join(map(text, amount.ends))}"}
-    return {"label": label, "text": text(amount.total), "parts": parts, **ends}
+    return {"label": label, "text": text(amount.total), "parts": parts, **range_of(amount.ends, text)}
 
 
 PARTS = {"devices": "devices", "electricity": "electricity", "computers": "computers", "facility": "data centre"}

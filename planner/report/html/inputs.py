@@ -36,8 +36,8 @@ def _job(problem: Problem, setting: SettingRecord) -> Section:
     rows = [
         (f"{name}.{entry}", text)
         for name in ("job", "cluster", "training", "reliability")
-        for entry, text in leaves(getattr(setting, name).model_dump(exclude={"document"}))
-        if entry != "sources"
+        for entry, text in leaves(asdict(getattr(setting, name)) | {"document": None})
+        if entry not in ("sources", "document")
     ]
     precision = asdict(problem.facts.workload.precision)
     files = [("read", str(path)) for path in problem.sources]

@@ -92,8 +92,9 @@ def job_text(one: Shown, *, searched: bool) -> str:
     """Write the job as a file that needs no other one, with the strategy where that was given."""
     document: dict[str, Any] = {name: part for name, part in one.plan.problem.document.items() if name != "strategy"}
     if not searched:
-        whole = one.record.strategy.model_dump(mode="json", exclude={"num_microbatches"})
-        document["strategy"] = {name: value for name, value in whole.items() if value is not None}
+        whole = one.record.strategy.plain()
+        left_out = ("num_microbatches", *(name for name, value in whole.items() if value is None))
+        document["strategy"] = {name: value for name, value in whole.items() if name not in left_out}
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=88)
 
 

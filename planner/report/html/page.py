@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.report.document import document
+from planner.report.compared import comparison_sections
 from planner.report.html import compared, content
 from planner.report.html.charts import (
     bindings_chart,
@@ -22,11 +22,9 @@ from planner.report.html.study import Shown, Study, comparison_plans, study
 from planner.report.html.timeline import timeline_of
 from planner.report.records.explained import ComparisonRecord
 from planner.report.records.record import finite
-from planner.report.records.reports import PlanReportRecord
-from planner.report.sections import heading_section
+from planner.report.setting import title_of
 from planner.results import EstimateReport, PlanReport
 from planner.verbs.compare import Comparison
-from planner.verbs.gain import gain_interval
 
 MOST_TIMELINES = 4
 """Plans whose timeline is in the page: each takes up to a megabyte, and people compare the first ones."""
@@ -40,7 +38,7 @@ def html_text(report: PlanReport | EstimateReport | Comparison) -> str:
 def page_html(study: Study) -> str:
     """Build the page of a plan or an estimate."""
     return page_text(
-        title=heading_section(study.report, study.whole).title,
+        title=title_of(study.whole),
         subject=study.whole.job.name,
         body=content.body(study),
         data=page_data(study),
@@ -50,31 +48,31 @@ def page_html(study: Study) -> str:
 
 def comparison_page(comparison: Comparison) -> str:
     """Build the page of a comparison: the given strategy beside the fastest plan."""
-    shown, sections = tuple(comparison_plans(comparison)), compared.sections_of(comparison)
-    charts, timelines = comparison_charts(comparison, shown), timelines_of(shown)
+    whole = ComparisonRecord.build(comparison)
+    shown, sections = comparison_plans(whole), tuple(comparison_sections(whole))
+    charts, timelines = comparison_charts(whole, shown), timelines_of(shown)
     return page_text(
-        title=compared.title_of(sections),
-        subject=comparison.problem.name,
-        body=compared.body(comparison, shown, sections),
-        data=finite({"report": document(comparison), "charts": charts, "timelines": timelines}),
+        title=sections[0].title,
+        subject=whole.problem.name,
+        body=compared.comparison_body(whole, shown, sections),
+        data=finite({"report": whole, "charts": charts, "timelines": timelines}),
         scripts=[asset("timeline.js")],
     )
 
 
 def page_data(study: Study) -> dict[str, Any]:
     """Return the data of the plots of a page, and the report as JSON."""
-    report, whole, chosen = study.report, study.whole, study.report.chosen
-    charts = plan_charts(study.shown)
-    if isinstance(whole, PlanReportRecord) and whole.conflict and whole.conflict.closest:
+    whole, chosen = study.whole, study.whole.report.chosen
+    charts = plan_charts(study.plans)
+    if whole.conflict and whole.conflict.closest:
         room = chosen.search.memory_headroom_bytes
         charts["memory closest"] = memory_chart(chosen.facts.cluster, whole.conflict.closest, headroom_bytes=room)
     if study.explanation and study.bindings:
-        noise = report.plans[0].noise_fraction
+        noise = whole.plans[0].plan.noise_fraction
         charts["bindings"] = bindings_chart(study.explanation, study.bindings, noise)
     if study.pareto_front and study.pareto_front.points:
         charts["front"] = pareto_chart(whole, study.pareto_front, chosen)
-    made = {"report": whole.model_dump(), "charts": charts, "timelines": timelines_of(study.shown)}
-    data: dict[str, Any] = finite(made)
+    data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(study.plans)})
     return data
 
 
@@ -92,18 +90,16 @@ def memory_of(one: Shown) -> dict[str, Any]:
     return memory_chart(one.plan.cluster, one.record, headroom_bytes=one.plan.problem.search.memory_headroom_bytes)
 
 
-def comparison_charts(comparison: Comparison, every: Sequence[Shown]) -> dict[str, Any]:
+def comparison_charts(whole: ComparisonRecord, every: Sequence[Shown]) -> dict[str, Any]:
     """Build the plots of the given strategy and the fastest plan, on the same axes."""
     memory = [memory_of(one) for one in every]
     most = max(column["range"][1] for chart in memory for column in chart["columns"])
     charts: dict[str, Any] = {"steps": steps_chart(every), **cost_charts(every)}
     charts |= {f"memory {one.number}": {**chart, "most": most} for one, chart in zip(every, memory, strict=True)}
     charts |= checkpoint_charts([(one.name if every[1:] else "", one.plan) for one in every])
-    if comparison.best is not None and comparison.same_step:
-        record, given = ComparisonRecord.build(comparison), comparison.given.plan
-        gain = gain_interval(given, comparison.best)
-        ends = (gain.low_fraction, gain.high_fraction)
-        charts["differences"] = differences_chart(record.differences, given, comparison.best, ends)
+    if whole.best and whole.apart.gain and whole.comparison.same_step:
+        ends = (whole.apart.gain.low_fraction, whole.apart.gain.high_fraction)
+        charts["differences"] = differences_chart(whole.differences, whole.given.plan, whole.best.plan, ends)
     return charts
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel import catalog
 from costmodel.costs import MWH_JOULES
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 
 if TYPE_CHECKING:
     from costmodel.costs import Energy
@@ -17,23 +17,46 @@ TRILLION = 1e12
 
 
 class CostBasisRecord(Record):
-    """Prices and powers that money and energy follow from."""
+    """
+    Prices and powers that money and energy follow from.
 
-    price_per_device_hour: Figure | None = entry("Price of one device for an hour; null: the job gives none.")
-    currency: str = entry("Currency of all prices and costs.")
-    electricity_price_per_kwh: Figure | None = entry(
-        "Price of a kWh, which is added to that of the devices; null: the job gives none."
-    )
-    pue: Figure | None = entry(
-        "Power usage effectiveness: energy of the data centre over that of its computers; null: not known."
-    )
-    host_watts_per_device: Figure | None = entry("Watts of the rest of a node per device; null: not counted.")
-    power_watts: Figure | None = entry("Power limit of one device; null: its maker publishes none.")
-    power_source: str | None = entry("Source of the power limit.")
-    computing_fraction: Figure = entry("Share of its power limit that a device draws while it computes.")
-    waiting_fraction: Figure = entry("Share that it draws while it communicates or waits for others in a step.")
-    idle_fraction: Figure = entry("Share that it draws while the job saves checkpoints, recovers or starts.")
-    draw_sources: dict[str, str] = entry("Sources of these fractions.")
+    Parameters
+    ----------
+    price_per_device_hour
+        Price of one device for an hour; null: the job gives none.
+    currency
+        Currency of all prices and costs.
+    electricity_price_per_kwh
+        Price of a kWh, which is added to that of the devices; null: the job gives none.
+    pue
+        Power usage effectiveness: energy of the data centre over that of its computers; null: not known.
+    host_watts_per_device
+        Watts of the rest of a node per device; null: not counted.
+    power_watts
+        Power limit of one device; null: its maker publishes none.
+    power_source
+        Source of the power limit.
+    computing_fraction
+        Share of its power limit that a device draws while it computes.
+    waiting_fraction
+        Share that it draws while it communicates or waits for others in a step.
+    idle_fraction
+        Share that it draws while the job saves checkpoints, recovers or starts.
+    draw_sources
+        Sources of these fractions.
+    """
+
+    price_per_device_hour: Figure | None
+    currency: str
+    electricity_price_per_kwh: Figure | None
+    pue: Figure | None
+    host_watts_per_device: Figure | None
+    power_watts: Figure | None
+    power_source: str | None
+    computing_fraction: Figure
+    waiting_fraction: Figure
+    idle_fraction: Figure
+    draw_sources: dict[str, str]
 
     @classmethod
     def build(cls, problem: Problem) -> CostBasisRecord:
@@ -51,27 +74,64 @@ class CostBasisRecord(Record):
 
 
 class CostsRecord(Record):
-    """Costs and energy of a whole training; null where no price is given or no power is known."""
+    """
+    Costs and energy of a whole training; null where no price is given or no power is known.
 
-    device_hours: Figure = entry(
-        "Devices of the job, idle ones and spares included, times the hours of the whole training."
-    )
-    device_hours_per_trillion_tokens: Figure = entry("Per trillion tokens of the training.")
-    computing_share: Figure | None = entry("Share of a step in which a device computes, the mean of all ranks.")
-    step_device_watts: Figure | None = entry("Power that one device draws while the job steps.")
-    mean_device_watts: Figure | None = entry("Mean power that one device draws over the whole training.")
-    it_power_megawatts: Figure | None = entry("Mean power of all devices, and of their hosts where that is given.")
-    facility_power_megawatts: Figure | None = entry("Mean power of the data centre; null without its PUE.")
-    it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices, and of their hosts where that is given.")
-    it_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
-    facility_energy_mwh: Figure | None = entry("Megawatt-hours of the data centre; null without its PUE.")
-    facility_energy_mwh_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
-    num_idle_devices: int = entry("Devices of the job that the plan leaves idle; they are paid and draw idle power.")
-    currency: str = entry("Currency of the costs.")
-    device_cost: Figure | None = entry("Money for the devices; null: no price is given.")
-    electricity_cost: Figure | None = entry("Money for energy, that of the data centre where it is known.")
-    total_cost: Figure | None = entry("Costs of devices and energy together, or of the one that has a price.")
-    total_cost_per_trillion_tokens: Figure | None = entry("Per trillion tokens of the training.")
+    Parameters
+    ----------
+    device_hours
+        Devices of the job, idle ones and spares included, times the hours of the whole training.
+    device_hours_per_trillion_tokens
+        Per trillion tokens of the training.
+    computing_share
+        Share of a step in which a device computes, the mean of all ranks.
+    step_device_watts
+        Power that one device draws while the job steps.
+    mean_device_watts
+        Mean power that one device draws over the whole training.
+    it_power_megawatts
+        Mean power of all devices, and of their hosts where that is given.
+    facility_power_megawatts
+        Mean power of the data centre; null without its PUE.
+    it_energy_mwh
+        Megawatt-hours of all devices, and of their hosts where that is given.
+    it_energy_mwh_per_trillion_tokens
+        Per trillion tokens of the training.
+    facility_energy_mwh
+        Megawatt-hours of the data centre; null without its PUE.
+    facility_energy_mwh_per_trillion_tokens
+        Per trillion tokens of the training.
+    num_idle_devices
+        Devices of the job that the plan leaves idle; they are paid and draw idle power.
+    currency
+        Currency of the costs.
+    device_cost
+        Money for the devices; null: no price is given.
+    electricity_cost
+        Money for energy, that of the data centre where it is known.
+    total_cost
+        Costs of devices and energy together, or of the one that has a price.
+    total_cost_per_trillion_tokens
+        Per trillion tokens of the training.
+    """
+
+    device_hours: Figure
+    device_hours_per_trillion_tokens: Figure
+    computing_share: Figure | None
+    step_device_watts: Figure | None
+    mean_device_watts: Figure | None
+    it_power_megawatts: Figure | None
+    facility_power_megawatts: Figure | None
+    it_energy_mwh: Figure | None
+    it_energy_mwh_per_trillion_tokens: Figure | None
+    facility_energy_mwh: Figure | None
+    facility_energy_mwh_per_trillion_tokens: Figure | None
+    num_idle_devices: int
+    currency: str
+    device_cost: Figure | None
+    electricity_cost: Figure | None
+    total_cost: Figure | None
+    total_cost_per_trillion_tokens: Figure | None
 
     @classmethod
     def build(cls, plan: Plan) -> CostsRecord:
@@ -92,10 +152,19 @@ class CostsRecord(Record):
 
 
 class SavedCostsRecord(Record):
-    """Energy and money that one plan saves over another; negative where it takes more."""
+    """
+    Energy and money that one plan saves over another; negative where it takes more.
 
-    it_energy_mwh: Figure | None = entry("Megawatt-hours of all devices; null where no power is known.")
-    total_cost: Figure | None = entry("Money; null without prices, or with those in two currencies.")
+    Parameters
+    ----------
+    it_energy_mwh
+        Megawatt-hours of all devices; null where no power is known.
+    total_cost
+        Money; null without prices, or with those in two currencies.
+    """
+
+    it_energy_mwh: Figure | None
+    total_cost: Figure | None
 
     @classmethod
     def build(cls, given: CostsRecord, other: CostsRecord) -> SavedCostsRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
@@ -12,32 +12,56 @@ if TYPE_CHECKING:
 
 
 class AllDevicesRecord(Record):
-    """The best plan that uses all devices, where others are faster."""
+    """
+    The best plan that uses all devices, where others are faster.
 
-    num_devices: int = entry("Devices that it uses.", "cluster.num_devices")
-    step_time_seconds: Figure = entry("Its step.", "step_seconds")
-    mfu: Figure = entry("Its model FLOPs over the peak of the conventions.")
-    strategy: StrategyRecord = entry("Its decisions.")
+    Parameters
+    ----------
+    num_devices
+        Devices that it uses.
+    step_time_seconds
+        Its step.
+    mfu
+        Its model FLOPs over the peak of the conventions.
+    strategy
+        Its decisions.
+    """
+
+    num_devices: int
+    step_time_seconds: Figure
+    mfu: Figure
+    strategy: StrategyRecord
 
     @classmethod
     def build(cls, plan: Plan) -> AllDevicesRecord:
         """Build the record of a plan."""
-        return cls.read(plan, strategy=_decisions(plan))
+        return cls.read(plan, plan.cluster, step_time_seconds=plan.step_seconds, strategy=_decisions(plan))
 
 
 class IdleDevicesRecord(Record):
-    """Whole nodes that stay idle where that is faster."""
+    """
+    Whole nodes that stay idle where that is faster.
 
-    num_idle_devices: int = entry("Devices that the best plan leaves idle.")
-    all_devices: AllDevicesRecord | None = entry(
-        "The best plan that uses all devices, where some are idle; null where there is none."
-    )
-    fewest_nodes_searched: int = entry(
-        "The smallest number of nodes below the job's own that was searched; on fewer no step can be as short. 0: no "
-        "smaller number can be as fast."
-    )
-    most_nodes_searched: int = entry("The largest number below the job's own; 0 where none was searched.")
-    is_proven: bool = entry("True if no plan on any smaller number is faster than the best one: proven.")
+    Parameters
+    ----------
+    num_idle_devices
+        Devices that the best plan leaves idle.
+    all_devices
+        The best plan that uses all devices, where some are idle; null where there is none.
+    fewest_nodes_searched
+        The smallest number of nodes below the job's own that was searched; on fewer no step can be as short. 0: no
+        smaller number can be as fast.
+    most_nodes_searched
+        The largest number below the job's own; 0 where none was searched.
+    is_proven
+        True if no plan on any smaller number is faster than the best one: proven.
+    """
+
+    num_idle_devices: int
+    all_devices: AllDevicesRecord | None
+    fewest_nodes_searched: int
+    most_nodes_searched: int
+    is_proven: bool
 
     @classmethod
     def build(cls, report: PlanReport) -> IdleDevicesRecord | None:
@@ -54,16 +78,37 @@ class IdleDevicesRecord(Record):
 
 
 class NearbyBatchRecord(Record):
-    """A near-by batch with which all devices train faster."""
+    """
+    A near-by batch with which all devices train faster.
 
-    global_batch_size: int = entry("Sequences per step.", "facts.workload.global_batch_size")
-    change_fraction: Figure = entry("Difference from the job's own batch, as a fraction of that.")
-    num_devices: int = entry("Devices that its plan uses: all.", "cluster.num_devices")
-    step_time_seconds: Figure = entry("One optimizer step of its plan.", "step_seconds")
-    tokens_per_second: Figure = entry("Tokens that all devices together train per second.")
-    gain_fraction: Figure = entry("Gain in tokens per second over the job's own batch and best plan, as a fraction.")
-    mfu: Figure = entry("Model FLOPs over the peak of the conventions.")
-    strategy: StrategyRecord = entry("The decisions of its plan.")
+    Parameters
+    ----------
+    global_batch_size
+        Sequences per step.
+    change_fraction
+        Difference from the job's own batch, as a fraction of that.
+    num_devices
+        Devices that its plan uses: all.
+    step_time_seconds
+        One optimizer step of its plan.
+    tokens_per_second
+        Tokens that all devices together train per second.
+    gain_fraction
+        Gain in tokens per second over the job's own batch and best plan, as a fraction.
+    mfu
+        Model FLOPs over the peak of the conventions.
+    strategy
+        The decisions of its plan.
+    """
+
+    global_batch_size: int
+    change_fraction: Figure
+    num_devices: int
+    step_time_seconds: Figure
+    tokens_per_second: Figure
+    gain_fraction: Figure
+    mfu: Figure
+    strategy: StrategyRecord
 
     @classmethod
     def build_from_report(cls, report: PlanReport) -> list[NearbyBatchRecord]:
@@ -76,8 +121,10 @@ class NearbyBatchRecord(Record):
         own = best.facts.workload.global_batch_size
         return cls.read(
             plan,
+            plan.cluster,
+            plan.facts.workload,
+            step_time_seconds=plan.step_seconds,
             change_fraction=plan.facts.workload.global_batch_size / own - 1,
-            tokens_per_second=plan.tokens_per_second,
             gain_fraction=plan.tokens_per_second / best.tokens_per_second - 1,
             strategy=_decisions(plan),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from costmodel.pipelines.stages import stage_layers
 from costmodel.step.estimate import estimate
@@ -13,47 +13,88 @@ from planner.report.records.costs import SavedCostsRecord
 from planner.report.records.gain import GainRecord
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 from planner.results import PlanReport
 from planner.uncertainty.peaks import chance_to_fit
 from planner.uncertainty.retries import chance_fast
+from planner.verbs.compare import Unlike
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from planner.jobs.problem import Problem
     from planner.results import Plan
     from planner.verbs.compare import Comparison, Side
-    from planner.verbs.explain import Binding, Explanation
+    from planner.verbs.explain import Binding, Difference, Explanation
 
 
 class NextFasterRecord(Record):
-    """The faster strategy that needs least more memory."""
+    """
+    The faster strategy that needs least more memory.
 
-    strategy: StrategyRecord | None = entry("The strategy.")
-    step_time_seconds: Figure | None = entry("Its step.", "next_seconds")
-    missing_bytes: Figure | None = entry("The memory that it lacks.")
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    step_time_seconds
+        Its step.
+    missing_bytes
+        The memory that it lacks.
+    """
+
+    strategy: StrategyRecord | None
+    step_time_seconds: Figure | None
+    missing_bytes: Figure | None
 
     @classmethod
     def build(cls, binding: Binding, problem: Problem) -> NextFasterRecord | None:
         """Build the record of a constraint's next faster strategy, if it has one."""
         if binding.next_strategy is None:
             return None
-        return cls.read(binding, strategy=StrategyRecord.build_optional(problem, binding.next_strategy))
+        return cls.read(
+            binding,
+            strategy=StrategyRecord.build(problem, binding.next_strategy),
+            step_time_seconds=binding.next_seconds,
+        )
 
 
 class BindingRecord(Record):
-    """One constraint, and the fastest strategy without it."""
+    """
+    One constraint, and the fastest strategy without it.
 
-    kind: str = entry("The origin of the constraint.")
-    constraint: str = entry("The constraint in words.", "what")
-    step_time_seconds: Figure | None = entry("The step without it.", "step_seconds")
-    saved_seconds: Figure | None = entry("Seconds by which the step is shorter without it.")
-    proven: bool = entry("True if no strategy is proven faster without it.", "is_proven")
-    strategy: StrategyRecord | None = entry("The fastest strategy without it.")
-    next_faster: NextFasterRecord | None = entry("For memory: the faster strategy that needs least more of it.")
-    chance_to_fit: Figure | None = entry("For the headroom: the chance that the fastest strategy without it fits.")
-    chance_fast: Figure | None = entry("For the headroom: the chance that this strategy is fast.")
+    Parameters
+    ----------
+    kind
+        The origin of the constraint.
+    constraint
+        The constraint in words.
+    step_time_seconds
+        The step without it.
+    saved_seconds
+        Seconds by which the step is shorter without it.
+    proven
+        True if no strategy is proven faster without it.
+    strategy
+        The fastest strategy without it.
+    next_faster
+        For memory: the faster strategy that needs least more of it.
+    chance_to_fit
+        For the headroom: the chance that the fastest strategy without it fits.
+    chance_fast
+        For the headroom: the chance that this strategy is fast.
+    """
+
+    kind: str
+    constraint: str
+    step_time_seconds: Figure | None
+    saved_seconds: Figure | None
+    proven: bool
+    strategy: StrategyRecord | None
+    next_faster: NextFasterRecord | None
+    chance_to_fit: Figure | None
+    chance_fast: Figure | None
 
     @classmethod
     def build(cls, binding: Binding, problem: Problem) -> BindingRecord:
@@ -61,6 +102,9 @@ class BindingRecord(Record):
         fits, fast = _chances(binding, problem)
         return cls.read(
             binding,
+            constraint=binding.what,
+            step_time_seconds=binding.step_seconds,
+            proven=binding.is_proven,
             strategy=StrategyRecord.build_optional(problem, binding.strategy),
             next_faster=NextFasterRecord.build(binding, problem),
             chance_to_fit=fits,
@@ -79,32 +123,90 @@ def _chances(binding: Binding, problem: Problem) -> tuple[float | None, float | 
 
 
 class DifferenceRecord(Record):
-    """One part of two steps."""
+    """
+    One part of two steps.
 
-    name: str = entry("The part of the step.")
-    best_seconds: Figure = entry("Its exposed time in the best plan.")
-    given_seconds: Figure = entry("Its exposed time in the given strategy.")
-    difference_seconds: Figure = entry("The second minus the first.", "seconds")
+    Parameters
+    ----------
+    name
+        The part of the step.
+    best_seconds
+        Its exposed time in the best plan.
+    given_seconds
+        Its exposed time in the given strategy.
+    difference_seconds
+        The second minus the first.
+    """
+
+    name: str
+    best_seconds: Figure
+    given_seconds: Figure
+    difference_seconds: Figure
+
+    @classmethod
+    def build(cls, differences: Sequence[Difference]) -> list[DifferenceRecord]:
+        """Build the records of the parts of two steps."""
+        return [cls.read(one, difference_seconds=one.seconds) for one in differences]
 
 
 class ExplanationRecord(SettingRecord):
-    """The report of planner explain."""
+    """
+    The report of planner explain.
 
-    kind: Literal["explanation"] = entry("Kind of the report.")
-    status: str = entry("End of the search for the best plan.", "report.outcome.status")
-    best: PlanRecord | None = entry("The best plan.")
-    bindings: list[BindingRecord] = entry("The binding constraints.")
-    not_binding: list[str] = entry("Constraints that do not bind.", "idle")
-    asked: dict[str, str] = entry("The decisions that were asked about.")
-    opposed_entries: list[str] = entry("Entries of the job against them.", "opposed")
-    status_of_asked: str | None = entry("End of the search for their completion.")
-    given: PlanRecord | None = entry("Their best completion.")
-    broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
-    broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
-    slower_seconds: Figure | None = entry("Seconds by which its step is longer than the best plan's.")
-    differences: list[DifferenceRecord] = entry("Differences by line of the step.")
-    conflict: ConflictRecord | None = entry("Why nothing fits.")
-    left_out: list[str] = entry("Parts of the explanation that are missing because time ran out.")
+    Parameters
+    ----------
+    kind
+        Kind of the report.
+    status
+        End of the search for the best plan.
+    best
+        The best plan.
+    bindings
+        The binding constraints.
+    not_binding
+        Constraints that do not bind.
+    asked
+        The decisions that were asked about.
+    opposed_entries
+        Entries of the job against them.
+    status_of_asked
+        End of the search for their completion.
+    given
+        Their best completion.
+    broken_rules
+        Sentences of the rules that forbid it.
+    broken_preferences
+        Sentences of the preferences for which the search leaves it out.
+    slower_seconds
+        Seconds by which its step is longer than the best plan's.
+    differences
+        Differences by line of the step.
+    conflict
+        Why nothing fits.
+    left_out
+        Parts of the explanation that are missing because time ran out.
+    """
+
+    kind: Literal["explanation"]
+    status: str
+    best: PlanRecord | None
+    bindings: list[BindingRecord]
+    not_binding: list[str]
+    asked: dict[str, str]
+    opposed_entries: list[str]
+    status_of_asked: str | None
+    given: PlanRecord | None
+    broken_rules: list[str]
+    broken_preferences: list[str]
+    slower_seconds: Figure | None
+    differences: list[DifferenceRecord]
+    conflict: ConflictRecord | None
+    left_out: list[str]
+
+    @property
+    def explanation(self) -> Explanation:
+        """The explanation itself."""
+        return cast("Explanation", self._sources[0])
 
     @classmethod
     def build(cls, explanation: Explanation) -> ExplanationRecord:
@@ -115,6 +217,10 @@ class ExplanationRecord(SettingRecord):
         return cls.read(
             explanation,
             **dict(SettingRecord.build_from_job(report, "explanation")),
+            status=report.outcome.status,
+            not_binding=explanation.idle,
+            opposed_entries=explanation.opposed,
+            differences=DifferenceRecord.build(explanation.differences),
             best=_plan(best),
             bindings=[BindingRecord.build(one, problem) for one in explanation.bindings],
             asked={
@@ -129,34 +235,52 @@ class ExplanationRecord(SettingRecord):
 
 
 class SideRecord(Record):
-    """One of two jobs that are compared."""
+    """
+    One of two jobs that are compared.
 
-    name: str = entry("Its name: a file or a job.")
-    what: str = entry("The strategy of it that is compared.")
-    notes: list[str] = entry("Options that were left out and values that were assumed when it was read.")
-    setting: SettingRecord = entry("Setting of its own report: job, model, cluster and training.")
+    Parameters
+    ----------
+    name
+        Its name: a file or a job.
+    what
+        The strategy of it that is compared.
+    notes
+        Options that were left out and values that were assumed when it was read.
+    setting
+        Setting of its own report: job, model, cluster and training.
+    """
+
+    name: str
+    what: str
+    notes: list[str]
+    setting: SettingRecord
 
     @classmethod
     def build(cls, side: Side) -> SideRecord:
         """Build the record of a side."""
-        return cls.read(side, notes=list(side.notes), setting=SettingRecord.build_from_job(side.report, "estimate"))
-
-
-class UnlikeRecord(Record):
-    """One setting in which two jobs differ."""
-
-    what: str = entry("model, cluster, node, framework, batch, tokens or precision.")
-    given: str = entry("Its value in the first job.")
-    best: str = entry("Its value in the second job.")
+        return cls.read(side, setting=SettingRecord.build_from_job(side.report, "estimate"))
 
 
 class MemoryDifferenceRecord(Record):
-    """One part of the memory of two strategies' fullest pipeline ranks."""
+    """
+    One part of the memory of two strategies' fullest pipeline ranks.
 
-    name: str = entry("The part of the memory.")
-    best_bytes: Figure = entry("Its bytes in the best plan.")
-    given_bytes: Figure = entry("Its bytes in the given strategy.")
-    difference_bytes: Figure = entry("The second minus the first.")
+    Parameters
+    ----------
+    name
+        The part of the memory.
+    best_bytes
+        Its bytes in the best plan.
+    given_bytes
+        Its bytes in the given strategy.
+    difference_bytes
+        The second minus the first.
+    """
+
+    name: str
+    best_bytes: Figure
+    given_bytes: Figure
+    difference_bytes: Figure
 
     @classmethod
     def build(cls, best: PlanRecord, given: PlanRecord) -> list[MemoryDifferenceRecord]:
@@ -171,12 +295,25 @@ class MemoryDifferenceRecord(Record):
 
 
 class TokenDifferenceRecord(Record):
-    """One part of two steps, in device seconds per token, which compare across batches and numbers of devices."""
+    """
+    One part of two steps, in device seconds per token, which compare across batches and numbers of devices.
 
-    name: str = entry("The part of the step.")
-    best_device_seconds: Figure = entry("Exposed time of all devices per million tokens in the best plan.")
-    given_device_seconds: Figure = entry("Exposed time of all devices per million tokens in the given strategy.")
-    difference_device_seconds: Figure = entry("The second minus the first.")
+    Parameters
+    ----------
+    name
+        The part of the step.
+    best_device_seconds
+        Exposed time of all devices per million tokens in the best plan.
+    given_device_seconds
+        Exposed time of all devices per million tokens in the given strategy.
+    difference_device_seconds
+        The second minus the first.
+    """
+
+    name: str
+    best_device_seconds: Figure
+    given_device_seconds: Figure
+    difference_device_seconds: Figure
 
     @classmethod
     def build(cls, comparison: Comparison) -> list[TokenDifferenceRecord]:
@@ -201,27 +338,47 @@ def _device_seconds(plan: Plan) -> float:
 
 
 class ApartRecord(Record):
-    """Differences of two strategies besides the parts of their steps."""
+    """
+    Differences of two strategies besides the parts of their steps.
 
-    sides: list[SideRecord] = entry("Two jobs; the setting of the report is the second's. Empty where it is one job.")
-    gain: GainRecord | None = entry("Gain of the best plan, with its interval and its ground; null without one.")
-    given_name: str = entry("Name of the given strategy, such as a published recipe; empty where it has none.")
-    unlike: list[UnlikeRecord] = entry("Settings in which the two jobs differ.")
-    per_token: list[TokenDifferenceRecord] = entry(
-        "Differences by line of the step, in device seconds per million tokens."
-    )
-    memory: list[MemoryDifferenceRecord] = entry("Differences by part of the memory of the fullest pipeline ranks.")
-    completed: str = entry(
-        "Decisions of the given strategy that were completed, as words of its line.", "given.completed"
-    )
-    completed_by: str = entry("Origin of these values: given, search, recipes or no_plan.", "given.completed_by")
-    saved_costs: SavedCostsRecord | None = entry("Energy and money that the best plan saves; null without one.")
+    Parameters
+    ----------
+    sides
+        Two jobs; the setting of the report is the second's. Empty where it is one job.
+    gain
+        Gain of the best plan, with its interval and its ground; null without one.
+    given_name
+        Name of the given strategy, such as a published recipe; empty where it has none.
+    unlike
+        Settings in which the two jobs differ.
+    per_token
+        Differences by line of the step, in device seconds per million tokens.
+    memory
+        Differences by part of the memory of the fullest pipeline ranks.
+    completed
+        Decisions of the given strategy that were completed, as words of its line.
+    completed_by
+        Origin of these values: given, search, recipes or no_plan.
+    saved_costs
+        Energy and money that the best plan saves; null without one.
+    """
+
+    sides: list[SideRecord]
+    gain: GainRecord | None
+    given_name: str
+    unlike: list[Unlike]
+    per_token: list[TokenDifferenceRecord]
+    memory: list[MemoryDifferenceRecord]
+    completed: str
+    completed_by: str
+    saved_costs: SavedCostsRecord | None
 
     @classmethod
     def build(cls, comparison: Comparison, best: PlanRecord | None, given: PlanRecord) -> ApartRecord:
         """Build the record of a comparison's two strategies."""
         return cls.read(
             comparison,
+            comparison.given,
             sides=[SideRecord.build(side) for side in comparison.sides],
             gain=GainRecord.build(comparison.gain),
             per_token=TokenDifferenceRecord.build(comparison),
@@ -231,32 +388,67 @@ class ApartRecord(Record):
 
 
 class ComparisonRecord(SettingRecord):
-    """The report of planner compare: of a job's strategy and its recommended plan, or of two jobs."""
+    """
+    The report of planner compare: of a job's strategy and its recommended plan, or of two jobs.
 
-    kind: Literal["comparison"] = entry("Kind of the report.")
-    status: str = entry("End of the search for the best plan; compared for two jobs.")
-    best: PlanRecord | None = entry("The best plan; of two jobs the second one's.")
-    given: PlanRecord = entry("The given strategy; of two jobs the first one's.")
-    allowed: bool = entry("True if the rules allow the given strategy.")
-    broken_rules: list[str] = entry("Sentences of the rules that forbid it.", "given.broken_rules")
-    broken_preferences: list[str] = entry(
-        "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
-    )
-    assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
-    saved_seconds_per_step: Figure | None = entry(
-        "Seconds by which the best plan's step is shorter; null where the steps of two jobs train different models or "
-        "numbers of tokens.",
-        "saved_seconds",
-    )
-    saved_fraction: Figure | None = entry("The time saved per step, as a share of the given step; null as above.")
-    saved_days: Figure | None = entry("Days that the best plan saves.")
-    saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
-    within_noise: bool | None = entry(
-        "True if the interval of the gain holds zero, so that either may be the faster one.", "is_within_noise"
-    )
-    differences: list[DifferenceRecord] = entry("Differences by line of the step.")
-    apart: ApartRecord = entry("Differences besides the lines of the step.")
-    conflict: ConflictRecord | None = entry("Why nothing fits.")
+    Parameters
+    ----------
+    kind
+        Kind of the report.
+    status
+        End of the search for the best plan; compared for two jobs.
+    best
+        The best plan; of two jobs the second one's.
+    given
+        The given strategy; of two jobs the first one's.
+    allowed
+        True if the rules allow the given strategy.
+    broken_rules
+        Sentences of the rules that forbid it.
+    broken_preferences
+        Sentences of the preferences for which the search leaves it out.
+    assumed
+        Decisions that were not given, with the values that they got.
+    saved_seconds_per_step
+        Seconds by which the best plan's step is shorter; null where the steps of two jobs train different models or
+        numbers of tokens.
+    saved_fraction
+        The time saved per step, as a share of the given step; null as above.
+    saved_days
+        Days that the best plan saves.
+    saved_gpu_hours
+        GPU-hours that the best plan saves.
+    within_noise
+        True if the interval of the gain holds zero, so that either may be the faster one.
+    differences
+        Differences by line of the step.
+    apart
+        Differences besides the lines of the step.
+    conflict
+        Why nothing fits.
+    """
+
+    kind: Literal["comparison"]
+    status: str
+    best: PlanRecord | None
+    given: PlanRecord
+    allowed: bool
+    broken_rules: list[str]
+    broken_preferences: list[str]
+    assumed: dict[str, str]
+    saved_seconds_per_step: Figure | None
+    saved_fraction: Figure | None
+    saved_days: Figure | None
+    saved_gpu_hours: Figure | None
+    within_noise: bool | None
+    differences: list[DifferenceRecord]
+    apart: ApartRecord
+    conflict: ConflictRecord | None
+
+    @property
+    def comparison(self) -> Comparison:
+        """The comparison itself."""
+        return cast("Comparison", self._sources[0])
 
     @classmethod
     def build(cls, comparison: Comparison) -> ComparisonRecord:
@@ -264,11 +456,16 @@ class ComparisonRecord(SettingRecord):
         report, given = comparison.report, comparison.given
         best, ours = _plan(comparison.best), PlanRecord.build_from_plan(given.plan)
         conflict = report.outcome.conflict if isinstance(report, PlanReport) else None
-        nothing_saved = dict.fromkeys(SAVED if best is None else () if comparison.same_step else OF_STEP)
+        saved: dict[str, Any] = dict.fromkeys(SAVED)
+        if comparison.best is not None:
+            saved = {"within_noise": comparison.is_within_noise, "saved_seconds_per_step": comparison.saved_seconds}
+            saved |= {} if comparison.same_step else dict.fromkeys(OF_STEP)
         return cls.read(
             comparison,
+            given,
             **dict(SettingRecord.build_from_job(report, "comparison")),
-            **nothing_saved,
+            **saved,
+            differences=DifferenceRecord.build(comparison.differences),
             best=best,
             given=ours,
             allowed=not given.broken_rules,

@@ -4,56 +4,120 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 
 if TYPE_CHECKING:
     from planner.verbs.gain import Gain, MeasuredSide
 
 
 class UnprovenPartRecord(Record):
-    """Part of a gain that rests on one unproven feature."""
+    """
+    Part of a gain that rests on one unproven feature.
 
-    text: str = entry("The feature in words.")
-    decisions: list[str] = entry("Names of the decisions that make it.", "names")
-    fraction: Figure = entry("Part of the gain that is lost without it, as a fraction of the given step.")
-    is_needed: bool = entry("True if the plan cannot run without it, so that all of the gain rests on it.")
+    Parameters
+    ----------
+    text
+        The feature in words.
+    decisions
+        Names of the decisions that make it.
+    fraction
+        Part of the gain that is lost without it, as a fraction of the given step.
+    is_needed
+        True if the plan cannot run without it, so that all of the gain rests on it.
+    """
+
+    text: str
+    decisions: list[str]
+    fraction: Figure
+    is_needed: bool
 
 
 class MeasuredSideRecord(Record):
-    """A measured run with the degrees of one of the two strategies."""
+    """
+    A measured run with the degrees of one of the two strategies.
 
-    side: str = entry("given or best.")
-    id: str = entry("The run's name in the project's table.", "match.run.id")
-    source: str = entry("Its publisher.", "match.run.source")
-    release: str = entry("Its software and release.", "match.run.release")
-    unlike: list[str] = entry("Features and release in which it differs from the strategy.", "match.unlike")
-    step_time_seconds: Figure = entry("Its measured step.", "match.run.step_seconds")
-    predicted_seconds: Figure = entry("Its step as predicted, as it ran.", "match.run.predicted_seconds")
-    error_fraction: Figure = entry("Predicted over measured step, minus 1.", "match.run.error_fraction")
-    corrected_seconds: Figure = entry("The strategy's step with this error taken out.")
+    Parameters
+    ----------
+    side
+        given or best.
+    id
+        The run's name in the project's table.
+    source
+        Its publisher.
+    release
+        Its software and release.
+    unlike
+        Features and release in which it differs from the strategy.
+    step_time_seconds
+        Its measured step.
+    predicted_seconds
+        Its step as predicted, as it ran.
+    error_fraction
+        Predicted over measured step, minus 1.
+    corrected_seconds
+        The strategy's step with this error taken out.
+    """
+
+    side: str
+    id: str
+    source: str
+    release: str
+    unlike: list[str]
+    step_time_seconds: Figure
+    predicted_seconds: Figure
+    error_fraction: Figure
+    corrected_seconds: Figure
 
     @classmethod
     def build(cls, side: MeasuredSide) -> MeasuredSideRecord:
         """Build the record of a measured run."""
-        return cls.read(side, side="given" if side.is_given else "best")
+        run = side.match.run
+        return cls.read(
+            side, side.match, run, side="given" if side.is_given else "best", step_time_seconds=run.step_seconds
+        )
 
 
 class GainRecord(Record):
-    """Share of the given step that the best plan saves; per device and token where the two batches differ."""
+    """
+    Share of the given step that the best plan saves; per device and token where the two batches differ.
 
-    fraction: Figure = entry("Share of the given step that is saved; negative: lost.")
-    low_fraction: Figure = entry("Lower end of the interval of the measured gain.")
-    high_fraction: Figure = entry("Upper end of the interval of the measured gain.")
-    probability: Figure = entry("Chance that the measured gain lies between them.")
-    is_sure: bool = entry("True if both ends are on one side of zero, so that one is faster beyond doubt.")
-    basis: str = entry("Errors that the interval follows from.")
-    changes: list[str] = entry("Kinds of everything that differs between the two.")
-    unproven: list[UnprovenPartRecord] = entry(
-        "Features of the best plan alone that no measured run shows, the largest part of the gain first."
-    )
-    unproven_fraction: Figure = entry("Part of the gain that is lost without all of them.")
-    measured: list[MeasuredSideRecord] = entry("Measured runs with the degrees of either strategy.")
-    measured_fraction: Figure | None = entry("The gain with the model's errors on them taken out; null without any.")
+    Parameters
+    ----------
+    fraction
+        Share of the given step that is saved; negative: lost.
+    low_fraction
+        Lower end of the interval of the measured gain.
+    high_fraction
+        Upper end of the interval of the measured gain.
+    probability
+        Chance that the measured gain lies between them.
+    is_sure
+        True if both ends are on one side of zero, so that one is faster beyond doubt.
+    basis
+        Errors that the interval follows from.
+    changes
+        Kinds of everything that differs between the two.
+    unproven
+        Features of the best plan alone that no measured run shows, the largest part of the gain first.
+    unproven_fraction
+        Part of the gain that is lost without all of them.
+    measured
+        Measured runs with the degrees of either strategy.
+    measured_fraction
+        The gain with the model's errors on them taken out; null without any.
+    """
+
+    fraction: Figure
+    low_fraction: Figure
+    high_fraction: Figure
+    probability: Figure
+    is_sure: bool
+    basis: str
+    changes: list[str]
+    unproven: list[UnprovenPartRecord]
+    unproven_fraction: Figure
+    measured: list[MeasuredSideRecord]
+    measured_fraction: Figure | None
 
     @classmethod
     def build(cls, gain: Gain | None) -> GainRecord | None:
@@ -62,6 +126,6 @@ class GainRecord(Record):
             return None
         return cls.read(
             gain,
-            changes=[change.value for change in gain.changes],
+            unproven=[UnprovenPartRecord.read(one, decisions=one.names) for one in gain.unproven],
             measured=[MeasuredSideRecord.build(one) for one in gain.measured],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from planner.report.records.plan import MemoryRecord
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
@@ -13,20 +13,38 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from planner.jobs.problem import Problem
     from planner.results import PlanReport
+    from planner.search.alternatives import AlternativeOutcome
     from planner.search.branch_and_bound import SearchStats
     from planner.search.certificate import Certificate
     from planner.search.listed import CandidateListReport
 
 
 class ExcludedRecord(Record):
-    """Numbers of strategies that the solver never saw, under the first reason that applies."""
+    """
+    Numbers of strategies that the solver never saw, under the first reason that applies.
 
-    lower_bound: int = entry("A lower bound of their time is above the best time found.")
-    rules_of_time: int = entry("Without a time, or refused by a rule of the time.", "pruned.infeasible_time")
-    overlaps: int = entry("Other overlaps of the same strategy are as fast.", "pruned.folded")
-    cut: int = entry("Slower than the best strategy found.", "pruned.cut")
-    dominance: int = entry("Another one is better in time, device memory and host memory.", "pruned.dominated")
-    memory: int = entry("Too large for device or host.")
+    Parameters
+    ----------
+    lower_bound
+        A lower bound of their time is above the best time found.
+    rules_of_time
+        Without a time, or refused by a rule of the time.
+    overlaps
+        Other overlaps of the same strategy are as fast.
+    cut
+        Slower than the best strategy found.
+    dominance
+        Another one is better in time, device memory and host memory.
+    memory
+        Too large for device or host.
+    """
+
+    lower_bound: int
+    rules_of_time: int
+    overlaps: int
+    cut: int
+    dominance: int
+    memory: int
 
     @classmethod
     def build(cls, effort: SearchStats) -> ExcludedRecord:
@@ -35,41 +53,112 @@ class ExcludedRecord(Record):
             effort,
             lower_bound=effort.num_bounded + effort.pruned.bounded,
             memory=effort.num_unfit + effort.pruned.unfit,
+            rules_of_time=effort.pruned.infeasible_time,
+            overlaps=effort.pruned.folded,
+            cut=effort.pruned.cut,
+            dominance=effort.pruned.dominated,
         )
 
 
 class EffortRecord(Record):
-    """Statistics of the search."""
+    """
+    Statistics of the search.
 
-    num_raw_strategies: int = entry("Combinations before any rule.", "raw_size")
-    num_strategies: int = entry("Combinations that satisfy every rule but those of memory.", "size")
-    num_rows: int = entry("Combinations of degrees.")
-    num_rows_tabulated: int = entry("Combinations of degrees whose features were looked at.")
-    num_strategies_tabulated: int = entry("Strategies with the degrees that were looked at.", "pruned.tabulated")
-    num_excluded: ExcludedRecord = entry("Why the others were left out.")
-    num_pipelines: int = entry("Pipelines whose stages may differ.", "stages.pipelines")
-    num_pipelines_costed: int = entry("Pipelines whose ranks were costed.", "stages.costed")
-    num_pipelines_solved: int = entry("Pipelines that CP-SAT solved.", "stages.solved")
-    num_candidates: int = entry("Literals that CP-SAT saw.")
-    num_solves: int = entry("Runs of CP-SAT.")
-    build_seconds: Figure = entry("Time for the space, tables and models.")
-    solve_seconds: Figure = entry("Time inside CP-SAT.")
+    Parameters
+    ----------
+    num_raw_strategies
+        Combinations before any rule.
+    num_strategies
+        Combinations that satisfy every rule but those of memory.
+    num_rows
+        Combinations of degrees.
+    num_rows_tabulated
+        Combinations of degrees whose features were looked at.
+    num_strategies_tabulated
+        Strategies with the degrees that were looked at.
+    num_excluded
+        Why the others were left out.
+    num_pipelines
+        Pipelines whose stages may differ.
+    num_pipelines_costed
+        Pipelines whose ranks were costed.
+    num_pipelines_solved
+        Pipelines that CP-SAT solved.
+    num_candidates
+        Literals that CP-SAT saw.
+    num_solves
+        Runs of CP-SAT.
+    build_seconds
+        Time for the space, tables and models.
+    solve_seconds
+        Time inside CP-SAT.
+    """
+
+    num_raw_strategies: int
+    num_strategies: int
+    num_rows: int
+    num_rows_tabulated: int
+    num_strategies_tabulated: int
+    num_excluded: ExcludedRecord
+    num_pipelines: int
+    num_pipelines_costed: int
+    num_pipelines_solved: int
+    num_candidates: int
+    num_solves: int
+    build_seconds: Figure
+    solve_seconds: Figure
+
+    @classmethod
+    def build(cls, effort: SearchStats) -> EffortRecord:
+        """Build the record of a search's effort."""
+        return cls.read(
+            effort,
+            num_raw_strategies=effort.raw_size,
+            num_strategies=effort.size,
+            num_strategies_tabulated=effort.pruned.tabulated,
+            num_excluded=ExcludedRecord.build(effort),
+            num_pipelines=effort.stages.pipelines,
+            num_pipelines_costed=effort.stages.costed,
+            num_pipelines_solved=effort.stages.solved,
+        )
 
 
 class ImpossibleRecord(Record):
-    """A strategy of the job's list that no rule allows."""
+    """
+    A strategy of the job's list that no rule allows.
 
-    place: str = entry("Its place in the list.")
-    rules: list[str] = entry("Sentences of the rules that forbid it.")
+    Parameters
+    ----------
+    place
+        Its place in the list.
+    rules
+        Sentences of the rules that forbid it.
+    """
+
+    place: str
+    rules: list[str]
 
 
 class CandidatesRecord(Record):
-    """Number of strategies of the job's candidate list that the rules allow."""
+    """
+    Number of strategies of the job's candidate list that the rules allow.
 
-    source: str = entry("Its file.")
-    num_rows: int = entry("Its strategies.")
-    num_impossible: int = entry("Strategies of the list that rules forbid.")
-    impossible: list[ImpossibleRecord] = entry("The first forbidden strategies.")
+    Parameters
+    ----------
+    source
+        Its file.
+    num_rows
+        Its strategies.
+    num_impossible
+        Strategies of the list that rules forbid.
+    impossible
+        The first forbidden strategies.
+    """
+
+    source: str
+    num_rows: int
+    num_impossible: int
+    impossible: list[ImpossibleRecord]
 
     @classmethod
     def build(cls, listed: CandidateListReport) -> CandidatesRecord:
@@ -79,33 +168,59 @@ class CandidatesRecord(Record):
 
 
 class SmallestClusterRecord(Record):
-    """The smallest cluster on which something fits."""
+    """
+    The smallest cluster on which something fits.
 
-    num_devices: int | None = entry("Its devices; null where none was found.")
-    strategy: StrategyRecord | None = entry("A strategy for it; null where none was found.")
-    num_devices_tried: int | None = entry("The largest number that was tried.", "num_tried")
-    num_devices_enough: int | None = entry("A number that is enough, where the smallest is not known.", "num_enough")
-    num_devices_within: int | None = entry(
-        "The largest number below the job's own that fits; null where none does.", "num_within"
-    )
-    time_ran_out: bool = entry("True if time ran out before smaller ones were tried.", "is_cut")
+    Parameters
+    ----------
+    num_devices
+        Its devices; null where none was found.
+    strategy
+        A strategy for it; null where none was found.
+    num_devices_tried
+        The largest number that was tried.
+    num_devices_enough
+        A number that is enough, where the smallest is not known.
+    num_devices_within
+        The largest number below the job's own that fits; null where none does.
+    time_ran_out
+        True if time ran out before smaller ones were tried.
+    """
+
+    num_devices: int | None
+    strategy: StrategyRecord | None
+    num_devices_tried: int | None
+    num_devices_enough: int | None
+    num_devices_within: int | None
+    time_ran_out: bool
 
     @classmethod
     def build(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
         """Build the record of a search over cluster sizes."""
-        return cls.read(size, strategy=StrategyRecord.build_optional(problem, size.strategy))
+        return cls(
+            num_devices=size.num_devices,
+            strategy=StrategyRecord.build_optional(problem, size.strategy),
+            num_devices_tried=size.num_tried,
+            num_devices_enough=size.num_enough,
+            num_devices_within=size.num_within,
+            time_ran_out=size.is_cut,
+        )
 
 
-class ClosestStrategyRecord(Record):
-    """The decisions of the strategy that comes closest to fitting."""
+class ClosestRecord(MemoryRecord):
+    """
+    The strategy that comes closest to fitting.
 
-    strategy: StrategyRecord = entry("Its decisions.")
+    Parameters
+    ----------
+    strategy
+        Its decisions.
+    missing_bytes_by_rank
+        Memory that each pipeline rank lacks.
+    """
 
-
-class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
-    """The strategy that comes closest to fitting."""
-
-    missing_bytes_by_rank: list[Figure] = entry("Memory that each pipeline rank lacks.")
+    strategy: StrategyRecord
+    missing_bytes_by_rank: list[Figure]
 
     @classmethod
     def build_from_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
@@ -120,54 +235,114 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
 
 
 class ConflictRecord(Record):
-    """Why no strategy fits."""
+    """
+    Why no strategy fits.
 
-    least_bubble_fraction: Figure | None = entry(
-        "The smallest bubble fraction of the strategies that fit, where its limit is to blame."
-    )
-    exclusive_rules: list[list[str]] = entry("Smallest sets of rules that exclude each other.", "exclusive")
-    repairs: list[list[str]] = entry("Smallest sets of rules without which something fits.")
-    release: list[str] = entry("Entries of the job to let go: the first choice.")
-    releases: list[list[str]] = entry("All smallest sets of entries to let go.")
-    shortage_bytes: Figure | None = entry("Device memory that the closest strategy lacks.")
-    host_shortage_bytes: Figure | None = entry("Host memory that the closest strategy lacks.")
-    needed_memory_bytes: Figure | None = entry("Memory of a device with which something fits.", "needed_bytes")
-    needed_host_memory_bytes: Figure | None = entry(
-        "Host memory of a device with which something fits.", "needed_host_bytes"
-    )
-    needed_headroom_bytes: Figure | None = entry("The headroom with which something fits.", "headroom_bytes")
-    smallest_cluster: SmallestClusterRecord | None = entry("The smallest cluster on which something fits.")
-    left_out: list[str] = entry("Parts of the explanation that are missing because time ran out.")
-    closest: ClosestRecord | None = entry("The strategy that lacks least.")
+    Parameters
+    ----------
+    least_bubble_fraction
+        The smallest bubble fraction of the strategies that fit, where its limit is to blame.
+    exclusive_rules
+        Smallest sets of rules that exclude each other.
+    repairs
+        Smallest sets of rules without which something fits.
+    release
+        Entries of the job to let go: the first choice.
+    releases
+        All smallest sets of entries to let go.
+    shortage_bytes
+        Device memory that the closest strategy lacks.
+    host_shortage_bytes
+        Host memory that the closest strategy lacks.
+    needed_memory_bytes
+        Memory of a device with which something fits.
+    needed_host_memory_bytes
+        Host memory of a device with which something fits.
+    needed_headroom_bytes
+        The headroom with which something fits.
+    smallest_cluster
+        The smallest cluster on which something fits.
+    left_out
+        Parts of the explanation that are missing because time ran out.
+    closest
+        The strategy that lacks least.
+    """
+
+    least_bubble_fraction: Figure | None
+    exclusive_rules: list[list[str]]
+    repairs: list[list[str]]
+    release: list[str]
+    releases: list[list[str]]
+    shortage_bytes: Figure | None
+    host_shortage_bytes: Figure | None
+    needed_memory_bytes: Figure | None
+    needed_host_memory_bytes: Figure | None
+    needed_headroom_bytes: Figure | None
+    smallest_cluster: SmallestClusterRecord | None
+    left_out: list[str]
+    closest: ClosestRecord | None
 
     @classmethod
     def build(cls, report: PlanReport, conflict: Conflict) -> ConflictRecord:
         """Build the record of a conflict of a report's job."""
         return cls.read(
             conflict,
+            exclusive_rules=conflict.exclusive,
+            needed_memory_bytes=conflict.needed_bytes,
+            needed_host_memory_bytes=conflict.needed_host_bytes,
+            needed_headroom_bytes=conflict.headroom_bytes,
             smallest_cluster=SmallestClusterRecord.build(conflict.size, report.chosen) if conflict.size else None,
             closest=ClosestRecord.build_from_report(report, report.closest) if report.closest else None,
         )
 
 
 class CertificateRecord(Record):
-    """CP-SAT's answer when a model with all rules is asked for an even strategy that is faster than the plan."""
+    """
+    CP-SAT's answer when a model with all rules is asked for an even strategy that is faster than the plan.
 
-    verdict: Literal["certified", "not certified", "refuted"] = entry(
-        "certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner."
-    )
-    reason: str = entry("Why it could not be asked; empty where it was.")
-    below_seconds: Figure = entry("The answer's step, than which none may be faster.")
-    num_decisions: int = entry("Variables of decisions.")
-    num_rules: int = entry("Rules that the model holds.")
-    num_constraints: int = entry("Constraints that they became; the others are domains, or hold for all values left.")
-    num_rows: int = entry("Combinations of degrees.")
-    num_rows_bounded: int = entry("Combinations of degrees that their lower bound excludes.")
-    num_combinations: int = entry("Combinations of the decisions that memory depends on, in the model's table.")
-    num_strategies: int = entry("Strategies that fit and are as fast unless a rule forbids them, in its other table.")
-    is_thorough: bool = entry("True if the tables hold all features, also those that the rules forbid.")
-    seconds: Figure = entry("Time that it took.")
-    better: StrategyRecord | None = entry("The faster strategy; null without one.")
+    Parameters
+    ----------
+    verdict
+        certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner.
+    reason
+        Why it could not be asked; empty where it was.
+    below_seconds
+        The answer's step, than which none may be faster.
+    num_decisions
+        Variables of decisions.
+    num_rules
+        Rules that the model holds.
+    num_constraints
+        Constraints that they became; the others are domains, or hold for all values left.
+    num_rows
+        Combinations of degrees.
+    num_rows_bounded
+        Combinations of degrees that their lower bound excludes.
+    num_combinations
+        Combinations of the decisions that memory depends on, in the model's table.
+    num_strategies
+        Strategies that fit and are as fast unless a rule forbids them, in its other table.
+    is_thorough
+        True if the tables hold all features, also those that the rules forbid.
+    seconds
+        Time that it took.
+    better
+        The faster strategy; null without one.
+    """
+
+    verdict: Literal["certified", "not certified", "refuted"]
+    reason: str
+    below_seconds: Figure
+    num_decisions: int
+    num_rules: int
+    num_constraints: int
+    num_rows: int
+    num_rows_bounded: int
+    num_combinations: int
+    num_strategies: int
+    is_thorough: bool
+    seconds: Figure
+    better: StrategyRecord | None
 
     @classmethod
     def build(cls, certificate: Certificate, problem: Problem) -> CertificateRecord:
@@ -176,16 +351,34 @@ class CertificateRecord(Record):
 
 
 class AlternativeRecord(Record):
-    """One combination of the settings of which the job gives several values."""
+    """
+    One combination of the settings of which the job gives several values.
 
-    settings: dict[str, bool | int | float | str] = entry("Their values.", "problem.settings")
-    answer: Literal["found", "nothing faster", "nothing fits", "unknown"] = entry(
-        "found: its search found strategies that were the best so far; nothing faster: none is among the plans; "
-        "nothing fits; unknown: time ran out before the proof."
-    )
-    num_strategies: int = entry("Strategies that satisfy every rule but those of memory.", "outcome.effort.size")
-    shortage_bytes: Figure | None = entry("Device memory that its closest strategy lacks, where nothing fits.")
-    host_shortage_bytes: Figure | None = entry("Host memory that it lacks.")
+    Parameters
+    ----------
+    settings
+        Their values.
+    answer
+        found: its search found strategies that were the best so far; nothing faster: none is among the plans; nothing
+        fits; unknown: time ran out before the proof.
+    num_strategies
+        Strategies that satisfy every rule but those of memory.
+    shortage_bytes
+        Device memory that its closest strategy lacks, where nothing fits.
+    host_shortage_bytes
+        Host memory that it lacks.
+    """
+
+    settings: dict[str, bool | int | float | str]
+    answer: Literal["found", "nothing faster", "nothing fits", "unknown"]
+    num_strategies: int
+    shortage_bytes: Figure | None
+    host_shortage_bytes: Figure | None
+
+    @classmethod
+    def build(cls, one: AlternativeOutcome) -> AlternativeRecord:
+        """Build the record of a combination."""
+        return cls.read(one, settings=one.problem.settings, num_strategies=one.outcome.effort.size)
 
 
 EVEN: Final = "even stages"
@@ -193,27 +386,40 @@ EVEN: Final = "even stages"
 
 
 class OutcomeRecord(Record):
-    """The proof."""
+    """
+    The proof.
 
-    status: Literal["optimal", "feasible", "infeasible", "unknown"] = entry(
-        "optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown."
-    )
-    lower_bound_seconds: Figure | None = entry(
-        "No strategy is faster by its closed form, but for the rounding bound; null where none exists."
-    )
-    bound_of: Literal["all strategies", "even stages"] = entry(
-        "Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks."
-    )
-    gap: Figure | None = entry(
-        "Largest possible distance of the best plan from that bound, as a fraction of its time; null without a plan."
-    )
-    rounding_bound_seconds: Figure = entry("Seconds that rounding to the solver's ticks may hide.")
-    certificate: CertificateRecord | None = entry("A second proof by another model; null where nothing was found.")
-    search: EffortRecord = entry("Statistics of the search.")
-    candidates: CandidatesRecord | None = entry(
-        "Strategies of the job's list that the rules allow; null without a list."
-    )
-    conflict: ConflictRecord | None = entry("Why nothing fits; null where something does.")
-    alternatives: list[AlternativeRecord] = entry(
-        "Combinations of settings that were searched; empty where each setting has one value."
-    )
+    Parameters
+    ----------
+    status
+        optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown.
+    lower_bound_seconds
+        No strategy is faster by its closed form, but for the rounding bound; null where none exists.
+    bound_of
+        Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks.
+    gap
+        Largest possible distance of the best plan from that bound, as a fraction of its time; null without a plan.
+    rounding_bound_seconds
+        Seconds that rounding to the solver's ticks may hide.
+    certificate
+        A second proof by another model; null where nothing was found.
+    search
+        Statistics of the search.
+    candidates
+        Strategies of the job's list that the rules allow; null without a list.
+    conflict
+        Why nothing fits; null where something does.
+    alternatives
+        Combinations of settings that were searched; empty where each setting has one value.
+    """
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    lower_bound_seconds: Figure | None
+    bound_of: Literal["all strategies", "even stages"]
+    gap: Figure | None
+    rounding_bound_seconds: Figure
+    certificate: CertificateRecord | None
+    search: EffortRecord
+    candidates: CandidatesRecord | None
+    conflict: ConflictRecord | None
+    alternatives: list[AlternativeRecord]

@@ -2,84 +2,131 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from costmodel.memory.rank import seen_bytes
+from costmodel.step.estimate import Part
 from planner.report.records.costs import CostsRecord, difference
 from planner.report.records.published import BestRunRecord
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record, late_entry
 from planner.report.records.strategy import StrategyRecord
+from planner.uncertainty.evidence.features import Unproven
+from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.fastest import chances_fastest
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
-from planner.uncertainty.peaks import chance_to_fit, peak_interval, reserved_interval
+from planner.uncertainty.peaks import Chance, chance_to_fit, peak_interval, reserved_interval
 from planner.uncertainty.retries import chance_fast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from costmodel.facts.cluster import Cluster
-    from costmodel.step.estimate import Estimate
+    from costmodel.step.estimate import Estimate, RankEstimate
     from planner.results import Plan
 
 
-class PartRecord(Record):
-    """One line of a step."""
-
-    name: str = entry("compute, recompute, tp, cp, ep, offload, host, pp, bubble, dp or optimizer.")
-    exposed_seconds: Figure = entry("Its share of the step; all lines add up to the step.")
-    hidden_seconds: Figure = entry("Time that is overlapped with computation.")
-
-
 class RankRecord(Record):
-    """One pipeline rank."""
+    """
+    One pipeline rank.
 
-    rank: int = entry("Its number.")
-    num_layers: int = entry("Layers that it holds, those of multi-token prediction included.")
-    microbatch_seconds: Figure = entry("One micro-batch, forward and backward.")
-    bytes: dict[str, Figure] = entry("Peak device memory by part, such as weights or activations.", "bytes_by_part")
-    peak_memory_bytes: Figure = entry("Their sum.", "device_bytes")
-    headroom_bytes: Figure = entry("Device memory that stays free; negative where the rank does not fit.")
-    host_memory_bytes: Figure = entry("Host memory that one of its devices needs.", "host_bytes")
-    port_bytes: Figure = entry("Bytes that one of its devices copies to the host in a step, and as many back.")
+    Parameters
+    ----------
+    rank
+        Its number.
+    num_layers
+        Layers that it holds, those of multi-token prediction included.
+    microbatch_seconds
+        One micro-batch, forward and backward.
+    bytes
+        Peak device memory by part, such as weights or activations.
+    peak_memory_bytes
+        Their sum.
+    headroom_bytes
+        Device memory that stays free; negative where the rank does not fit.
+    host_memory_bytes
+        Host memory that one of its devices needs.
+    port_bytes
+        Bytes that one of its devices copies to the host in a step, and as many back.
+    """
+
+    rank: int
+    num_layers: int
+    microbatch_seconds: Figure
+    bytes: dict[str, Figure]
+    peak_memory_bytes: Figure
+    headroom_bytes: Figure
+    host_memory_bytes: Figure
+    port_bytes: Figure
+
+    @classmethod
+    def build(cls, rank: RankEstimate, room_bytes: float) -> RankRecord:
+        """Build the record of a rank whose devices have so much memory."""
+        return cls.read(
+            rank,
+            bytes=rank.bytes_by_part,
+            peak_memory_bytes=rank.device_bytes,
+            headroom_bytes=room_bytes - rank.device_bytes,
+            host_memory_bytes=rank.host_bytes,
+        )
 
 
-class ChanceRecord(Record):
-    """A chance."""
+class FitRecord(Chance, Record):
+    """
+    A chance to fit, and how far measured peaks are from predicted ones.
 
-    share: Figure = entry("From 0 to 1.")
-    basis: str = entry("The runs or the simulation that it follows from.")
+    Parameters
+    ----------
+    peak_memory_interval_bytes
+        Bounds between which a measured peak lies.
+    reserved_interval_bytes
+        Bounds of the memory that PyTorch's allocator reserves where it has room.
+    interval_probability
+        Share of the measured peaks that lie within such bounds.
+    """
 
-
-class FitRecord(ChanceRecord):
-    """A chance to fit, and how far measured peaks are from predicted ones."""
-
-    peak_memory_interval_bytes: list[Figure] = entry("Bounds between which a measured peak lies.")
-    reserved_interval_bytes: list[Figure] = entry(
-        "Bounds of the memory that PyTorch's allocator reserves where it has room."
-    )
-    interval_probability: Figure = entry("Share of the measured peaks that lie within such bounds.")
+    peak_memory_interval_bytes: list[Figure]
+    reserved_interval_bytes: list[Figure]
+    interval_probability: Figure
 
 
 class MemoryRecord(Record):
-    """Memory of one device."""
+    """
+    Memory of one device.
 
-    peak_memory_bytes: Figure = entry("Peak of the fullest pipeline rank.", "device_bytes")
-    allocated_bytes: Figure = entry("Peak as PyTorch counts it in tensors.")
-    reserved_bytes: Figure = entry(
-        "Memory that PyTorch's allocator reserves at that peak where it has room; near the limit it frees unused "
-        "blocks, so that the peak that must fit may be smaller."
-    )
-    headroom_bytes: Figure = entry(
-        "Device memory that stays free on the fullest pipeline rank; negative where it does not fit."
-    )
-    chance_to_fit: FitRecord = entry("Chance that the fullest pipeline rank fits.")
-    chance_fast: ChanceRecord = entry(
-        "Chance that PyTorch's allocator never retries there; with retries a step is far slower than its kernels."
-    )
-    host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
-    host_headroom_bytes: Figure = entry("Host memory that stays free of one device's share.")
-    ranks: list[RankRecord] = entry("Every pipeline rank.")
+    Parameters
+    ----------
+    peak_memory_bytes
+        Peak of the fullest pipeline rank.
+    allocated_bytes
+        Peak as PyTorch counts it in tensors.
+    reserved_bytes
+        Memory that PyTorch's allocator reserves at that peak where it has room; near the limit it frees unused blocks,
+        so that the peak that must fit may be smaller.
+    headroom_bytes
+        Device memory that stays free on the fullest pipeline rank; negative where it does not fit.
+    chance_to_fit
+        Chance that the fullest pipeline rank fits.
+    chance_fast
+        Chance that PyTorch's allocator never retries there; with retries a step is far slower than its kernels.
+    host_memory_bytes
+        Host memory that one device needs.
+    host_headroom_bytes
+        Host memory that stays free of one device's share.
+    ranks
+        Every pipeline rank.
+    """
+
+    peak_memory_bytes: Figure
+    allocated_bytes: Figure
+    reserved_bytes: Figure
+    headroom_bytes: Figure
+    chance_to_fit: FitRecord
+    chance_fast: Chance
+    host_memory_bytes: Figure
+    host_headroom_bytes: Figure
+    ranks: list[RankRecord]
 
     @classmethod
     def build_from_estimate(cls, estimate: Estimate, cluster: Cluster) -> MemoryRecord:
@@ -88,6 +135,7 @@ class MemoryRecord(Record):
         room_bytes, chance = device.memory_bytes, chance_to_fit(cluster, device_bytes=peak_bytes)
         return MemoryRecord.read(
             estimate,
+            peak_memory_bytes=peak_bytes,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
             reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
             headroom_bytes=room_bytes - peak_bytes,
@@ -97,136 +145,245 @@ class MemoryRecord(Record):
                 reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
                 interval_probability=PEAK_COVERAGE,
             ),
-            chance_fast=ChanceRecord.read(chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes)),
+            chance_fast=chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes),
+            host_memory_bytes=estimate.host_bytes,
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
-            ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
+            ranks=[RankRecord.build(one, room_bytes) for one in estimate.ranks],
         )
 
 
 class CheckpointRecord(Record):
-    """The checkpoint interval and its costs."""
+    """
+    The checkpoint interval and its costs.
 
-    interval_steps: int = entry("Steps from one checkpoint to the next.", "schedule.interval_steps")
-    interval_seconds: Figure = entry("Time of these steps.", "schedule.interval_seconds")
-    unrounded_interval_steps: Figure | None = entry(
-        "The optimal interval before rounding to whole steps.", "schedule.continuous_interval_steps"
-    )
-    seconds: Figure = entry("Training time lost per checkpoint.", "checkpoint_seconds")
-    num_checkpoints: int = entry("Checkpoints that the whole training saves.", "schedule.num_checkpoints")
-    nbytes: Figure | None = entry("Size of each: weights and optimizer states.", "checkpoint_bytes")
-    write_seconds: Figure = entry("Time for which each is written to storage.", "reliability.storage_seconds")
-    write_fraction: Figure = entry("Share of the time in which they are written.", "schedule.write_fraction")
-    storage_bytes_per_second: Figure | None = entry("Storage bandwidth of all devices together.", "storage_bandwidth")
-    kept: int | None = entry("Number of the newest checkpoints that are kept.", "kept_checkpoints")
+    Parameters
+    ----------
+    interval_steps
+        Steps from one checkpoint to the next.
+    interval_seconds
+        Time of these steps.
+    unrounded_interval_steps
+        The optimal interval before rounding to whole steps.
+    seconds
+        Training time lost per checkpoint.
+    num_checkpoints
+        Checkpoints that the whole training saves.
+    nbytes
+        Size of each: weights and optimizer states.
+    write_seconds
+        Time for which each is written to storage.
+    write_fraction
+        Share of the time in which they are written.
+    storage_bytes_per_second
+        Storage bandwidth of all devices together.
+    kept
+        Number of the newest checkpoints that are kept.
+    """
+
+    interval_steps: int
+    interval_seconds: Figure
+    unrounded_interval_steps: Figure | None
+    seconds: Figure
+    num_checkpoints: int
+    nbytes: Figure | None
+    write_seconds: Figure
+    write_fraction: Figure
+    storage_bytes_per_second: Figure | None
+    kept: int | None
+
+    @classmethod
+    def build(cls, plan: Plan) -> CheckpointRecord:
+        """Build the record of a plan's checkpoints."""
+        return cls.read(
+            plan.schedule,
+            unrounded_interval_steps=plan.schedule.continuous_interval_steps,
+            seconds=plan.checkpoint_seconds,
+            nbytes=plan.checkpoint_bytes,
+            write_seconds=plan.reliability.storage_seconds,
+            storage_bytes_per_second=plan.storage_bandwidth,
+            kept=plan.kept_checkpoints,
+        )
 
 
 class TrainingRunRecord(Record):
-    """The whole training."""
+    """
+    The whole training.
 
-    num_steps: int = entry("Optimizer steps.")
-    effective_seconds: Figure = entry("Steps alone.")
-    interruption_seconds: Figure = entry("Checkpoints, repeated steps and recoveries.")
-    total_seconds: Figure = entry("Steps and interruptions.")
-    num_failures: Figure = entry("Expected interruptions.", "failures")
-    ettr: Figure = entry("Effective over total time.")
-    days: Figure = entry("Total time.")
-    gpu_hours: Figure = entry("Total time times the devices that it uses.")
+    Parameters
+    ----------
+    num_steps
+        Optimizer steps.
+    effective_seconds
+        Steps alone.
+    interruption_seconds
+        Checkpoints, repeated steps and recoveries.
+    total_seconds
+        Steps and interruptions.
+    num_failures
+        Expected interruptions.
+    ettr
+        Effective over total time.
+    days
+        Total time.
+    gpu_hours
+        Total time times the devices that it uses.
+    """
+
+    num_steps: int
+    effective_seconds: Figure
+    interruption_seconds: Figure
+    total_seconds: Figure
+    num_failures: Figure
+    ettr: Figure
+    days: Figure
+    gpu_hours: Figure
 
 
 class PlaceRecord(Record):
-    """The place of a plan among several."""
+    """
+    The place of a plan among several.
 
-    number: int = entry("Its place, from 1.")
-    slower_fraction: Figure = entry(
-        "Time by which its step is longer than the first one's, as a fraction of that; negative where it is shorter."
-    )
-    within_noise_of_best: bool = entry("True if predictions cannot tell it from the first one.")
-    chance_fastest: Figure = entry(
-        "The chance that its measured step is the shortest of the listed plans', by the errors of such differences."
-    )
-    difference_seconds: Figure = entry("Seconds by which its step is longer than the first one's.")
-    difference_by_part: dict[str, Figure] = entry(
-        "Seconds by which each line of its step is longer than the first one's."
-    )
-    difference_cost: Figure | None = entry("Money that it costs more than the first one; null without prices.")
+    Parameters
+    ----------
+    number
+        Its place, from 1.
+    slower_fraction
+        Time by which its step is longer than the first one's, as a fraction of that; negative where it is shorter.
+    within_noise_of_best
+        True if predictions cannot tell it from the first one.
+    chance_fastest
+        The chance that its measured step is the shortest of the listed plans', by the errors of such differences.
+    difference_seconds
+        Seconds by which its step is longer than the first one's.
+    difference_by_part
+        Seconds by which each line of its step is longer than the first one's.
+    difference_cost
+        Money that it costs more than the first one; null without prices.
+    """
 
-
-class GapRecord(Record):
-    """One property of a plan that few or no measured runs have, so that its figures are extrapolated."""
-
-    dimension: str = entry("software, device, kind or family of the model, a decision, a size, or the like.")
-    value: str = entry("Its value in the plan.")
-    runs: int = entry("Measured runs that have it.")
-    beyond: Figure = entry("A number over the largest that was measured; 1 where it is not larger.")
-    sentence: str = entry("The gap in words.")
-
-
-class UnprovenRecord(Record):
-    """A feature, or a pair of them, that too few measured runs have."""
-
-    names: list[str] = entry("The decisions, one or two.")
-    text: str = entry("The feature in words.")
-    runs: int = entry("Measured runs that have it.")
-    among: int = entry("Measured runs of the same generation of devices, family of models and stack line.")
-    where: str = entry("These runs in words.")
+    number: int
+    slower_fraction: Figure
+    within_noise_of_best: bool
+    chance_fastest: Figure
+    difference_seconds: Figure
+    difference_by_part: dict[str, Figure]
+    difference_cost: Figure | None = late_entry()
 
 
 class SpeedRecord(Record):
-    """The speed of a strategy."""
+    """
+    The speed of a strategy.
 
-    num_devices: int = entry("Devices that it uses.", "cluster.num_devices")
-    num_nodes: int = entry("Nodes that it uses.", "cluster.num_nodes")
-    step_time_seconds: Figure = entry("One optimizer step, simulated pass by pass.", "step_seconds")
-    closed_form_step_time_seconds: Figure = entry(
-        "One optimizer step by the closed form, which the search compares strategies by.",
-        "estimate.closed_form_seconds",
-    )
-    step_time_interval_seconds: list[Figure] = entry("Bounds between which a measured step lies.")
-    step_time_interval_probability: Figure = entry("Chance that a measured step lies between them.")
-    step_time_interval_basis: str = entry("Measured runs that the interval follows from.", "interval.basis")
-    above_record_fraction: Figure | None = entry(
-        "Its tokens per second over those of the best published run that compares, minus 1; null where there is none."
-    )
-    record: BestRunRecord | None = entry("The best published run that compares; null where there is none.")
-    gaps: list[GapRecord] = entry("Properties that few or no measured runs have, the most important first.")
-    contested_seconds: Figure = entry(
-        "Hidden tp and cp communication that may show, since FSDP or EP overlap want other CUDA connections."
-    )
-    unproven: list[UnprovenRecord] = entry("Features, and pairs of them, that too few measured runs have.")
-    tokens_per_second_per_gpu: Figure = entry(
-        "Tokens that one device trains per second.", "tokens_per_second_per_device"
-    )
-    model_tflops_per_gpu: Figure = entry("Model FLOPs per second and device.")
-    hardware_tflops_per_gpu: Figure = entry("Model and recomputed FLOPs per second and device.")
-    mfu: Figure = entry("Model FLOPs over the peak of the conventions.")
-    hfu: Figure = entry("Model and recomputed FLOPs over the peak of the conventions.")
-    mfu_bf16: Figure | None = entry(
-        "Model FLOPs over the dense bf16 peak, whatever the precision; null where the device has none."
-    )
+    Parameters
+    ----------
+    num_devices
+        Devices that it uses.
+    num_nodes
+        Nodes that it uses.
+    step_time_seconds
+        One optimizer step, simulated pass by pass.
+    closed_form_step_time_seconds
+        One optimizer step by the closed form, which the search compares strategies by.
+    step_time_interval_seconds
+        Bounds between which a measured step lies.
+    step_time_interval_probability
+        Chance that a measured step lies between them.
+    step_time_interval_basis
+        Measured runs that the interval follows from.
+    above_record_fraction
+        Its tokens per second over those of the best published run that compares, minus 1; null where there is none.
+    record
+        The best published run that compares; null where there is none.
+    gaps
+        Properties that few or no measured runs have, the most important first.
+    contested_seconds
+        Hidden tp and cp communication that may show, since FSDP or EP overlap want other CUDA connections.
+    unproven
+        Features, and pairs of them, that too few measured runs have.
+    tokens_per_second_per_gpu
+        Tokens that one device trains per second.
+    model_tflops_per_gpu
+        Model FLOPs per second and device.
+    hardware_tflops_per_gpu
+        Model and recomputed FLOPs per second and device.
+    mfu
+        Model FLOPs over the peak of the conventions.
+    hfu
+        Model and recomputed FLOPs over the peak of the conventions.
+    mfu_bf16
+        Model FLOPs over the dense bf16 peak, whatever the precision; null where the device has none.
+    """
+
+    num_devices: int
+    num_nodes: int
+    step_time_seconds: Figure
+    closed_form_step_time_seconds: Figure
+    step_time_interval_seconds: list[Figure]
+    step_time_interval_probability: Figure
+    step_time_interval_basis: str
+    above_record_fraction: Figure | None
+    record: BestRunRecord | None
+    gaps: list[Gap]
+    contested_seconds: Figure
+    unproven: list[Unproven]
+    tokens_per_second_per_gpu: Figure
+    model_tflops_per_gpu: Figure
+    hardware_tflops_per_gpu: Figure
+    mfu: Figure
+    hfu: Figure
+    mfu_bf16: Figure | None
 
 
 class PlanRecord(MemoryRecord, SpeedRecord):
-    """One strategy and all that follows from it."""
+    """
+    One strategy and all that follows from it.
 
-    line: str = entry("The plan in one line, as every verb takes it.")
-    strategy: StrategyRecord = entry("The decisions.")
-    settings: dict[str, bool | int | float | str] = entry(
-        "The values of the settings of which the job gives several.", "problem.settings"
-    )
-    breakdown: list[PartRecord] = entry(
-        "Time of the step by line, on the pipeline rank that sets the pace.", "estimate.breakdown"
-    )
-    checkpoint: CheckpointRecord = entry("The checkpoint interval and its costs.")
-    training_run: TrainingRunRecord = entry("The whole training.")
-    costs: CostsRecord = entry("Money and energy of the whole training.")
+    Parameters
+    ----------
+    line
+        The plan in one line, as every verb takes it.
+    strategy
+        The decisions.
+    settings
+        The values of the settings of which the job gives several.
+    breakdown
+        Time of the step by line, on the pipeline rank that sets the pace.
+    checkpoint
+        The checkpoint interval and its costs.
+    training_run
+        The whole training.
+    costs
+        Money and energy of the whole training.
+    """
+
+    line: str
+    strategy: StrategyRecord
+    settings: dict[str, bool | int | float | str]
+    breakdown: list[Part]
+    checkpoint: CheckpointRecord
+    training_run: TrainingRunRecord
+    costs: CostsRecord = late_entry()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan itself."""
+        return cast("Plan", self._sources[0])
 
     @classmethod
-    def build_from_plan(cls, plan: Plan) -> PlanRecord:
-        """Build the record of a plan."""
+    def build_from_plan(cls, plan: Plan, **others: Any) -> Self:
+        """Build the record of a plan, with entries that only some records of plans have."""
         strategy = StrategyRecord.build(plan.problem, plan.strategy)
-        return PlanRecord.read(
+        return cls.read(
             plan,
+            plan.cluster,
+            plan.estimate,
             **dict(MemoryRecord.build_from_estimate(plan.estimate, plan.cluster)),
+            step_time_seconds=plan.step_seconds,
+            closed_form_step_time_seconds=plan.estimate.closed_form_seconds,
+            step_time_interval_basis=plan.interval.basis,
+            settings=dict(plan.problem.settings),
+            tokens_per_second_per_gpu=plan.tokens_per_second_per_device,
+            record=BestRunRecord.build(plan.record),
             step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
             step_time_interval_probability=COVERAGE,
             above_record_fraction=plan.record.above_fraction if plan.record and plan.record.same_model else None,
@@ -234,9 +391,10 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
             line=strategy.line,
             strategy=strategy,
-            checkpoint=plan,
-            training_run=TrainingRunRecord.read(plan.schedule),
-            costs=CostsRecord.build(plan),
+            checkpoint=CheckpointRecord.build(plan),
+            training_run=TrainingRunRecord.read(plan.schedule, num_failures=plan.schedule.failures),
+            costs=partial(CostsRecord.build, plan),
+            **others,
         )
 
 
@@ -247,17 +405,22 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     def build_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
         """Build the records of plans, best first."""
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
-        records = [PlanRecord.build_from_plan(plan) for plan in plans]
-        return [
-            cls(
-                number=number,
+        records: list[NumberedPlanRecord] = []
+        for place, plan in enumerate(plans):
+            record = cls.build_from_plan(
+                plan,
+                number=place + 1,
                 slower_fraction=plan.slower_fraction(plans[0]),
                 within_noise_of_best=plan.is_within_noise(plans[0]),
-                chance_fastest=chances[number - 1],
+                chance_fastest=chances[place],
                 difference_seconds=plan.step_seconds - plans[0].step_seconds,
                 difference_by_part=plan.difference(plans[0]),
-                difference_cost=difference(record.costs.total_cost, records[0].costs.total_cost),
-                **dict(record),
+                difference_cost=partial(_cost_difference, records, place),
             )
-            for number, (plan, record) in enumerate(zip(plans, records, strict=True), start=1)
-        ]
+            records.append(record)
+        return records
+
+
+def _cost_difference(records: Sequence[PlanRecord], place: int) -> float | None:
+    """Return the money that a plan costs more than the first one."""
+    return difference(records[place].costs.total_cost, records[0].costs.total_cost)

@@ -4,40 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import Figure, Record
 from planner.report.records.strategy import StrategyRecord
+from planner.search.recommendation import Preference
 
 if TYPE_CHECKING:
     from planner.results import PlanReport
 
 
-class PreferenceRecord(Record):
-    """A criterion by which the recommended plan is better than the fastest one."""
-
-    name: str = entry(
-        "The criterion: unproven, unmeasured, offload, wide_ep, tp, cp, pp, vpp, stages, recompute or memory."
-    )
-    text: str = entry("Its amount in the recommended plan, in words.")
-    instead_of: str = entry("Its amount in the fastest plan, in words.")
-    reason: str = entry("Why less of it is better.")
-
-
 class RecommendationRecord(Record):
-    """The recommended plan beside the fastest one."""
+    """
+    The recommended plan beside the fastest one.
 
-    is_fastest: bool = entry("True if the recommended plan is the fastest one.")
-    fastest_number: int | None = entry("The number of the fastest plan; null where the report does not have it.")
-    fastest_strategy: StrategyRecord = entry("Its decisions.")
-    fastest_step_time_seconds: Figure = entry("Its step.")
-    fastest_closed_form_step_time_seconds: Figure = entry("Its step by the closed form, which the proof is about.")
-    gain_fraction: Figure = entry(
-        "Time by which the fastest step is shorter, as a fraction of the recommended plan's step."
-    )
-    tolerance_fraction: Figure = entry(
-        "Largest slowdown against the fastest plan that the recommended one may have, as a fraction."
-    )
-    preferred: list[PreferenceRecord] = entry("Criteria by which the recommended plan is better, in their order.")
-    complete: bool = entry("True if the search for plans that the order prefers was completed in time.", "is_complete")
+    Parameters
+    ----------
+    is_fastest
+        True if the recommended plan is the fastest one.
+    fastest_number
+        The number of the fastest plan; null where the report does not have it.
+    fastest_strategy
+        Its decisions.
+    fastest_step_time_seconds
+        Its step.
+    fastest_closed_form_step_time_seconds
+        Its step by the closed form, which the proof is about.
+    gain_fraction
+        Time by which the fastest step is shorter, as a fraction of the recommended plan's step.
+    tolerance_fraction
+        Largest slowdown against the fastest plan that the recommended one may have, as a fraction.
+    preferred
+        Criteria by which the recommended plan is better, in their order.
+    complete
+        True if the search for plans that the order prefers was completed in time.
+    """
+
+    is_fastest: bool
+    fastest_number: int | None
+    fastest_strategy: StrategyRecord
+    fastest_step_time_seconds: Figure
+    fastest_closed_form_step_time_seconds: Figure
+    gain_fraction: Figure
+    tolerance_fraction: Figure
+    preferred: list[Preference]
+    complete: bool
 
     @classmethod
     def build(cls, report: PlanReport) -> RecommendationRecord | None:
@@ -49,6 +58,7 @@ class RecommendationRecord(Record):
         number = strategies.index(fastest.strategy) + 1 if fastest.strategy in strategies else None
         return cls.read(
             advice,
+            complete=advice.is_complete,
             fastest_number=number,
             fastest_strategy=StrategyRecord.build(fastest.problem, fastest.strategy),
             fastest_step_time_seconds=fastest.step_seconds,

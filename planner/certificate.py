@@ -25,11 +25,12 @@ from costmodel.events import log_event
 from costmodel.strategy import DECISIONS, Strategy
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
+from planner.search import margin as tables
 from planner.search.branch_and_bound import Outcome, Status
 from planner.search.candidates import OWN, Formulas, Ints
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
-from planner.search.margin import MAX_ENTRIES, TooManyStrategiesError, tabulate_margin
+from planner.search.margin import TooManyStrategiesError, tabulate_margin
 from planner.search.solver import new_solver
 from planner.search.space import strategy_of
 
@@ -121,7 +122,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     except OutOfTimeError:
         answer = replace(asked, reason=_time_reason(clock))
     except TooManyStrategiesError:
-        answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
+        answer = replace(asked, reason=f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
     return replace(answer, seconds=time.perf_counter() - began)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
+from constraints.rule import every
 from constraints.verdict import violated
 from costmodel.step.estimate import estimate
 from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
@@ -33,7 +34,7 @@ from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margi
 from planner.search.rules import problem_rules
 from planner.search.solver import new_solver
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.features import FEWEST_RUNS
+from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.evidence.rules import evidence_rules
 from planner.uncertainty.evidence.traits import measured_ground
@@ -93,12 +94,10 @@ def _degree(name: str, reason: str) -> Criterion:
     return Criterion(name=name, words=f"{name} {{}}", reason=reason, amount=lambda _, decisions: decisions[name])
 
 
-def _num_unproven(problem: Problem, decisions: Mapping[str, Any]) -> Any:
-    """Number of features and pairs of features with too few measured runs; without bold features there are none."""
-    if not problem.search.is_bold:
-        return 0
-    rules = evidence_rules(problem.facts, ())
-    return sum(np.logical_not(tabulate(rule, problem.facts, decisions)).astype(float) for rule in rules)
+def _is_unproven(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    """True where too few measured runs have a feature or a pair of them; without bold features there is none."""
+    rules = evidence_rules(problem.facts, ()) if problem.search.is_bold else ()
+    return np.logical_not(every(tabulate(rule, problem.facts, decisions) for rule in rules))
 
 
 def _num_unmeasured(problem: Problem, decisions: Mapping[str, Any]) -> Any:
@@ -142,7 +141,7 @@ ORDER: tuple[Criterion, ...] = (
         name="unproven",
         words="{} unproven",
         reason="too few measured runs have it",
-        amount=_num_unproven,
+        amount=_is_unproven,
     ),
     Criterion(
         name="unmeasured",
@@ -307,9 +306,12 @@ def recommend(
     found = [fastest, *(one for one in (_judge(*each) for each in whole) if one.ticks <= _ticks(limit))]
     is_complete = True
     for one in same_nodes:
-        first, is_all = _find_first(one, limit, fastest.ticks, clock)
-        found += [first] if first else []
-        is_complete &= is_all
+        # Without bold features other search bounds hold, so that more plain strategies are tried.
+        plain = [one.searched.with_limits(is_bold=False)] if problem.search.is_bold else []
+        for job in (one.searched, *plain):
+            first, is_all = _find_first(one, job, (fastest.ticks, _ticks(limit)), clock)
+            found += [first] if first else []
+            is_complete &= is_all
     recommended = min(found, key=lambda one: one.key)
     return Recommendation(
         problem=recommended.problem,
@@ -365,32 +367,35 @@ def _list_whole(problem: Problem) -> Iterator[Strategy]:
 
 
 def _find_first(
-    one: AlternativeOutcome, limit_seconds: float, fastest_ticks: int, clock: Clock
+    one: AlternativeOutcome, job: Problem, ticks: tuple[int, int], clock: Clock
 ) -> tuple[_Candidate | None, bool]:
-    """Find the first strategy in the order with some settings, and tell whether all within the limit were compared."""
+    """
+    Find the first strategy in the order with some settings, and tell whether all within the limit were compared.
+
+    ``ticks`` are those of the fastest strategy and of the limit.
+    """
     if one.outcome.status == Status.UNKNOWN or clock.is_over:
         return None, False
-    cut, is_complete = _ticks(limit_seconds), one.outcome.status != Status.FEASIBLE
-    while cut >= fastest_ticks:
+    (fastest, cut), is_complete = ticks, one.outcome.status != Status.FEASIBLE
+    while cut >= fastest:
         try:
-            first = _choose_first(_tabulate(one, cut, clock), clock)
+            first = _choose_first(_tabulate(one, job, cut, clock), clock)
             return replace(first, problem=one.problem) if first else None, is_complete
         except OutOfTimeError:
             return None, False
         except TooManyStrategiesError:
-            cut, is_complete = (cut + fastest_ticks) // 2 if cut > fastest_ticks else -1, False
+            cut, is_complete = (cut + fastest) // 2 if cut > fastest else -1, False
     return None, False
 
 
-def _tabulate(one: AlternativeOutcome, cut: int, clock: Clock) -> Margin:
-    """Tabulate the strategies up to a cut; a space that was searched for faster steps alone is built again."""
-    outcome, problem = one.outcome, one.searched
-    if problem.search.faster_than_seconds is None:
-        return tabulate_margin(problem, outcome.space, outcome.row_bounds, cut, clock, most=MOST_COMPARED)
-    problem = problem.with_limits(faster_than_seconds=cut * TICK_SECONDS)
-    space = build_space(problem)
+def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> Margin:
+    """Tabulate the strategies of a job up to a cut; the space of a search is used again if it holds them all."""
+    if job is one.searched and job.search.faster_than_seconds is None:
+        return tabulate_margin(job, one.outcome.space, one.outcome.row_bounds, cut, clock, most=MOST_COMPARED)
+    job = job.with_limits(faster_than_seconds=cut * TICK_SECONDS)
+    space = build_space(job)
     bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
-    return tabulate_margin(problem, space, bounds, cut, clock, most=MOST_COMPARED)
+    return tabulate_margin(job, space, bounds, cut, clock, most=MOST_COMPARED)
 
 
 def _choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
@@ -441,15 +446,20 @@ def _prefer(margin: Margin, strategies: Mapping[str, Ints], equal: Ints) -> int:
 
 
 def _list_preferences(found: _Candidate, fastest: _Candidate) -> Iterator[Preference]:
-    """Yield the criteria by which a plan is better than the fastest one; memory in gibibytes."""
+    """Yield the criteria by which a plan is better than the fastest one."""
     for number, criterion in enumerate(ORDER):
-        own, other = found.amounts[number], fastest.amounts[number]
-        if own < other:
-            if criterion.name == "memory":
-                own, other = found.device_mebibytes / 2**10, fastest.device_mebibytes / 2**10
+        if found.amounts[number] < fastest.amounts[number]:
             yield Preference(
                 name=criterion.name,
-                text=criterion.text(round(own, 1)),
-                instead_of=criterion.text(round(other, 1)),
+                text=criterion.text(_show(found, number)),
+                instead_of=criterion.text(_show(fastest, number)),
                 reason=criterion.reason,
             )
+
+
+def _show(one: _Candidate, number: int) -> float:
+    """Return the amount that a report shows: all unproven features, memory in gibibytes."""
+    name = ORDER[number].name
+    if name == "unproven":
+        return len(unproven_of(one.problem.facts, one.strategy))
+    return round(one.device_mebibytes / 2**10, 1) if name == "memory" else one.amounts[number]

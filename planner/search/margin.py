@@ -125,7 +125,7 @@ def tabulate_margin(
     clock: Clock,
     formulas: Formulas = OWN,
     *,
-    most: int = MAX_ENTRIES,
+    most: int | None = None,
 ) -> Margin:
     """
     Tabulate every strategy with even stages whose step takes at most ``cut`` ticks.
@@ -147,7 +147,7 @@ def tabulate_margin(
     formulas
         Formulas of cost.
     most
-        Most rows of the tables.
+        Most rows of the tables; default: ``MAX_ENTRIES``.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def tabulate_margin(
     blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
     while True:
         try:
-            tables = _stack_tables(list(_parts(costs, blocks, cut, clock, time_only, most)), time_only)
+            tables = _stack_tables(list(_parts(costs, blocks, cut, clock, time_only, most or MAX_ENTRIES)), time_only)
         except _OtherAxesError as error:
             time_only = error.time_only
         else:

@@ -183,7 +183,7 @@ def without(problem, rule, monkeypatch):
     }
     monkeypatch.setattr(space, "problem_rules", lambda _: replace(rules, **fewer))
     left = build_space(problem)
-    bounds = branch_and_bound._bounds(left, step.lower_bound_seconds, lambda: True)
+    bounds = branch_and_bound.bound_rows(left, step.lower_bound_seconds, lambda: True)
     return replace(outcome, space=left, row_bounds=bounds)
 
 
